@@ -245,7 +245,7 @@ def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) ->
 
 def finish_deletions(broker: Broker) -> None:
     """Forget the topics whose deletion the log manager has finished. Raises KafkaStorageError."""
-    if broker.log_manager.is_whole:
+    if broker.log_manager.has_all_directories:
         deleted = dict(broker.controller.deletions)
         for directory in broker.log_manager.directories if deleted else ():
             broker.log_manager.environment.file_system.sync_directory(directory.path)

@@ -1,12 +1,14 @@
-"""Check of one partition directory's whole-log invariants, read-only (``tidelog check``, and after every fault test).
+"""Check of one partition directory's invariants, read-only (``tidelog check``, and after every fault test).
 
-Checked are names and base offsets; every batch's header and CRC; offsets strictly growing, within and across segments
-(I3); the offset index points at batches and nowhere else, with entries about every ``index.interval.bytes``; the time
-index grows, its offsets are in the segment, and it covers the largest timestamp; transaction indices against the
-markers; leader epochs; snapshots.
+These are checked:
 
-An index may differ from a rebuilt one where Kafka's rules allow it: it may have fewer entries (a full disk, several
-batches per append), and a hole after the entries of a log that was not closed.
+- base offsets; every batch's header and CRC; offsets that strictly grow, within and across segments (I3);
+- offset indices: entries grow, and each names a batch by its last offset and position;
+- time indices: entries grow, have last offsets of batches, and no timestamp later than any record's;
+- transaction indices against the markers; leader epochs; producer snapshots; ``partition.metadata``.
+
+An index may differ from a rebuilt one: it may have fewer entries (a full disk, several batches in one append). The
+index of a log that was not closed may end with zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 
 
 class Finding(NamedTuple):
-    """One broken invariant: the file, the byte or slot (-1: the file as a whole), and what is wrong."""
+    """One broken invariant: the file, the byte in a record file or the slot in an index (-1: the whole file), and a
+    description."""
 
     path: str
     position: int
@@ -80,7 +83,7 @@ class _Checker:
         self._transactions = TransactionIndexCheck()
         self._next_offset = 0
         self._is_damaged = False  # the batches after ``_next_offset`` cannot be read
-        self._why = ""
+        self._fault = ""  # of the batch at which the last walk stopped
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
     def run(self) -> Iterator[Finding]:
@@ -126,14 +129,14 @@ class _Checker:
             while position < size:
                 for header, batch in self._whole_batches(file, position):
                     position = header.position + header.size
-                    self._tell_lost(path, header, findings)
+                    self._report_lost(path, header, findings)
                     self._next_offset = header.last_offset + 1
                     largest = max(largest, header.max_timestamp)
                     ends[header.position] = header.last_offset
                     self._follow_transactions(header, batch)
                 if position < size:
                     findings.append(
-                        Finding(path, position, self._why or f"{size - position} bytes of a cut batch at the end")
+                        Finding(path, position, self._fault or f"{size - position} bytes of an incomplete last batch")
                     )
                     position = find_resume_position(file, position, size, self._iter_indexed_batches(base))
                     self._is_damaged = True
@@ -142,20 +145,20 @@ class _Checker:
         return _SegmentSummary(size, ends, self._next_offset, largest, set(ends.values()))
 
     def _whole_batches(self, file: OpenFile, position: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Iterate over the batches up to the first damaged or cut one; ``_why`` is its fault then."""
-        self._why = ""
+        """Iterate over the batches up to the first damaged or incomplete one. ``_fault`` describes the damage then."""
+        self._fault = ""
         size = file.size()
         try:
             for header, batch in iter_batches(file, position, size):
-                self._why = _batch_fault(file, header, batch, self._next_offset)
-                if self._why:
+                self._fault = _batch_fault(file, header, batch, self._next_offset)
+                if self._fault:
                     return
                 yield header, batch
         except CorruptMessageError as error:
-            self._why = str(error)
+            self._fault = str(error)
 
-    def _tell_lost(self, path: str, header: BatchHeader, findings: list[Finding]) -> None:
-        """Report the offsets lost to the damage before a batch."""
+    def _report_lost(self, path: str, header: BatchHeader, findings: list[Finding]) -> None:
+        """Add a finding for the offsets that damage before a batch has made unreadable."""
         if self._is_damaged and header.base_offset > self._next_offset:
             lost = f"offsets {self._next_offset} to {header.base_offset - 1} are lost to damage"
             findings.append(Finding(path, header.position, lost))
@@ -175,7 +178,7 @@ class _Checker:
         for slot, (relative, position) in self._entries(path, OffsetIndex.ENTRY.size, OffsetIndex.ENTRY.unpack_from):
             offset = base + relative
             if slot and relative == 0:
-                break  # the hole after the entries of an open log
+                break  # zeros after the entries, in the index of a log that was not closed
             if offset <= previous[0] or position <= previous[1]:
                 yield Finding(path, slot, f"entry ({offset}, {position}) does not follow {previous}")
             if summary.batch_ends.get(position) != offset:
@@ -248,11 +251,11 @@ class _Checker:
 
 
 def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_offset: int) -> str:
-    """Describe the fault of a batch's checksum or offset; empty without one. No checksum covers offsets."""
+    """Describe what is wrong with a batch's checksum or offset; empty if nothing is. No checksum covers the offset."""
     if not crc_matches(header, batch):
         return f"wrong CRC in the batch of offset {header.base_offset}"
     if header.base_offset < next_offset:
-        return f"offset {header.base_offset} after {next_offset - 1}"
+        return f"offset {header.base_offset} comes after {next_offset - 1}"
     if header.base_offset > next_offset and header.magic == MAGIC_V2:
         following = file.read_at(header.position + header.size, HEADER.size)
         is_batch = len(following) == HEADER.size and following[MAGIC_OFFSET] == MAGIC_V2

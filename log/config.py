@@ -1,10 +1,10 @@
 """Topic-level configuration: every key Kafka knows for a topic, declared once, with the server keys that give its
 default.
 
-``TOPIC_CONFIG_DEF`` is what CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` read;
-``SYNONYMS`` says which server key stands in for a topic key, in Kafka's order, and converts units
-(``log.retention.hours`` to milliseconds). :class:`LogConfig` holds the values of one topic as attributes, parsed once:
-nothing on the produce path looks up a name.
+CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` use ``TOPIC_CONFIG_DEF``. ``SYNONYMS`` has
+the server keys that give a topic key its default, in Kafka's order, and converts units (``log.retention.hours`` to
+milliseconds). :class:`LogConfig` holds the values of one topic as attributes, parsed once, so that the produce path
+looks up no names.
 
 Source: TopicConfig and ServerTopicConfigSynonyms of Kafka 4.3, and of 3.9 for the keys that 4.0 dropped with the old
 formats.
@@ -264,7 +264,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
 
 
 class Synonym(NamedTuple):
-    """A server key that gives a topic key its default; its value times ``factor`` is the topic key's."""
+    """A server key that gives a topic key its default: its value times ``factor``."""
 
     server_key: str
     factor: int = 1
@@ -311,7 +311,7 @@ SYNONYMS: dict[str, tuple[Synonym, ...]] = {
 
 
 class LogConfig:
-    """Configuration values of one topic. Immutable by agreement; a change of configuration makes a new one.
+    """Configuration values of one topic. Nothing changes them after construction: a new configuration is a new object.
 
     ``values`` has every key by its Kafka name; the attributes are those that the log reads.
     """
@@ -328,9 +328,9 @@ class LogConfig:
     )  # fmt: skip
 
     def __init__(self, overrides: Mapping[str, Any] | None = None) -> None:
-        """Take values by Kafka name, text or typed, and defaults for the rest.
+        """Parse the values in ``overrides``, by Kafka's name, as text or typed; other keys get their defaults.
 
-        Raises ConfigError naming key, value and what is allowed.
+        Raises ConfigError, which names key, value and what is allowed.
         """
         given = dict(overrides or {})
         values = TOPIC_CONFIG_DEF.parse(given)
@@ -339,7 +339,7 @@ class LogConfig:
         self._set_retention(values)
         self._set_records(values, given)
         self.acknowledges_at_once = self.flush_messages == MAX_LONG and self.min_insync_replicas <= 1
-        """Whether an append may be acknowledged as soon as one replica has it: one check on the produce path."""
+        """Whether an append need not wait for a sync or for other replicas, computed once for the produce path."""
         self.index_keys: bool = values["index.keys"]
         self.index_slots: int = values["index.keys.slots"]
         self.index_entries: int = values["index.keys.entries"]
@@ -378,8 +378,8 @@ class LogConfig:
         has_older_key = "message.timestamp.difference.max.ms" in given
         bounds: list[int] = []
         for key in ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"):
-            stands_in = has_older_key and key not in given
-            bounds.append(values["message.timestamp.difference.max.ms" if stands_in else key])
+            uses_older_key = has_older_key and key not in given
+            bounds.append(values["message.timestamp.difference.max.ms" if uses_older_key else key])
         self.timestamp_before_max_ms, self.timestamp_after_max_ms = bounds
 
     def random_segment_jitter(self) -> int:
@@ -387,7 +387,7 @@ class LogConfig:
         jitter = min(self.segment_jitter_ms, self.segment_ms)
         if not jitter:
             return 0
-        import random  # few topics ask for a jitter
+        import random  # late: few topics have a jitter
 
         return random.randrange(jitter)
 
@@ -398,7 +398,7 @@ def _codec_number(name: str) -> int:
 
 def validation_params(topic_partition: str, config: LogConfig) -> ValidationParams:
     """Build the parameters for validating what producers send to a topic."""
-    from tidelog.log.validation.validator import ValidationParams  # code that only names keys needs no validator
+    from tidelog.log.validation.validator import ValidationParams  # late: code that only reads keys needs no validator
 
     return ValidationParams(
         topic_partition=topic_partition,
@@ -414,7 +414,7 @@ def validation_params(topic_partition: str, config: LogConfig) -> ValidationPara
 
 
 def topic_defaults(server_values: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the topic values that server settings imply. ``server_values`` holds only given settings, parsed."""
+    """Collect the topic defaults from server settings. ``server_values`` has only settings that were made, parsed."""
     defaults = {}
     for topic_key, synonyms in SYNONYMS.items():
         for synonym in synonyms:

@@ -1,4 +1,4 @@
-"""Counts of damage found since the process started, for metrics; log lines say where it is (F5)."""
+"""Counts of damage found since the process started, for metrics; log lines name files and bytes (F5)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class DamageCounts:
-    """Damage counters of one broker. Not locked: an update lost among threads costs one count."""
+    """Damage counters of one broker. There is no lock: two threads that count at once may lose one count."""
 
     batches: int = 0
-    """Batches below the recovery point that fail their CRC or have an impossible header; kept as bytes."""
+    """Batches below the recovery point with a wrong CRC or an impossible header, whose bytes are kept."""
     cut_bytes: int = 0
-    """Bytes cut from unsynced tails."""
+    """Bytes that recovery cut from the unsynced ends of segments."""
     indices: int = 0
     """Index files that contradicted their records and were rebuilt."""
     reads: int = 0
-    """Fetches that met an impossible batch header."""
+    """Fetches that failed at an impossible batch header."""

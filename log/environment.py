@@ -21,18 +21,19 @@ from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
-LEAST_ROOM_BYTES = 64 * 1024
-"""A disk with less free space counts as full: it is room for a request or two."""
+MIN_FREE_BYTES = 64 * 1024
+"""A disk with less free space counts as full: this is enough for one or two requests."""
 T = TypeVar("T")
 PROBE_FILE = ".probe"
-"""Name of the file that is written, synced, read back and removed to see whether a directory works."""
+"""Beginning of the name of a file that is written, synced, read and removed to see whether a directory works."""
 _PROBE_BYTES = 4096
 
 
 class DeletionQueue:
     """Files to unlink after ``file.delete.delay.ms``, by the monotonic clock. Any thread.
 
-    A crash before the deadline loses only the queue: the next start removes what ends in ``.deleted`` or ``-delete``.
+    A crash before the deadline loses only the queue: the next start removes all names that end in ``.deleted`` or
+    ``-delete``.
     """
 
     __slots__ = ("_heap", "_lock", "_sequence", "_time")
@@ -52,7 +53,7 @@ class DeletionQueue:
             heapq.heappush(self._heap, (self._time.monotonic_ms() + delay_ms, next(self._sequence), delete))
 
     def run(self, *, everything: bool = False) -> int:
-        """Delete what is due (or everything); return how many items. A failure is logged, and the next start tries
+        """Delete what is due, or everything; return the number of items. A failure is logged, and the next start tries
         again.
         """
         count = 0
@@ -60,7 +61,7 @@ class DeletionQueue:
             try:
                 delete()
             except KafkaStorageError as error:
-                logger.warning("deletion left for the next start: %s", error)
+                logger.warning("files could not be deleted; the next start tries again: %s", error)
             count += 1
         return count
 
@@ -72,21 +73,22 @@ class DeletionQueue:
 
 
 class DirectoryState:
-    """One entry of ``log.dirs`` and whether it still works. ``failure`` is read without a lock and never cleared.
+    """State of one directory of ``log.dirs``. ``failure`` is the error that took it offline; it is never cleared, and
+    is read without a lock.
 
-    ``shortage`` is set while the disk is full or read-only and tells why: reads go on, and on a full disk deletions.
-    ``append_refusal`` is the failure, or the shortage while the reserve is given up: records must not take the room
-    meant for deletions.
+    ``shortage`` is the error while the disk is full or read-only: reads go on, and on a full disk deletions too.
+    ``append_refusal`` is the failure, or the shortage while the reserve is given up: records must not take the space
+    that deletions need.
     """
 
     __slots__ = (
         "_listeners",
+        "_logged_errnos",
         "_names_lock",
         "_names_seen",
         "_names_synced",
         "_reserve",
         "_room_lock",
-        "_told_errnos",
         "append_refusal",
         "failure",
         "path",
@@ -101,19 +103,19 @@ class DirectoryState:
         self._reserve = reserve
         self._room_lock = threading.Lock()
         self._listeners: list[Callable[[DirectoryState], None]] = []
-        self._told_errnos: set[int] = set()
+        self._logged_errnos: set[int] = set()
         self._names_lock = threading.Lock()
         self._names_seen = 0
         self._names_synced = 0
 
     def note_name(self) -> int:
-        """Note that a partition's directory was made, found or renamed; returns its number for :meth:`sync_names`."""
+        """Note that a partition's directory was made, found or renamed; return a number for :meth:`sync_names`."""
         with self._names_lock:
             self._names_seen += 1
             return self._names_seen
 
     def sync_names(self, file_system: FileSystem, number: int) -> None:
-        """Make the name with that number durable; one sync covers all names noted before it.
+        """Make the name with that number durable; one sync covers all names that were noted before it.
 
         Raises KafkaStorageError.
         """
@@ -127,7 +129,8 @@ class DirectoryState:
             self._names_synced = seen
 
     def sync_all_names(self, file_system: FileSystem) -> None:
-        """Make the names of all partitions' directories durable. Raises KafkaStorageError: the directory is offline."""
+        """Make the names of all partitions' directories durable. Raises KafkaStorageError; the directory may be offline
+        then."""
         try:
             self.sync_names(file_system, self._names_seen)
         except KafkaStorageError as error:
@@ -135,12 +138,12 @@ class DirectoryState:
             raise
 
     def add_listener(self, listener: Callable[[DirectoryState], None]) -> None:
-        """Register ``listener`` to be called once, in the thread that saw the failure."""
+        """Register ``listener``, which is called when the directory goes offline, in the thread that met the error."""
         self._listeners.append(listener)
 
     def mark_offline(self, error: KafkaStorageError) -> None:
-        """Serve nothing of this directory from now on: the content of its disk is unknown (F9)."""
-        with self._room_lock:  # ``check_room`` must not take the refusal back
+        """Take the directory out of service for good: it is not known what its disk holds (F9)."""
+        with self._room_lock:  # else ``check_room`` could clear ``append_refusal``
             if self.failure is not None:
                 return
             self.failure = self.append_refusal = error
@@ -151,37 +154,38 @@ class DirectoryState:
     def note(self, error: KafkaStorageError, file_system: FileSystem) -> None:
         """Take the directory offline if the error shows that its disk does not work.
 
-        A failed sync shows it. A full disk or a lack of descriptors or permission does not: no file has changed. Any
-        other error may concern one file (it was removed, a bad sector), so the directory is probed. Blocks on disk.
+        A failed sync shows that. A full disk or a lack of descriptors or permission does not: no file has changed. Any
+        other error may concern one file only (it was removed, a bad sector), so the directory is probed. Blocks on
+        disk.
         """
         if isinstance(error, LogStorageError) and (error.lacks_room or error.is_read_only):
             self._begin_shortage(error)
         if self.failure is not None or not isinstance(error, LogStorageError):
             return
-        if error.recoverable:
-            self._tell(error)
+        if error.is_recoverable:
+            self._log_refusal(error)
             return
         if error.operation == "sync" or not probe_directory(file_system, self.path):
             self.mark_offline(error)
         else:
-            logger.error("%s; log directory %s stays online, it passed a probe", error, self.path)
+            logger.error("%s; log directory %s stays online, because a probe file could be written", error, self.path)
 
-    def _tell(self, error: LogStorageError) -> None:
-        """Log that operations are refused, one line for each kind of error between two checks of the room."""
-        if self.shortage is None and error.os_errno not in self._told_errnos:
-            self._told_errnos.add(error.os_errno)
+    def _log_refusal(self, error: LogStorageError) -> None:
+        """Log that operations are refused: one line for each kind of error between two calls of :meth:`check_room`."""
+        if self.shortage is None and error.os_errno not in self._logged_errnos:
+            self._logged_errnos.add(error.os_errno)
             logger.error("log directory %s stays online, but refuses some requests: %s", self.path, error)
 
-    # ---- room
+    # ---- disk space
 
     def give_up_reserve(self) -> bool:
-        """Free the disk space kept for deletions and metadata; False when there is none. Any thread."""
+        """Free the disk space that is kept for deletions and metadata; return False if there is none. Any thread."""
         with self._room_lock:
             if self._reserve is None or not self._reserve.give_up():
                 return False
             self.append_refusal = self.failure or self._full()
         self._begin_shortage(self._full())
-        logger.warning("log directory %s: the reserve is given up for deletions and metadata", self.path)
+        logger.warning("log directory %s: the reserve is deleted, for deletions and metadata", self.path)
         return True
 
     def with_reserve(self, write: Callable[[], T]) -> T:
@@ -197,10 +201,10 @@ class DirectoryState:
             return write()
 
     def check_room(self, file_system: FileSystem) -> None:
-        """Check whether the disk is full or still read-only, and recreate the reserve if there is room. Blocks on
-        disk.
+        """Check whether the disk is full or still read-only, and allocate the reserve again if there is space. Blocks
+        on disk.
         """
-        self._told_errnos.clear()
+        self._logged_errnos.clear()
         if self.failure is not None:
             return
         try:
@@ -210,7 +214,7 @@ class DirectoryState:
                 if self._reserve is not None:
                     self._reserve.make()
                 self.append_refusal = self.failure
-            if file_system.disk_space(self.path)[1] < LEAST_ROOM_BYTES:
+            if file_system.disk_space(self.path)[1] < MIN_FREE_BYTES:
                 raise self._full()
         except LogStorageError as error:
             if error.lacks_room or error.is_read_only:
@@ -243,18 +247,18 @@ class DirectoryState:
 
 
 def probe_directory(file_system: FileSystem, path: str) -> bool:
-    """Return whether a file can be written, synced and read back in the directory.
+    """Return whether a file can be written, synced and read in the directory.
 
-    True as well when the disk is full or descriptors are short: that does not show a failed disk.
+    It also returns True if the disk is full or no descriptors are left: that does not show a failed disk.
     """
     try:
         return try_to_write(file_system, path)
     except LogStorageError as error:
-        return error.recoverable
+        return error.is_recoverable
 
 
 def try_to_write(file_system: FileSystem, path: str) -> bool:
-    """Write and sync a file in the directory, and return whether its bytes are read back. Raises LogStorageError."""
+    """Write and sync a file in the directory, and return whether the same bytes are read. Raises LogStorageError."""
     probe, data = os.path.join(path, f"{PROBE_FILE}-{os.urandom(8).hex()}"), os.urandom(_PROBE_BYTES)
     file = file_system.open_file(probe, create=True)
     try:
@@ -268,7 +272,7 @@ def try_to_write(file_system: FileSystem, path: str) -> bool:
 
 @dataclass(slots=True)
 class LogEnvironment:
-    """The seams and settings that all logs of one manager share."""
+    """File system, clocks, deletion queue and settings that all logs of one manager share."""
 
     file_system: FileSystem
     time: Time

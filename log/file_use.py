@@ -1,11 +1,11 @@
 """Count of the threads that work on a log's files by name, for which a deletion waits.
 
-    flush, cleaner, indexer   ``with log.files:`` around what makes, renames, removes or syncs a file by its path
+    flush, cleaner, indexer   ``with log.files:`` around code that makes, renames, removes or syncs a file by its path
     deletion                  ``stop``: no thread may begin any more; wait until those inside have left -> rename
 
-A partition's directory may be made again under the same name right after its deletion. Without this rule a thread that
-still works for the old log would write into the directory of the new one. What is done under the log's lock, and what
-opens a log under its entry's lock, needs no ``FileUse``: deletion takes these locks, too.
+A new partition may get a directory of the same name right after the deletion. Without this rule a thread that still
+works for the old log would write into the directory of the new one. Work under the log's lock, and the opening of a log
+under its entry's lock, need no ``FileUse``: deletion takes these locks too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.protocol.errors import KafkaStorageError, UnknownTopicOrPartitionEr
 
 
 class LogDeletedError(UnknownTopicOrPartitionError, KafkaStorageError):
-    """The partition was deleted meanwhile. Clients get UNKNOWN_TOPIC_OR_PARTITION; the disk is not at fault."""
+    """The partition was deleted meanwhile. Clients get UNKNOWN_TOPIC_OR_PARTITION; nothing is wrong with the disk."""
 
 
 class FileUse:
@@ -29,10 +29,10 @@ class FileUse:
         self._count = 0
         self._is_over = False
         self._idle: threading.Event | None = None
-        """Set when the last thread is out; made by who waits for that, as ten thousand logs wait for nothing."""
+        """Set when the last thread has left. ``stop`` creates it, so that ten thousand logs do without one."""
 
     def __enter__(self) -> None:
-        """Begin to work on the files. Raises LogDeletedError when they are about to be deleted."""
+        """Begin to work on the files. Raises LogDeletedError once :meth:`stop` was called."""
         with self._lock:
             if self._is_over:
                 raise LogDeletedError
@@ -45,7 +45,7 @@ class FileUse:
                 self._idle.set()
 
     def stop(self) -> None:
-        """Let no thread begin any more and wait for those inside. Not to be called by one of them."""
+        """Let no thread begin any more and wait for those inside. A thread inside must not call it."""
         with self._lock:
             self._is_over = True
             if not self._count:

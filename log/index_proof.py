@@ -1,20 +1,20 @@
 """Proof of transaction indices: the entries of a segment's ``.txnindex`` are compared with the markers in its records.
 
-A missing, emptied or cut index looks like one of a segment without aborted transactions. After a load an index is
-*unproven* unless a digest of the last checkpoint (``tidelog.log.files.index_digests``) matches it. A look-up or a
-cleaning proves it before its first use; a read on the loop raises UnprovenIndexError, has it proven in a thread, and
-reads again.
+A missing, emptied or cut index looks like that of a segment without aborted transactions. So after a load an index is
+*unproven*, unless a digest of the last checkpoint (``tidelog.log.files.index_digests``) matches it. Readers and the
+cleaner prove it before its first use. A read on the event loop raises UnprovenIndexError instead; its caller has the
+index proven in a thread, and reads again. A proof has these steps:
 
     producer state at the segment's base    -> transactions that are open there
-    headers of the segment, once            -> aborted transactions, and what is open at its end
+    headers of the segment, read once       -> aborted transactions, and those open at its end
     entries differ                          -> the index is replaced, in memory and on disk
 
-If damage hides batches, existing entries are kept beside those of the readable markers. A segment at whose end no
-transaction is open is *settled*: no later marker concerns its records, so later segments need no look.
+If damage makes batches unreadable, existing entries are kept beside those of the readable markers. A segment at whose
+end no transaction is open is *settled*: no later marker concerns its records, so later segments need not be searched.
 
-Any thread that may block. ``proof_lock`` is held for the walk; the log's lock, for which appends wait, to look at what
-was appended since the walk, and to replace the entries. No reader uses an index before it is proven, so none sees it
-half replaced.
+Any thread that may block. ``proof_lock`` is held for the whole proof. The log's lock, for which appends wait, is held
+only to walk over the last appends and to replace the entries. No reader uses an index before it is proven, so none
+reads a mixture of old and new entries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCKED_BYTES = 64 * 1024
-"""Records of an active segment that are walked while appends wait; what came before is walked without the lock."""
+"""Most bytes of a segment that are walked under the log's lock, while appends wait; the bytes before are walked without
+it."""
 
 
 class UnprovenIndexError(Exception):
@@ -54,7 +55,7 @@ class UnprovenIndexError(Exception):
 
 
 def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
-    """Return the segment's transaction index, proven. Raises KafkaStorageError."""
+    """Return the segment's transaction index, and prove it before if that was not done. Raises KafkaStorageError."""
     index = segment.transaction_index
     if not index.is_proven:
         with log.files, log.proof_lock:
@@ -64,7 +65,7 @@ def ensure_proven(log: UnifiedLog, segment: LogSegment) -> TransactionIndex:
 
 
 def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
-    """Return the digest by which the next load accepts a proven index, if segment and index are unchanged then. Raises
+    """Return the digest of a proven index, by which the next load accepts it if segment and index are unchanged. Raises
     KafkaStorageError."""
     index, size = segment.transaction_index, segment.size
     known = index.digest
@@ -74,8 +75,8 @@ def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
 
 
 def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = False) -> None:
-    """Note the digests of the segments whose index is proven and which recovery would not walk after a kill; of all
-    segments of a log that closes. Raises KafkaStorageError if a log that closes cannot be read.
+    """Note in ``digests`` those of the log's proven transaction indices: in segments below the recovery point, or in
+    all segments with ``is_closing``. Raises KafkaStorageError if a log that is being closed cannot be read.
     """
     segments = log.segments
     flushed = segments if is_closing else segments.values(0, log.recovery_point)
@@ -85,12 +86,13 @@ def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = Fa
     except KafkaStorageError:
         if is_closing:
             raise
-        return  # deleted or closed meanwhile; what was noted before fits no other file
+        return  # deleted or closed meanwhile; the digests noted before match no other files
     digests.note(log.topic_partition, found)
 
 
 def _prove(log: UnifiedLog, segment: LogSegment) -> None:
-    """Walk the segment and note the proof, unless it may have been truncated meanwhile. Raises KafkaStorageError."""
+    """Walk the segment, replace wrong entries and mark the index as proven, unless the log was truncated meanwhile.
+    Raises KafkaStorageError."""
     index, version = segment.transaction_index, log.version
     markers = _Markers(_open_at(log, segment.base_offset))
     while segment.size - markers.position > LOCKED_BYTES:
@@ -103,8 +105,8 @@ def _prove(log: UnifiedLog, segment: LogSegment) -> None:
         present = _entries_of(index)
         wanted = markers.aborted if markers.is_whole else _merge(present, markers.aborted)
         if present != wanted:
-            if _misleads(present, wanted):
-                logger.warning("%s: its entries contradict the markers in the log; it is rebuilt", index.path)
+            if _lacks_transactions(present, wanted):
+                logger.warning("%s is rebuilt: its entries contradict the markers in the log", index.path)
                 log.environment.damage.indices += 1
             index.reset()
             for transaction in wanted:
@@ -114,8 +116,9 @@ def _prove(log: UnifiedLog, segment: LogSegment) -> None:
         index.is_proven = True
 
 
-def _misleads(present: list[AbortedTxn], wanted: list[AbortedTxn]) -> bool:
-    """Return whether the index names less than the markers do. It may name more: a cleaner took those records away."""
+def _lacks_transactions(present: list[AbortedTxn], wanted: list[AbortedTxn]) -> bool:
+    """Return whether the index lacks a transaction, or begins one too late. It may have more than the markers: a
+    cleaner may have removed their records."""
     known = {(one.producer_id, one.last_offset): one.first_offset for one in present}
     return any(known.get((one.producer_id, one.last_offset), 2**63) > one.first_offset for one in wanted)
 
@@ -129,8 +132,8 @@ def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
 
 
 def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Merge the entries with the markers of a segment that is not whole. An entry of a marker's producer and offset
-    wins: damage may hide the end of an earlier transaction, and the marker would then seem to end both.
+    """Merge the index entries with the transactions found in a damaged segment. For the same producer and marker the
+    entry is kept: the marker of an earlier transaction may be unreadable, so that two seem to be one.
     """
     merged = {one.last_offset: one for one in present}
     for one in found:
@@ -141,16 +144,18 @@ def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTx
 
 
 class _Markers:
-    """The transactions of a segment, followed batch by batch. ``open``: first offset by producer id."""
+    """The transactions of a segment, followed batch by batch: the aborted ones, and the first offsets of the open ones
+    by producer id. ``is_whole`` is false if damage may have hidden some."""
 
     __slots__ = ("aborted", "is_whole", "open", "position")
 
     def __init__(self, open_at_base: dict[int, int] | None) -> None:
-        """``open_at_base`` is None if damage hides it."""
+        """``open_at_base`` has the transactions that are open at the segment's base offset; None if damage before it
+        may have hidden some."""
         self.aborted: list[AbortedTxn] = []
         self.is_whole = open_at_base is not None
         self.position = 0
-        """Everything below this byte was followed."""
+        """The byte up to which the batches were followed."""
         self.open = dict(open_at_base or ())
 
     def take(self, segment: LogSegment, header: BatchHeader) -> None:
@@ -164,7 +169,7 @@ class _Markers:
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):
             self.is_whole = False
-            # The transaction has ended; only an index entry can tell whether it was aborted.
+            # The transaction has ended; only an index entry can show whether it was aborted.
             self.open.pop(header.producer_id, None)
             return
         is_commit = ends_transaction(batch)
@@ -183,15 +188,15 @@ def _walk(markers: _Markers, segment: LogSegment, size: int) -> None:
             for header in segment.headers(markers.position, size):
                 markers.take(segment, header)
         except CorruptMessageError as error:
-            logger.error("markers of transactions may be lost: %s", error)
+            logger.error("transaction markers may be unreadable: %s", error)
         if markers.position < size:
             markers.is_whole = False
             markers.position = find_resume_position(segment.records, markers.position, size, ())
 
 
 def _open_at(log: UnifiedLog, offset: int) -> dict[int, int] | None:
-    """Find the first offset of each transaction open at ``offset``, a segment's base, by producer id; None when damage
-    hides it.
+    """Find the first offset of each transaction that is open at ``offset``, a segment's base offset, by producer id.
+    Return None if damage may hide some.
     """
     environment = log.environment
     state = ProducerStateManager(
@@ -201,7 +206,7 @@ def _open_at(log: UnifiedLog, offset: int) -> dict[int, int] | None:
     try:
         rebuild_producer_state(state, before, 0, offset, keep_later_snapshots=True, recalled_bytes=0)
     except CorruptMessageError as error:
-        logger.error("%s: transactions open at %d are not all known: %s", log.directory, offset, error)
+        logger.error("%s: not all transactions open at offset %d are known: %s", log.directory, offset, error)
         return None
     firsts = ((entry.producer_id, entry.current_txn_first_offset) for entry in state.producers.values())
     return {producer_id: first for producer_id, first in firsts if first >= 0}

@@ -1,8 +1,8 @@
 """Leader epochs of a log and the offset at which each began (KIP-101, KIP-279).
 
-Invariant: epochs strictly grow and start offsets do not shrink. Entries come from appends (the leader's epoch is
-stamped into each batch), so the file ``leader-epoch-checkpoint`` can always be rebuilt from the records: it is written
-at once but synced only with the next flush of the log, and an unreadable file is rebuilt.
+Invariant: epochs strictly grow and start offsets do not decrease. Each batch has its leader's epoch, so the file
+``leader-epoch-checkpoint`` can always be rebuilt from the records. It is written at once, but synced only with the next
+flush of the log, and an unreadable file is rebuilt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LeaderEpochCache:
         self.latest_epoch = UNDEFINED_EPOCH
 
     def load(self) -> None:
-        """Read the file. Raises CheckpointCorruptError when it must be rebuilt."""
+        """Read the file. Raises CheckpointCorruptError if it has to be rebuilt."""
         self._publish(_monotone(read_leader_epochs(self._file_system, self._path)))
 
     @property
@@ -54,13 +54,13 @@ class LeaderEpochCache:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
     def _write(self, *, sync: bool) -> None:
-        """Write the file, one thread at a time; a sync is left out if another thread has synced these entries
-        meanwhile.
+        """Write the file, one thread at a time. With ``sync`` nothing is done if another thread has synced these
+        entries meanwhile.
         """
         with self._write_lock:
             if sync and not self._dirty:
                 return
-            # Before the entries are read: another thread may change them from here on.
+            # Cleared before the entries are read, because another thread may change them from here on.
             self._dirty, self.is_unsaved = not sync, False
             lines = encode_lines(f"{entry.epoch} {entry.start_offset}" for entry in self._entries)
             try:
@@ -70,14 +70,14 @@ class LeaderEpochCache:
                 raise
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
-        """Note that ``epoch`` begins at ``start_offset``, unless it or a later one is known. Raises
+        """Add the entry that ``epoch`` begins at ``start_offset``, unless this or a later epoch is known. Raises
         KafkaStorageError."""
         if epoch > self.latest_epoch:
             kept = [entry for entry in self._entries if entry.start_offset < start_offset]
             self._change([*kept, EpochEntry(epoch, start_offset)], write=write)
 
     def save(self) -> None:
-        """Write the file if it has other entries and there is room. Raises KafkaStorageError."""
+        """Write the file if its entries are not these and the disk is not full. Raises KafkaStorageError."""
         if self.is_unsaved:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
@@ -92,7 +92,7 @@ class LeaderEpochCache:
             self._change((entry for entry in self._entries if entry.start_offset < end_offset), write=write)
 
     def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
-        """Drop the epochs that end before ``start_offset``; the one that holds it now begins there."""
+        """Drop the epochs that end at or before ``start_offset``; the one that holds it begins there then."""
         before = [entry for entry in self._entries if entry.start_offset <= start_offset]
         if before and (before[-1].start_offset < start_offset or len(before) > 1):
             after = self._entries[len(before) :]
@@ -104,7 +104,7 @@ class LeaderEpochCache:
             self._change((), write=write)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the epoch ``offset`` was written in; -1 when unknown."""
+        """Return the epoch in which ``offset`` was written; -1 when unknown."""
         found = UNDEFINED_EPOCH
         for entry in self._entries:
             if entry.start_offset > offset:
@@ -113,7 +113,7 @@ class LeaderEpochCache:
         return found
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Find (epoch, offset): the largest known epoch <= ``epoch`` and where it ended; (-1, -1) when there is none.
+        """Find the largest known epoch <= ``epoch`` and its end offset; (-1, -1) when there is none.
 
         Source: OffsetForLeaderEpoch, KIP-279.
         """
@@ -126,12 +126,12 @@ class LeaderEpochCache:
         if not later:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
         floor = [entry.epoch for entry in entries if entry.epoch <= epoch]
-        # An epoch older than all known: no record of it is here, and the log begins with the first later one.
+        # If all known epochs are later, the log has no record of it: it ended before the first of these began.
         return (floor[-1] if floor else epoch), later[0].start_offset
 
 
 def _monotone(entries: list[EpochEntry]) -> list[EpochEntry]:
-    """Keep entries with growing epochs and offsets only: an older broker could leave others (KAFKA-7897)."""
+    """Return the entries without those that contradict later ones, which an older broker could leave (KAFKA-7897)."""
     kept: list[EpochEntry] = []
     for entry in entries:
         while kept and (entry.epoch <= kept[-1].epoch or entry.start_offset < kept[-1].start_offset):

@@ -4,20 +4,21 @@ Start: after a clean stop only names are listed; a log opens at its first use (t
 partitions start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that
 directory are recovered, in threads, before the broker serves.
 
-A partition that cannot be loaded is refused with its reason each time it is asked for; the others serve. Where the
-reason can pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an
-administrator can have every refused log tried again. A directory that fails goes offline for good (until restart).
+A partition that cannot be loaded is refused: each request for it gets the error, while the others are served. If the
+error may pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an
+administrator can have every refused log tried again. A directory that fails is offline until the next start.
 
-Deleting is done when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
+A deletion is complete when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
 partition may be created again; its files are removed after ``file.delete.delay.ms``.
 
-The manager's lock guards the table of partitions alone; each entry has a lock of its own, under which its log is opened
+The manager's lock guards only the table of partitions. Each entry has a lock of its own, under which its log is opened
 and deleted: rebuilding the indices of one log does not delay callers of another. Order: the entry's lock, then the
-manager's. An entry that was deleted while a thread waited for its lock says so, and is looked up again.
-Deleting waits for an opening of that very log, and for those that work on its files (``tidelog.log.file_use``).
+manager's. A thread that waited for an entry's lock looks the partition up again if the entry was deleted meanwhile
+(``is_gone``). A deletion waits until the same log is opened, and for threads that work on its files
+(``tidelog.log.file_use``).
 
-Methods may be called by any thread; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
-belong in a worker.
+Any thread may call the methods; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
+belong in a worker thread.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
-from tidelog.log.directories.deletion import doom, remove_deleted, rename_away
+from tidelog.log.directories.deletion import mark_deleted_unrenamed, remove_deleted, rename_away
 from tidelog.log.directories.entries import (
     Entry,
     close_cleanly,
@@ -70,13 +71,13 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError, UnknownTopicO
 
 logger = logging.getLogger(__name__)
 
-#: Open logs for each closing thread: closing waits for syncs, which a file system's journal groups.
+#: Open logs for each thread that closes logs: closing waits for syncs, which a file system's journal groups.
 _LOGS_PER_CLOSING_THREAD = 64
 _MOST_CLOSING_THREADS = 16
 
 
 class DirectoryDescription(NamedTuple):
-    """A log directory as DescribeLogDirs answers it: sizes in bytes by partition, disk space."""
+    """A log directory as DescribeLogDirs describes it. All sizes are in bytes, -1 if unknown."""
 
     path: str
     failure: KafkaStorageError | None
@@ -86,7 +87,7 @@ class DirectoryDescription(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """Facts of a log that is to be opened, and whether its leader epochs are written then (``LoadRequest``)."""
+    """Facts that a caller knows of a log that is to be opened; ``saves_epochs`` is that of ``LoadRequest``."""
 
     topic_id: bytes | None = None
     config: LogConfig | None = None
@@ -98,7 +99,7 @@ UNKNOWN = Opening()
 
 
 class LogManager:
-    """The logs of a broker: opens, creates, deletes and looks after them over all log directories."""
+    """The logs of a broker, in all log directories: opens, creates, deletes, flushes and retains them."""
 
     def __init__(
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
@@ -106,8 +107,8 @@ class LogManager:
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         directory_ids: Mapping[str, bytes] | None = None, commits_alone: bool = True,
     ) -> None:  # fmt: skip
-        """``commits_alone``: all records of a log are committed. In a cluster that depends on other replicas, and of an
-        unopened log only the checkpointed high watermark is known.
+        """``commits_alone`` says that all records of a log are committed. In a cluster other replicas decide that; then
+        only the checkpointed high watermark of an unopened log is known.
         """
         self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
         ids = {os.path.abspath(path): directory_id for path, directory_id in (directory_ids or {}).items()}
@@ -118,9 +119,10 @@ class LogManager:
             for path in map(os.path.abspath, dict.fromkeys(log_dirs))
         ]
         self.cordoned: frozenset[str] = frozenset()
-        """Paths of the directories in which no new log is made while another one works."""
+        """Paths of the directories in which no new log is made while another one is online."""
         self.placed: deque[TopicPartition] = deque()
-        """Partitions whose directories were created since this was last emptied; none with a single log directory."""
+        """Partitions created since this was last emptied, for the caller that reports their log directories. It stays
+        empty with a single log directory."""
         self.default_config = default_config
         self._commits_alone = commits_alone
         self._recovery_threads = recovery_threads
@@ -134,7 +136,7 @@ class LogManager:
         self.directory_id_of: Callable[[TopicPartition], bytes | None] = partial(directory_id_of, self._entries)
         """The id of the log directory that holds a partition; None without a directory or a known id."""
         self.may_lie_offline = partial(may_lie_offline, self._entries, self.directories)
-        """Whether a partition has no log in a directory that works, and may have one in a directory that failed."""
+        """Whether a partition has no log in an online directory, but may have one in a directory that failed."""
         self.room = RoomWatch(
             file_system, self.directories, self._entries, lambda one: self._open(one, self._entries[one])
         )
@@ -149,13 +151,14 @@ class LogManager:
         topic_ids: Mapping[str, bytes] | None = None,
         found_ids: Mapping[str, bytes] | None = None,
     ) -> list[TopicPartition]:
-        """Find the logs, recover those of directories without the clean marker; returns those of unknown topics.
+        """Find the logs, and recover those in directories without the clean-shutdown marker. Return the partitions of
+        unknown topics.
 
-        ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread; None for a topic that does
-        not exist (its logs are reported and left alone); ``topic_ids`` its id. ``deleted_topics`` are ids and names of
-        topics whose acknowledged deletion could not be finished: their logs are removed now, even if a new topic has
-        the name. ``found_ids`` are topic ids that were read from directories since this broker claimed them, by path.
-        Raises KafkaStorageError when no directory works.
+        ``topic_configs`` gives a topic's configuration whenever a log opens, in any thread. It gives None for a topic
+        that does not exist, whose logs are reported and left as they are. ``topic_ids`` has the ids. ``deleted_topics``
+        are ids and names of topics whose acknowledged deletion was not finished: their logs are removed now, even if a
+        new topic has the name. ``found_ids`` are topic ids that this process has read from directories, by path. Raises
+        KafkaStorageError if no directory works.
         """
         if topic_configs is None:
             self._configs = lambda _: self.default_config
@@ -191,18 +194,18 @@ class LogManager:
             threads,
         )
         try:
-            self.checkpoint_high_watermarks()  # one above a log's end would show its next records as committed
+            self.checkpoint_high_watermarks()  # above a log's new end, one would make the next records committed
         except KafkaStorageError as error:
-            logger.error("the high watermarks of recovered logs are written later: %s", error)
+            logger.error("the high watermarks of recovered logs could not be written yet: %s", error)
 
     def shutdown(self, broker_epoch: int = 0) -> None:
-        """Flush and close every log, write the checkpoints and, if all of that succeeded, the clean-shutdown marker.
-        That has no epoch where a directory failed: its logs may be made again elsewhere (KIP-966)."""
-        if not self.is_whole:
+        """Flush and close every log, write the checkpoints and, if all that succeeded, the clean-shutdown marker. If a
+        directory failed, the marker names no epoch, because the directory's logs may be created elsewhere (KIP-966)."""
+        if not self.has_all_directories:
             broker_epoch = UNKNOWN_BROKER_EPOCH
         for directory in self._online:
             if directory.state.shortage is not None:
-                directory.state.give_up_reserve()  # for the last snapshots and checkpoints
+                directory.state.give_up_reserve()  # the last snapshots and checkpoints need space
         with self._lock:
             entries = list(self._entries.values())
         opened = [entry for entry in entries if entry.log is not None]
@@ -221,17 +224,17 @@ class LogManager:
                 collect(directory, self._entries, self._lock)
                 directory.finish(self._file_system, broker_epoch, self.partitions(), clean=directory.path not in dirty)
 
-    # ---- finding, making, deleting
+    # ---- find, create, delete
 
     def cordon(self, paths: Iterable[str]) -> None:
-        """Make no new log in these directories from now on, as long as another one works."""
+        """Make no new log in these directories from now on, as long as another one is online."""
         cordoned = frozenset(map(os.path.abspath, paths))
         if cordoned != self.cordoned:
             logger.info("cordoned log directories: %s", ", ".join(sorted(cordoned)) or "none")
         self.cordoned = cordoned
 
     def get_log(self, partition: TopicPartition) -> UnifiedLog | None:
-        """Return the log of a partition, opened now if need be; None when it has no directory.
+        """Return the log of a partition, which is opened if necessary; None when it has no directory.
 
         Raises KafkaStorageError (also for a log that could not be loaded), InconsistentTopicIdError.
         """
@@ -239,7 +242,7 @@ class LogManager:
             if entry.log is not None:
                 return entry.log
             if entry.error is not None:
-                return refuse(entry)  # without the lock: a worker may be trying it again
+                return refuse(entry)  # without the lock, which a worker may hold to load the log again
             with entry.lock:
                 if not entry.is_gone:
                     return self._load(partition, entry).log or refuse(entry)
@@ -252,17 +255,17 @@ class LogManager:
         config: LogConfig,
         *,
         is_new: bool = False,
-        place: bytes | None = None,
+        directory_id: bytes | None = None,
         is_wanted: Callable[[], bool] = lambda: True,
         saves_epochs: bool = True,
     ) -> UnifiedLog:
-        """Return the log of a partition. If there is none, it is created in the directory with the id ``place``, or
-        where that does not work in the one with the fewest partitions.
+        """Return the log of a partition. If there is none, it is created in the directory with the id ``directory_id``;
+        if that is not online, in the one with the fewest partitions.
 
-        With a directory offline, a log that is not found may lie there: unless ``is_new`` says that the topic was made
-        just now, that is refused. ``is_wanted`` is false once the topic is being deleted: then no log is created.
-        Without ``saves_epochs`` the caller writes unsaved leader epochs before any append. Raises KafkaStorageError,
-        InconsistentTopicIdError, UnknownTopicOrPartitionError.
+        While a directory is offline, a log that is not found may lie there: then none is created, unless ``is_new``
+        says that the topic is new. None is created either if ``is_wanted`` returns False, as for a topic that is being
+        deleted. Without ``saves_epochs`` the caller writes unsaved leader epochs before any append. Raises
+        KafkaStorageError, InconsistentTopicIdError, UnknownTopicOrPartitionError.
         """
         opening = Opening(topic_id, config, saves_epochs=saves_epochs)
         while True:
@@ -271,7 +274,8 @@ class LogManager:
                 with self._lock:
                     if not is_wanted():
                         raise UnknownTopicOrPartitionError
-                    entry = self._entries.get(partition) or self._make_entry(partition, topic_id, place, is_new=is_new)
+                    entry = self._entries.get(partition)
+                    entry = entry or self._make_entry(partition, topic_id, directory_id, is_new=is_new)
             if entry.is_doomed:
                 self.delete_log(partition)
                 continue
@@ -286,13 +290,13 @@ class LogManager:
                 return log
 
     def _make_entry(
-        self, partition: TopicPartition, topic_id: bytes | None, place: bytes | None, *, is_new: bool
+        self, partition: TopicPartition, topic_id: bytes | None, directory_id: bytes | None, *, is_new: bool
     ) -> Entry:
         online = [directory for directory in self.directories if directory.is_online]
         offline = [directory.path for directory in self.directories if not directory.is_online]
         if not online or (offline and not is_new):
             raise KafkaStorageError(f"{partition} may lie in an offline log directory: {', '.join(offline)}")
-        named = [directory for directory in online if place is not None and directory.directory_id == place]
+        named = [one for one in online if directory_id is not None and one.directory_id == directory_id]
         allowed = named or [directory for directory in online if directory.path not in self.cordoned] or online
         used = [entry.directory for entry in self._entries.values()] if len(allowed) > 1 else []
         directory = min(allowed, key=used.count)
@@ -301,12 +305,12 @@ class LogManager:
         directory.forget(partition)
         entry = self._entries[partition] = Entry(directory, path, clean=True, topic_id=topic_id, is_new=True)
         if len(self.directories) > 1:
-            self.placed.append(partition)  # after its entry: a caller that takes it looks up its directory
+            self.placed.append(partition)  # after the entry is made, in which its directory is looked up
         return entry
 
     def _load(self, partition: TopicPartition, entry: Entry, opening: Opening = UNKNOWN) -> Entry:
-        """Open the log into ``entry``, or note the error there, which later calls raise without trying. Under the
-        entry's lock.
+        """Open the log and store it in ``entry``, or else the error, which later calls raise without another try. Under
+        the entry's lock.
         """
         if entry.log is None and entry.error is None and entry.directory.is_online:
             try:
@@ -342,8 +346,8 @@ class LogManager:
         return log
 
     def delete_log(self, partition: TopicPartition) -> bool:
-        """Remove a partition; return False if there is none. Its name is free on return, and durably once the
-        directory's names are synced. Raises KafkaStorageError.
+        """Remove a partition; return False if there is none. On return its name may be used again; this is durable once
+        the directory's names are synced. Raises KafkaStorageError.
         """
         while (entry := entry_of(self._entries, self._lock, partition)) is not None:
             with entry.lock:
@@ -357,7 +361,7 @@ class LogManager:
                     try:
                         entry.directory.state.with_reserve(rename)
                     except KafkaStorageError as error:
-                        doom(self.environment, entry, error)
+                        mark_deleted_unrenamed(self.environment, entry, error)
                         raise
                     entry.directory.state.note_name()
                 with self._lock:
@@ -366,13 +370,13 @@ class LogManager:
                     entry.directory.forget(partition)
             config = entry.log.config if entry.log is not None else self.default_config
             delete = partial(remove_deleted, self._file_system, entry.log, path)
-            is_full = entry.directory.state.shortage is not None  # then the room is needed now
+            is_full = entry.directory.state.shortage is not None  # then the space is needed at once
             self.environment.deletions.schedule(0 if is_full else config.file_delete_delay_ms, delete)
             return True
         return False
 
     def open_logs(self) -> Iterator[UnifiedLog]:
-        """Yield the logs opened so far, in online directories."""
+        """Yield the open logs in online directories."""
         for entry in list(self._entries.values()):
             if entry.log is not None and entry.directory.is_online:
                 yield entry.log
@@ -382,23 +386,24 @@ class LogManager:
         return list(self._entries)
 
     @property
-    def is_whole(self) -> bool:
-        """True when every directory is online; logs may be hidden in one that is not."""
+    def has_all_directories(self) -> bool:
+        """True when every directory is online. If one is not, logs in it are not known."""
         return all(directory.is_online for directory in self.directories)
 
     @property
     def refused(self) -> dict[TopicPartition, KafkaError]:
-        """The partitions that could not be loaded or were taken out of service, with the reason."""
+        """The partitions that could not be loaded or were taken out of service, with their errors."""
         errors = {partition: error_of(entry) for partition, entry in list(self._entries.items())}
         return {partition: error for partition, error in errors.items() if error is not None}
 
     # ---- housekeeping
 
     def run_retention(self, now_ms: int) -> int:
-        """Delete what retention allows in every log, forget idle producers, unlink what is due. Returns deleted
-        segments.
+        """Delete old segments of every log, forget idle producers, and unlink files whose deletion is due. Return the
+        number of segments deleted.
 
-        Logs that are not open are opened for this and closed again. Call every ``log.retention.check.interval.ms``.
+        Logs that are not open are opened for this and closed again. Call it at each
+        ``log.retention.check.interval.ms``.
         """
         now_ms = self._retention_clock.believe(now_ms)
         moved = {}
@@ -407,7 +412,7 @@ class LogManager:
                 try:
                     log = self._retain(partition, entry, now_ms)
                 except KafkaError as error:
-                    logger.warning("retention of %s failed and is tried again: %s", partition, error)
+                    logger.warning("retention of %s failed; the next round tries again: %s", partition, error)
                 else:
                     moved.update({} if log is None else {partition: log})
         count = remove_old_segments(self, moved)
@@ -415,7 +420,7 @@ class LogManager:
         return count
 
     def _retain(self, partition: TopicPartition, entry: Entry, now_ms: int) -> UnifiedLog | None:
-        """Move a log's start offset as retention allows; return the log if segments may be removed."""
+        """Move a log's start offset as far as retention asks; return the log if segments may be removed."""
         log = entry.log
         if log is None:
             with entry.lock:
@@ -426,7 +431,7 @@ class LogManager:
                     if self._commits_alone:
                         log.update_high_watermark(log.log_end_offset)
                     if move_start(log, now_ms):
-                        entry.log = log  # what changed must be flushed before the next clean marker
+                        entry.log = log  # stays open: its changes are flushed before the next clean-shutdown marker
                         return log
                     log.close()
                     return None
@@ -435,7 +440,7 @@ class LogManager:
             return log if not log.is_closed and move_start(log, now_ms) else None
 
     def flush_dirty_logs(self) -> None:
-        """Sync rolled segments, and whole logs whose ``flush.ms`` has passed. Call every second or so, in a worker."""
+        """Sync rolled segments, and all of logs whose ``flush.ms`` has passed. Call it each second, in a worker."""
         now = self._time.monotonic_ms()
         for log in self.open_logs():
             try:
@@ -446,10 +451,10 @@ class LogManager:
                     log.flush()
             except KafkaStorageError as error:
                 logger.error("flush of %s failed: %s", log.topic_partition, error)
-                log.flush_wanted = log.is_serving  # a full disk: the next round tries again
+                log.flush_wanted = log.is_serving  # after a full disk the next round tries again
 
     def checkpoint_recovery_points(self) -> None:
-        """Write ``recovery-point-offset-checkpoint``, and which transaction indices below are proven, where it changed.
+        """Write ``recovery-point-offset-checkpoint`` and the digests of proven transaction indices, where they changed.
         Raises KafkaStorageError."""
         for directory in self._online:
             collect(directory, self._entries, self._lock)
@@ -476,7 +481,7 @@ class LogManager:
         return [directory for directory in self.directories if directory.is_online]
 
     def describe(self) -> list[DirectoryDescription]:
-        """Describe sizes and space per directory, without opening logs (DescribeLogDirs)."""
+        """Describe each directory's disk space and partition sizes, without opening logs (DescribeLogDirs)."""
         described = []
         for directory in self.directories:
             sizes: dict[TopicPartition, int] = {}
@@ -492,10 +497,11 @@ class LogManager:
 
 
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:
-    """Make the start offsets of these logs durable, then remove what is below them; return the count of segments.
+    """Make the start offsets of these logs durable, then remove the segments below; return the number of segments.
 
     Without a durable start offset, a power loss that keeps only some of the removals would leave a gap. If a start
-    moves on meanwhile, the next round removes the rest. On a full disk segments are removed all the same, to make room.
+    offset moves on meanwhile, the next round removes the rest. On a full disk segments are removed even if the start
+    offsets could not be written, to free space.
     """
     count = 0
     starts = {partition: log.log_start_offset for partition, log in logs.items()}
@@ -503,7 +509,7 @@ def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, Unifi
         try:
             manager.checkpoint_log_start_offsets()
         except KafkaStorageError as error:
-            logger.warning("log start offsets cannot be stored: %s", error)
+            logger.warning("log start offsets could not be written: %s", error)
             if not lacks_room(error):
                 return 0
     for partition, log in logs.items():
@@ -511,5 +517,5 @@ def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, Unifi
             with log.lock:
                 count += 0 if log.is_closed else remove_below_start(log, starts[partition])
         except KafkaError as error:
-            logger.warning("retention of %s failed and is tried again: %s", partition, error)
+            logger.warning("retention of %s failed; the next round tries again: %s", partition, error)
     return count

@@ -1,26 +1,27 @@
-"""Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock.
+"""Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock, unless it says
+otherwise.
 
-A deleted segment leaves the snapshot, its files are renamed to ``.deleted``, and unlinked after
-``file.delete.delay.ms``. Readers with the old snapshot, or with a promised slice, read on.
+A deleted segment is taken out of the log's segments, its files are renamed to ``.deleted``, and unlinked after
+``file.delete.delay.ms``. Readers that hold the old snapshot, or a slice of the file, read on.
 
-Swap (names at rest -> what a crash here leads to at the next start)::
+Swap: the steps, and what the next start does after a crash during each::
 
-    1  new files written and synced as .cleaned              -> removed; the old segments stay
-    2  renamed to .swap, from the highest base offset down   -> any .cleaned left? then these .swap go too: old segments
+    1  new files written and synced as .cleaned              -> they are removed; the old segments stay
+    2  renamed to .swap, from the highest base offset down   -> if a .cleaned is left, these .swap are removed with it
     3  directory synced
-    4  old files renamed to .deleted                         -> all new are .swap: the swap is completed
-    5  .swap endings taken off, from the lowest base up      -> completed
-    6  directory synced; .deleted unlinked later             -> .deleted removed
+    4  old files renamed to .deleted                         -> all new files are .swap: the swap is finished
+    5  renamed without .swap, from the lowest base up        -> the swap is finished
+    6  directory synced; .deleted unlinked later             -> .deleted files are removed
 
-A disk that does not keep the order of renames could have a new segment without its ending beside an old one that it
+A disk that does not keep the order of renames could have a new segment under its final name beside an old one that it
 overlaps; the log is then refused, as by Apache Kafka.
 
-Retention has two halves: the log start offset moves, and the log's manager makes it durable; then the segments below it
-are removed, oldest first. Their renames are not synced, so a power loss may keep any of them: segments missing below
-the start offset are no gap. The start moves first also because a new reader then gets OFFSET_OUT_OF_RANGE instead of
-losing its file.
+Retention has two halves: the log start offset moves, and the log manager makes it durable; then the segments below it
+are removed, oldest first. The renames are not synced, so a power loss may undo any of them; segments missing below the
+log start offset do not count as a gap. Also, because the start offset moves first, a new reader gets
+OFFSET_OUT_OF_RANGE instead of losing its file.
 
-Retention deletes from the oldest segment on, never above the high watermark. It measures a segment by its *largest*
+Retention deletes from the oldest segment on, never above the high watermark. It goes by a segment's *largest*
 timestamp, so a record from the future keeps its segment (F11).
 """
 
@@ -34,7 +35,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.segment.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, LogSegment
-from tidelog.log.segment.segments import rest_indices
+from tidelog.log.segment.segments import close_indices_until_lookup
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -45,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 class StartOffsetReason(IntEnum):
-    """The reason why the log start moves, as the log line names it."""
+    """The reason why a log start offset moves. DELETE_RECORDS may not move it above the high watermark."""
 
     DELETE_RECORDS = 0
     RETENTION = 1
@@ -53,10 +54,11 @@ class StartOffsetReason(IntEnum):
 
 @contextlib.contextmanager
 def whole_or_out_of_service(log: UnifiedLog) -> Iterator[None]:
-    """Take the log out of service if the block fails: it changes several files and cannot be undone.
+    """Take the log out of service if the block raises KafkaStorageError: the block changes several files and cannot be
+    undone.
 
-    After a failure memory and files disagree, and new records could get offsets of others. So the log serves nothing
-    until it is loaded again, whatever the error is.
+    After a failure memory and files disagree, and new records could get offsets that others have. So the log serves
+    nothing until it is loaded again.
     """
     try:
         yield
@@ -71,7 +73,7 @@ def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
 
     def delete() -> None:
         segment.release()
-        with contextlib.suppress(LogDeletedError), log.files:  # a deleted log's directory is removed as a whole
+        with contextlib.suppress(LogDeletedError), log.files:  # of a deleted log the whole directory is removed
             segment.delete_files()
 
     log.environment.deletions.schedule(log.config.file_delete_delay_ms, delete)
@@ -80,7 +82,7 @@ def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
 def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_first: bool = False) -> None:
     """Take segments out of the log and delete their files later. Raises KafkaStorageError.
 
-    Truncation goes newest first, retention oldest first: a crash in between then leaves no gap.
+    Truncation removes the newest first, retention the oldest first: so a crash in between leaves no gap.
     """
     log.segments = log.segments.replace(removed=removed)
     for segment in sorted(removed, key=lambda s: s.base_offset, reverse=not oldest_first):
@@ -91,15 +93,14 @@ def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_fi
 def delete_old_segments(log: UnifiedLog, now_ms: int) -> int:
     """Delete segments by log start offset, time and size; return how many. Raises KafkaStorageError.
 
-    A manager of many logs makes the start offsets durable between the two halves; see the module.
+    The start offset is not made durable here; the log manager calls the two halves itself (see the module).
     """
     move_start(log, now_ms)
     return remove_below_start(log, log.log_start_offset)
 
 
 def move_start(log: UnifiedLog, now_ms: int) -> bool:
-    """Move the log start offset to where retention by time and size allows. Returns whether segments may be removed
-    now.
+    """Move the log start offset as far as retention by time and size asks. Return whether there are segments to remove.
 
     Raises KafkaStorageError.
     """
@@ -113,12 +114,12 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
         log.note(error)
         raise
     finally:
-        rest_indices(log.segments)  # opened for their times just now, or by readers and appends before
+        close_indices_until_lookup(log.segments)  # this function, readers and appends have opened them
     return bool(_oldest(log, _below(log.log_start_offset)))
 
 
 def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
-    """Remove the segments below the log start offset, as far as that is durable; return how many.
+    """Remove the segments below the log start offset, and below ``durable_start``; return how many.
 
     Raises KafkaStorageError.
     """
@@ -147,7 +148,7 @@ def _make_expiry_test(log: UnifiedLog, now_ms: int) -> Predicate:
 
 def _make_size_test(log: UnifiedLog, now_ms: int) -> Predicate:
     excess = log.size_bytes - log.config.retention_bytes
-    # On a compacted log a record younger than min.compaction.lag.ms must stay.
+    # In a compacted log, records younger than min.compaction.lag.ms must stay.
     youngest = now_ms - log.config.min_compaction_lag_ms if log.config.compact else None
 
     def is_excess(segment: LogSegment, _: int) -> bool:
@@ -169,7 +170,7 @@ def _move_while(log: UnifiedLog, reason: str, should_go: Predicate) -> None:
 
 
 def _end_of(log: UnifiedLog, oldest: Sequence[LogSegment]) -> int:
-    """Return the offset after these segments, the oldest ones of the log; -1 for none."""
+    """Return the end offset of these segments, the oldest ones of the log; -1 if there are none."""
     segments = log.segments
     if not oldest:
         return -1
@@ -177,13 +178,13 @@ def _end_of(log: UnifiedLog, oldest: Sequence[LogSegment]) -> int:
 
 
 def _oldest(log: UnifiedLog, should_go: Predicate) -> list[LogSegment]:
-    """Collect the oldest segments, as many as should go."""
+    """Collect the oldest segments, up to the first that ``should_go`` does not accept or that must stay."""
     segments = log.segments
     removed: list[LogSegment] = []
     for index, segment in enumerate(segments):
         is_active = index + 1 == len(segments)
         next_base = log.log_end_offset if is_active else segments[index + 1].base_offset
-        # An empty active segment is already all that is left; and nothing above the high watermark may go.
+        # There is nothing to delete in an empty active segment, and records above the high watermark must stay.
         if (is_active and segment.size == 0) or next_base > log.high_watermark or not should_go(segment, next_base):
             break
         removed.append(segment)
@@ -193,8 +194,8 @@ def _oldest(log: UnifiedLog, should_go: Predicate) -> list[LogSegment]:
 def swap_segments(
     log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None]
 ) -> None:
-    """Do steps 2 to 6 of the module's table, which are ``UnifiedLog.replace_segments``. The log's lock is held for the
-    renames alone.
+    """Carry out steps 2 to 6 of a swap, for ``UnifiedLog.replace_segments``. Call it without the log's lock, which is
+    taken for the renames only.
 
     Raises KafkaStorageError and what ``check`` raises.
     """
@@ -212,8 +213,8 @@ def swap_segments(
 
 
 def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
-    """Do steps 2 and 3 of the module's table for flushed ``.cleaned`` segments. Without the log's lock: a directory
-    takes milliseconds to sync, up to a hundred while others write, and appends would wait for it on the event loop.
+    """Carry out steps 2 and 3 of a swap, for flushed ``.cleaned`` segments. Call it without the log's lock: to sync a
+    directory takes milliseconds, up to a hundred beside other writers, and appends on the event loop would wait.
 
     Raises KafkaStorageError; the swap is undone then, or by the next start.
     """
@@ -223,10 +224,10 @@ def begin_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
             segment.rename_suffix(SWAP_SUFFIX)
         log.environment.file_system.sync_directory(log.directory)
     except LogStorageError as error:
-        if error.recoverable:
+        if error.is_recoverable:
             undo_swap(log, new)
         else:
-            _swap_failed(log, error)
+            _fail_swap(log, error)
         raise
 
 
@@ -239,14 +240,14 @@ def undo_swap(log: UnifiedLog, new: Sequence[LogSegment]) -> None:
         for segment in new:
             segment.rename_suffix(CLEANED_SUFFIX)
     except LogStorageError as error:
-        _swap_failed(log, error)
+        _fail_swap(log, error)
         raise
 
 
 def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSegment]) -> None:
-    """Do steps 4 and 5 of the module's table. Under the log's lock: a flush opens the files of a segment by name.
+    """Carry out steps 4 and 5 of a swap, under the log's lock, because a flush opens a segment's files by name.
 
-    The caller syncs the directory after it. Raises KafkaStorageError; the next start then finishes the swap.
+    The caller syncs the directory afterwards. Raises KafkaStorageError; the next start then finishes the swap.
     """
     ascending = sorted(new, key=lambda segment: segment.base_offset)
     present = [segment for segment in old if segment in log.segments]
@@ -257,7 +258,7 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
         for segment in ascending:
             segment.rename_suffix("")
     except LogStorageError as error:
-        _swap_failed(log, error)
+        _fail_swap(log, error)
         raise
     log.segments = log.segments.replace(removed=present, added=ascending)
     kept = {segment.base_offset for segment in ascending}
@@ -267,22 +268,22 @@ def finish_swap(log: UnifiedLog, new: Sequence[LogSegment], old: Sequence[LogSeg
 
 
 def sync_swap(log: UnifiedLog) -> None:
-    """Do step 6 of the module's table. Without the log's lock. Raises KafkaStorageError.
+    """Carry out step 6 of a swap, without the log's lock. Raises KafkaStorageError.
 
-    If no descriptor is left, the directory's next sync makes the names durable: each state before that is one of the
-    table.
+    If no descriptor is left, the next sync of the directory makes the names durable. A crash before that is one of
+    those in the module's table.
     """
     try:
         log.environment.file_system.sync_directory(log.directory)
     except LogStorageError as error:
-        if error.recoverable:
-            logger.warning("%s: the swapped segments' names are not synced yet: %s", log.topic_partition, error)
+        if error.is_recoverable:
+            logger.warning("%s: the names of cleaned segments are not synced yet: %s", log.topic_partition, error)
             return
-        _swap_failed(log, error)
+        _fail_swap(log, error)
         raise
 
 
-def _swap_failed(log: UnifiedLog, error: LogStorageError) -> None:
-    """Take the log out of service: only loading it again resolves half-renamed files."""
+def _fail_swap(log: UnifiedLog, error: LogStorageError) -> None:
+    """Take the log out of service: only some files are renamed, which the next load resolves."""
     log.note(error)
     log.take_out_of_service(error)

@@ -1,8 +1,8 @@
 """Look-up by time: the first record at or after a timestamp (ListOffsets).
 
-Segments are asked oldest first for their largest timestamp; the time index says from which batch on to look, batch
-headers which batch to open, and only that one is read record by record. Timestamps are as producers sent them, in any
-order: the answer is the first *offset* whose timestamp is large enough, as in Kafka.
+The first segment is taken whose largest timestamp is large enough. Its time index gives the batch from which to search,
+batch headers give the batch to open, and only that is read record by record. Producers may send timestamps in any
+order: the result is the lowest *offset* whose timestamp is large enough, as in Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNKNOWN_OFFSET = -1
 
 
 class TimestampAndOffset(NamedTuple):
-    """An answer of ListOffsets: timestamp in ms (-1 for the special requests), offset, leader epoch (-1: unknown)."""
+    """A result for ListOffsets: timestamp in ms (-1 for EARLIEST and LATEST), offset, leader epoch (-1: unknown)."""
 
     timestamp: int
     offset: int
@@ -34,8 +34,8 @@ class TimestampAndOffset(NamedTuple):
 
 
 def find_offset_by_timestamp(log: UnifiedLog, timestamp: int) -> TimestampAndOffset | None:
-    """See :meth:`tidelog.log.unified_log.UnifiedLog.fetch_offset_by_timestamp`. LATEST is the log end; callers clip by
-    isolation."""
+    """Find an offset for ``UnifiedLog.fetch_offset_by_timestamp``. LATEST_TIMESTAMP gives the log end offset; callers
+    limit it by isolation level."""
     if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
         start = log.log_start_offset
         return TimestampAndOffset(NO_TIMESTAMP, start, log.leader_epochs.epoch_for_offset(start))
@@ -63,8 +63,8 @@ def _find_max(log: UnifiedLog, segments: LogSegments) -> TimestampAndOffset | No
 
 def _find_in_segment(log: UnifiedLog, segment: LogSegment, timestamp: int) -> TimestampAndOffset | None:
     start_offset = log.log_start_offset
-    # The entry is of a maximum <= the target: everything at or before its offset is not later than the target, but
-    # may equal it, so look from the entry *below* the target on.
+    # No record at or before an entry's offset has a later timestamp than the entry. So the search begins at the last
+    # entry below ``timestamp``: records before it are all earlier.
     entry = segment.time_index.lookup(timestamp - 1)
     position = segment.offset_index.lookup(max(entry.offset, start_offset)).position
     for header, batch in segment.batches(position):

@@ -1,22 +1,22 @@
 # cython: wraparound=True, boundscheck=True
-"""The log of one partition: it appends, reads by isolation, rolls, truncates and swaps segments.
+"""The log of one partition: it appends, reads by isolation level, rolls, truncates and replaces segments.
 
-State and its order of publication::
+Order of steps::
 
-    append   validate and assign offsets -> producer check -> roll? -> one pwrite -> producer state -> publish ``end``
-    read     copy ``end`` -> segment snapshot -> clip -> slice            (``tidelog.log.fetch``; no lock)
+    append   validate and assign offsets -> producer check -> roll? -> one pwrite -> publish ``end`` -> producer state
+    read     copy ``end`` -> segment snapshot -> find the bytes -> slice       (``tidelog.log.fetch``; no lock)
 
 Invariants:
 
 - ``log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset``, ``recovery_point <= log_end_offset``;
-- ``end`` names bytes that are in the file; ``log_end_offset`` is set last, so what is below it can be read;
+- ``end`` names bytes that are in the file; ``log_end_offset`` is set after it, so all below it can be read;
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
-- bytes below ``recovery_point`` have been synced, and the entries of transactions that were aborted below it.
+- records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
-One lock, held for append, roll, truncate, replace and the moves of the offsets; never across an fsync. Attributes are
-published whole (an int, a tuple, an immutable snapshot) and read without it. Work on the files by name that does not
-hold the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and segment swaps
-live in ``tidelog.log.retention``, look-up by time in ``tidelog.log.timestamps``, recovery in
+There is one lock, held for append, roll, truncation, swaps and changes of the offsets; hardly ever during a sync.
+Attributes are published by one assignment (an int, a tuple, an immutable snapshot) and read without the lock. Work on
+files by name without the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and
+segment swaps are in ``tidelog.log.retention``, look-up by time in ``tidelog.log.timestamps``, recovery in
 ``tidelog.log.recovery.loader``.
 """
 
@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 
 
 class LogAppendInfo(NamedTuple):
-    """Result of an append. ``log_append_time`` is -1 under create time; with ``duplicate`` nothing was written and the
-    offsets are those of the batch's first append. The high watermark is that just after the append."""
+    """Result of an append. ``log_append_time`` is -1 under create time. With ``duplicate`` nothing was written, and the
+    offsets are those of the batch's first append. ``high_watermark`` is the one just after the append."""
 
     first_offset: int
     last_offset: int
@@ -84,7 +84,7 @@ class LogAppendInfo(NamedTuple):
 
 
 class LogParts(NamedTuple):
-    """The loader's results, from which a log is made."""
+    """The loader's results, from which a :class:`UnifiedLog` is made."""
 
     topic_partition: TopicPartition
     topic_id: bytes | None
@@ -99,7 +99,7 @@ class LogParts(NamedTuple):
     log_end_offset: int
     recovery_point: int
     recovered: bool = False
-    """Whether loading wrote indices."""
+    """Whether the load may have written indices, after an unclean stop."""
 
 
 _CLIENT = AppendOrigin.CLIENT
@@ -172,7 +172,7 @@ class UnifiedLog:
         self.leader_epochs = parts.leader_epochs
         self.log_start_offset = parts.log_start_offset
         self.recovery_point = parts.recovery_point
-        # No flush moves the recovery point beyond it: a cut that is under way may leave a gap above.
+        # No flush moves the recovery point above it: a truncation that is under way may leave a gap there.
         self.recovery_bound = UNBOUND
         self.high_watermark = self.last_stable_offset = parts.log_start_offset
         self.version = 0
@@ -180,8 +180,8 @@ class UnifiedLog:
         self.flush_wanted = False
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
-        # Below this offset a key or tag index of the log may be believed. At first it is the end with which the log was
-        # opened: indices are synced more often, and may hold records that a power loss took from the log.
+        # Only below this offset are entries of key and tag indices valid. At first it is the log end at the opening:
+        # these indices are synced more often, and may have entries for records that a power loss took from the log.
         # ``tidelog.log.find.indexer`` raises it.
         self.index_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
@@ -193,8 +193,8 @@ class UnifiedLog:
     # ---- append
 
     def validate(self, records: memoryview, *, leader_epoch: int, budget: WorkBudget) -> ValidationResult:
-        """Return a client's ``records`` as they will stand in the log, for :meth:`append_as_leader`. The buffer is
-        changed in place.
+        """Validate a client's ``records`` before :meth:`append_as_leader`, and give them offsets. The buffer is changed
+        in place.
 
         Raises what the validator raises. Any thread, no lock.
         """
@@ -214,11 +214,11 @@ class UnifiedLog:
     ) -> LogAppendInfo:
         """Validate ``records`` (one partition's bytes of a produce request, any magic), give them offsets, write them.
 
-        ``validated`` is what :meth:`validate` gave for them. With ``is_committed`` the high watermark follows.
-        ``transaction_version`` is that of a marker. The buffer is changed in place. Raises what the validator raises,
-        StaleOffsetsError, OutOfOrderSequenceNumberError and the other producer errors, RecordListTooLargeError,
-        KafkaStorageError. Nothing was written then, but for a marker whose index
-        entry failed: that takes the log out of service.
+        ``validated`` is the result of :meth:`validate` for them, if that was called. With ``is_committed`` the high
+        watermark moves to the new log end. ``transaction_version`` is that of a marker's coordinator. The buffer is
+        changed in place. Raises what the validator raises, StaleOffsetsError, OutOfOrderSequenceNumberError and the
+        other producer errors, RecordListTooLargeError, KafkaStorageError. Nothing was written then; only a marker stays
+        whose index entry could not be written, which takes the log out of service.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:
@@ -237,7 +237,7 @@ class UnifiedLog:
                     marker = self._check_marker(checked, transaction_version)
                 else:
                     if origin is _CLIENT and not checked.is_transactional:
-                        entry = self.producer_state.expecting(
+                        entry = self.producer_state.find_if_next(
                             checked.producer_id, checked.producer_epoch, checked.base_sequence, checked.last_sequence
                         )
                     if entry is None:
@@ -262,7 +262,7 @@ class UnifiedLog:
             ))  # fmt: skip
 
     def _write(self, checked: CheckedBatch, next_offset: int, leader_epoch: int) -> int:
-        """Write the checked records; returns how many bytes."""
+        """Write the checked records and publish the new log end; return the number of bytes."""
         records, last_offset, max_timestamp = checked.records, checked.last_offset, checked.max_timestamp
         size = len(records)
         if size > self._segment_bytes:
@@ -284,7 +284,7 @@ class UnifiedLog:
         return size
 
     def _check_producer(self, batch: ProducerBatch, origin: AppendOrigin) -> LogAppendInfo | None:
-        """Raise the producer errors; return the result of its first append when the batch is a duplicate."""
+        """Raise the producer errors; return the result of the first append if the batch is a duplicate."""
         state = self.producer_state
         if origin is AppendOrigin.CLIENT:
             first = state.find_duplicate(
@@ -308,20 +308,20 @@ class UnifiedLog:
             try:
                 self._active.transaction_index.append(aborted)
             except LogStorageError as error:
-                # The marker is in the log and cannot be taken back, and without the entry a reader would take the
-                # aborted records for committed ones: serve nothing until recovery has rebuilt the index.
+                # The marker is in the log and cannot be removed. Without the entry a reader would take the aborted
+                # records for committed ones. So nothing is served until recovery has rebuilt the index.
                 self.take_out_of_service(error)
                 raise
         self._publish_last_stable_offset()
 
     @property
     def is_serving(self) -> bool:
-        """True when appends and reads are taken."""
+        """True while the log is open and neither it nor its directory has failed."""
         return not self.is_closed and self._directory_state.failure is None
 
     @property
     def failure(self) -> KafkaStorageError | None:
-        """The failure that keeps the log from serving: its directory's, or its own; None while it serves."""
+        """The error that took the log, or its directory, out of service; None while there is none."""
         return self._directory_state.failure
 
     def _unavailable(self) -> KafkaStorageError:
@@ -335,14 +335,14 @@ class UnifiedLog:
         return KafkaStorageError(f"{self.topic_partition} is offline: {failure}")
 
     def note(self, error: LogStorageError) -> None:
-        """Note that a file of this log failed: take the directory offline if its disk does not work, else only this
-        log.
+        """Note that an operation on a file of this log failed. If the disk does not work, take the directory offline,
+        else only this log.
 
-        An error that left everything as it was (a full disk) changes nothing. Any thread.
+        An error that left everything as it was (a full disk) takes nothing out of service. Any thread.
         """
         state = self._directory_state
         state.note(error, self.environment.file_system)
-        if not error.recoverable:
+        if not error.is_recoverable:
             self.take_out_of_service(error)
 
     def take_out_of_service(self, error: KafkaStorageError) -> None:
@@ -352,7 +352,7 @@ class UnifiedLog:
             self._fail(error)
 
     def _fail(self, error: KafkaStorageError) -> None:
-        # The log gets a DirectoryState of its own: appends and reads then check one place, whatever has failed.
+        # The log gets a DirectoryState of its own, so that appends and reads have only one state to check.
         state = DirectoryState(self._directory_state.path)
         state.failure = state.append_refusal = error
         self._directory_state = state
@@ -362,11 +362,11 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool, prove: bool = True
     ) -> FetchDataInfo:
-        """Read whole batches from the one that holds ``offset``, about ``max_bytes`` (the last may be cut by the
-        limit).
+        """Read batches from the one that holds ``offset`` on, at most ``max_bytes``; the last may be cut by that. With
+        ``min_one_message`` the first batch is complete whatever its size.
 
-        Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError; UnprovenIndexError unless it may
-        ``prove`` transaction indices itself, which reads whole segments. Any thread, no lock.
+        With ``prove`` it proves transaction indices itself where necessary, which reads whole segments; else it raises
+        UnprovenIndexError. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
@@ -378,13 +378,14 @@ class UnifiedLog:
             raise
         except CorruptMessageError as error:
             self.environment.damage.reads += 1
-            logger.error("%s: nothing served at offset %d: %s", self.topic_partition, offset, error)
+            logger.error("%s: the records at offset %d cannot be read: %s", self.topic_partition, offset, error)
             raise
 
     def fetch_offset_by_timestamp(self, timestamp: int) -> TimestampAndOffset | None:
-        """Find the first record at or after ``timestamp`` (ms), or what -1 to -5 ask for. Any thread, no lock.
+        """Find the first record at or after ``timestamp`` (ms); -1 to -5 are the special values of ListOffsets that
+        ``tidelog.log.timestamps`` names. Any thread, no lock.
 
-        Source: ListOffsets v0 to v10; see ``tidelog.log.timestamps``.
+        Source: ListOffsets v0 to v10.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
@@ -396,7 +397,7 @@ class UnifiedLog:
             raise
 
     def collect_aborted_transactions(self, start: int, end: int) -> list[AbortedTxn]:
-        """Collect the aborted transactions that touch offsets [``start``, ``end``). Any thread, no lock."""
+        """Collect the aborted transactions that overlap offsets [``start``, ``end``). Any thread, no lock."""
         return collect_aborted(self, self.segments.values(start, self.log_end_offset), start, end)
 
     # ---- offsets
@@ -407,12 +408,12 @@ class UnifiedLog:
         return self.segments.size_bytes
 
     def update_high_watermark(self, offset: int) -> None:
-        """Move the high watermark (clipped to start and end of the log) and with it the last stable offset."""
+        """Move the high watermark to ``offset``, within log start and log end, and with it the last stable offset."""
         with self.lock:
             self._move_high_watermark(offset)
 
     def _move_high_watermark(self, offset: int) -> None:
-        # Comparisons, not min and max: 0.3 µs of the 11 that a small produce request takes.
+        # Comparisons in place of min and max save 0.3 µs of the 11 that a small produce request takes.
         if offset > self.log_end_offset:
             offset = self.log_end_offset
         if offset < self.log_start_offset:
@@ -434,10 +435,10 @@ class UnifiedLog:
     def maybe_increment_log_start_offset(
         self, offset: int, reason: StartOffsetReason = StartOffsetReason.DELETE_RECORDS
     ) -> bool:
-        """Make ``offset`` the first readable one (DeleteRecords, retention); False if the log starts there or later.
+        """Move the log start offset to ``offset`` (DeleteRecords, retention); return False if it is there or later.
 
-        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. The new start survives a restart by
-        the checkpoint that the log manager writes.
+        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. The new start offset survives a
+        restart once the log manager has written its checkpoint.
         """
         with self.lock:
             self._ensure_open()
@@ -460,12 +461,12 @@ class UnifiedLog:
             raise self._unavailable()
 
     def _ensure_open(self) -> None:
-        """Raise KafkaStorageError when the log is closed or deleted: its directory may be another log's by now."""
+        """Raise KafkaStorageError if the log is closed or deleted: its directory may belong to another log by now."""
         if self.is_closed:
             raise self._unavailable()
 
     def _publish_end(self, offset: int) -> None:
-        """Publish the end from the active segment and forget hints, after loading, roll and truncation."""
+        """Publish ``offset`` as the end, at the end of the active segment, and forget read hints."""
         self._active = active = self.segments.active
         self.version += 1
         self.end = LogEnd(offset, active.base_offset, active.size)
@@ -476,9 +477,8 @@ class UnifiedLog:
     # ---- roll, flush, truncate
 
     def roll(self, at: int = -1) -> LogSegment:
-        """Begin a new active segment at the log end, or at ``at`` if that is later. An empty one there is kept.
-
-        Raises KafkaStorageError, leaving the log as it was.
+        """Begin a new active segment at the log end, or at ``at`` if that is later; an empty one that begins there is
+        kept. Raises KafkaStorageError; the log is unchanged then.
         """
         with self.lock:
             self._ensure_open()
@@ -504,11 +504,11 @@ class UnifiedLog:
     def flush(self, up_to_offset: int | None = None) -> None:
         """Sync all segments from the recovery point to ``up_to_offset`` (default: the log end); move the point there.
 
-        Raises KafkaStorageError. A failed sync takes the directory offline: the content of the disk is unknown, and
-        a second sync may wrongly succeed (F9); a full disk without room for a checkpoint does not (F8): the next flush
-        tries again. Holds no lock while syncing. Any thread.
+        Raises KafkaStorageError. A failed sync takes the directory offline: it is unknown what the disk holds, and a
+        second sync could succeed wrongly (F9). A full disk does not (F8): the next flush tries again. No lock is held
+        during syncs. Any thread.
         """
-        with self.lock:  # wait until a marker under way has its entry in the transaction index
+        with self.lock:  # so that a marker below this end has its entry in the transaction index
             offset = self.log_end_offset if up_to_offset is None else up_to_offset
         if min(offset, self.log_end_offset) <= self.recovery_point and not self._rolled:
             return
@@ -520,8 +520,8 @@ class UnifiedLog:
             return  # deleted: nothing is left to sync
 
     def _flush(self, offset: int) -> bool:
-        """Try once to flush; return False if a segment was removed or the log truncated meanwhile: what replaced it
-        must be synced.
+        """Try once to flush; return False if segments were replaced or the log was truncated meanwhile, so that the new
+        files have to be synced.
         """
         cuts, start = self._cuts, self.recovery_point
         with self.lock:
@@ -531,7 +531,7 @@ class UnifiedLog:
         rolled = [segment for segment in seen if segment in self.segments]
         try:
             self.leader_epochs.flush()
-            # A recovery point after an aborted transaction says that its index entry is durable: no check follows.
+            # Index entries of transactions aborted below the recovery point must be durable; see the invariants.
             aborted = [segment.transaction_index for segment in segments if segment.transaction_index.is_unsynced]
             for segment in segments:
                 segment.flush(with_indices=segment is not active and segment not in rolled)
@@ -555,13 +555,13 @@ class UnifiedLog:
             if self._cuts != cuts:
                 return False
             self.last_flushed_ms = self._time.monotonic_ms()
-            promised = min(offset, self.log_end_offset, self.recovery_bound)
-            self.recovery_point = max(self.recovery_point, promised)
+            synced = min(offset, self.log_end_offset, self.recovery_bound)
+            self.recovery_point = max(self.recovery_point, synced)
             self._rolled = tuple(segment for segment in self._rolled if segment not in seen)
         return True
 
     def _sync_names(self) -> None:
-        """Make the names of the segments durable, and the topic id they belong to. Raises KafkaStorageError."""
+        """Make the names of the segments and the topic id durable. Raises KafkaStorageError."""
         file_system = self.environment.file_system
         if self.topic_id is not None and not self._is_identified:
             sync_partition_metadata(file_system, self.directory)
@@ -570,7 +570,7 @@ class UnifiedLog:
         self._directory_state.sync_names(file_system, self._directory_number)
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop all records from ``offset`` on; False when the log ends before it. Raises KafkaStorageError."""
+        """Drop all records from ``offset`` on; return False if there are none. Raises KafkaStorageError."""
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             if offset >= self.log_end_offset:
@@ -579,12 +579,12 @@ class UnifiedLog:
             if offset < self.segments.first.base_offset or offset <= self.log_start_offset:
                 self.truncate_fully_and_start_at(offset)
                 return True
-            self._fence_readers(offset)
+            self._lower_offsets(offset)
             remove_segments(self, [s for s in self.segments if s.base_offset > offset])
             self.segments.active.truncate_to(offset)
             end = self.segments.active.read_next_offset()
-            # The batch that held the offset was removed whole: the end may lie below ``offset``, even below the log's
-            # start.
+            # The whole batch that held ``offset`` was removed. So the end may lie below ``offset``, and even below the
+            # log start offset.
             if end < self.log_start_offset:
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return True
@@ -600,7 +600,7 @@ class UnifiedLog:
         """Drop every record; the next one gets ``offset``. Raises KafkaStorageError."""
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
-            self._fence_readers(offset)
+            self._lower_offsets(offset)
             remove_segments(self, list(self.segments))
             new = LogSegment.create(self.directory, offset, self.config, (self.environment.file_system, self._time))
             self.segments = LogSegments((new,))
@@ -610,8 +610,8 @@ class UnifiedLog:
             self.log_start_offset = self.high_watermark = self.last_stable_offset = offset
             self._publish_end(offset)
 
-    def _fence_readers(self, offset: int) -> None:
-        """Lower every published offset before the bytes go, so that no new reader is promised them."""
+    def _lower_offsets(self, offset: int) -> None:
+        """Lower all published offsets to ``offset`` before a truncation, so that no new reader gets removed bytes."""
         self.recovery_point = min(self.recovery_point, offset)
         self.index_bound = min(self.index_bound, offset)
         self.high_watermark = min(self.high_watermark, offset)
@@ -624,22 +624,23 @@ class UnifiedLog:
     # ---- housekeeping
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention; returns how many segments went. See ``tidelog.log.retention``. Raises KafkaStorageError."""
+        """Apply retention (``tidelog.log.retention``); return how many segments went. Raises KafkaStorageError."""
         with self.lock:
             return 0 if self.is_closed else delete_old_segments(self, now_ms)
 
     def replace_segments(
         self, new: Sequence[LogSegment], old: Sequence[LogSegment], check: Callable[[], None] = lambda: None
     ) -> None:
-        """Put the flushed ``.cleaned`` segments ``new`` in the place of ``old``. See ``tidelog.log.retention``.
+        """Replace the segments ``old`` by the flushed ``.cleaned`` segments ``new`` (``tidelog.log.retention``).
 
-        Takes the lock for the renames alone, so call without it. ``check`` is called under it before anything changes
-        in the log; when it raises, ``new`` are ``.cleaned`` again. Raises KafkaStorageError and what ``check`` raises.
+        Call it without the lock, which it takes for the renames only. ``check`` is called under the lock before the log
+        changes; if it raises, ``new`` are renamed to ``.cleaned`` again. Raises KafkaStorageError and what ``check``
+        raises.
         """
         swap_segments(self, new, old, check)
 
     def save_indices(self) -> None:
-        """Write the indices that are in memory because the disk was full. Raises KafkaStorageError."""
+        """Write to the disk the indices that are in memory because it was full. Raises KafkaStorageError."""
         with self.lock:
             self._ensure_open()
             for segment in self.segments:
@@ -647,14 +648,14 @@ class UnifiedLog:
                     index.save()
 
     def update_config(self, config: LogConfig) -> None:
-        """Take over changed topic settings; the next append sees them."""
+        """Set the topic's configuration, from the next append on."""
         with self.lock:
             self.config = config
             self._segment_bytes, self._segment_ms = config.segment_bytes, config.segment_ms
             self._validator = LogValidator(validation_params(str(self.topic_partition), config))
 
     def close(self) -> None:
-        """Finish the indices, write a producer snapshot, close the files. Slices still to be sent stay readable.
+        """Finish the indices, write a producer snapshot and close the files. Slices not sent yet stay readable.
 
         Raises KafkaStorageError.
         """
@@ -668,13 +669,14 @@ class UnifiedLog:
             for segment in self.segments:
                 segment.close()
             if self._directory_state.failure is None and self._opened_end != self.log_end_offset:
-                # No flush has synced these. After a clean stop a start checks an index's ends and believes the rest.
+                # No flush has synced these indices, and after a clean stop only their ends are checked.
                 flush_indices(self.segments.active)
 
     def abandon(self) -> None:
-        """Stop the work on a deleted partition's files: wait for threads inside, and forbid opening one by its name.
+        """Stop the work on a deleted partition's files: wait for the threads within ``files``, and forbid opening a
+        file by its name.
 
-        Open files stay open for the readers that use them. Blocks; not under the lock, nor within ``files``.
+        Open files stay open for their readers. It blocks; the caller may not hold the lock or be within ``files``.
         """
         with self.lock:
             self.is_closed = True
@@ -690,7 +692,7 @@ class UnifiedLog:
 
 
 def producer_batch(checked: CheckedBatch) -> ProducerBatch:
-    """Return the producer's side of a validated batch."""
+    """Return the producer fields of a validated batch."""
     return ProducerBatch(
         checked.producer_id, checked.producer_epoch, checked.base_sequence, checked.last_sequence, checked.first_offset,
         checked.last_offset, checked.max_timestamp, bool(checked.is_transactional),

@@ -158,7 +158,7 @@ class EmbeddedController:
             self._log.sync()
             self._synced_end = end  # another thread may have synced more: then a later sync is one too many
         except KafkaStorageError as error:
-            if isinstance(error, LogStorageError) and error.recoverable:
+            if isinstance(error, LogStorageError) and error.is_recoverable:
                 raise  # nothing is lost: the next sync may find room, or descriptors
             self._failure = error
             self._refuse_after_failure()

@@ -191,7 +191,7 @@ class ReplicaManager:
             self._on_log_deleted(TopicPartition(image.name, index))
         for partition in self._removed.pop(image.topic_id, {}).values():
             self._purgatory.touch(partition)
-        return self._log_manager.is_whole
+        return self._log_manager.has_all_directories
 
     def topic_configs_changed(self, image: TopicImage) -> None:
         """Give the open logs their new configuration; closed ones read it when they open."""
@@ -221,7 +221,7 @@ class ReplicaManager:
                 image.topic_id,
                 config,
                 is_new=self._cannot_lie_offline(image.partitions[index], is_coming=is_coming),
-                place=image.partitions[index].directory_of(self._node_id),
+                directory_id=image.partitions[index].directory_of(self._node_id),
                 saves_epochs=saves_epochs,
             )
             for index in indexes

@@ -20,8 +20,8 @@ from tidelog.protocol.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 
-def is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
-    """Return whether the directory at ``path`` belongs to one of these topics, by topic id. Raises
+def belongs_to(topics: Mapping[bytes, str], file_system: FileSystem, partition: TopicPartition, path: str) -> bool:
+    """Return whether the partition's directory at ``path`` belongs to one of these topics, by topic id. Raises
     KafkaStorageError.
     """
     if partition.topic not in topics.values():
@@ -29,19 +29,19 @@ def is_of(topics: Mapping[bytes, str], file_system: FileSystem, partition: Topic
     try:
         return read_partition_metadata(file_system, path) in topics
     except CheckpointCorruptError:
-        return False  # unknown owner: it is reported and left alone
+        return False  # the owner is not known, so the directory is not deleted
 
 
 def finish_deletion(environment: LogEnvironment, partition: TopicPartition, path: str) -> None:
-    """Remove the directory of a deleted topic that an earlier process did not remove. Raises KafkaStorageError."""
+    """Remove the partition directory of a deleted topic, which an earlier process left. Raises KafkaStorageError."""
     gone = os.path.join(os.path.dirname(path), name_aside(partition, DELETE_DIRECTORY_SUFFIX))
     environment.file_system.rename(path, gone)
-    logger.info("%s is of a topic that was deleted before the broker started; removed", path)
+    logger.info("removing %s: its topic was deleted before the broker started", path)
     environment.deletions.schedule(0, partial(environment.file_system.remove_directory, gone))
 
 
 def rename_away(file_system: FileSystem, path: str, gone: str) -> None:
-    """Rename a deleted log's directory; a missing one was removed already. Raises KafkaStorageError."""
+    """Rename a deleted log's directory to ``gone``, unless it is missing. Raises KafkaStorageError."""
     try:
         file_system.rename(path, gone)
     except LogStorageError as error:
@@ -49,8 +49,8 @@ def rename_away(file_system: FileSystem, path: str, gone: str) -> None:
             raise
 
 
-def doom(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) -> None:
-    """Note that the entry's log is deleted, although its directory still has its name. Under the entry's lock."""
+def mark_deleted_unrenamed(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) -> None:
+    """Mark the entry's log as deleted, although its directory could not be renamed. Under the entry's lock."""
     log, entry.log = entry.log, None
     entry.error, entry.is_doomed = error, True
     if log is not None:
@@ -58,7 +58,7 @@ def doom(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) ->
 
 
 def remove_deleted(file_system: FileSystem, log: UnifiedLog | None, path: str) -> None:
-    """Remove the files of a deleted partition in its renamed directory, ``path``."""
+    """Remove a deleted partition's files and its renamed directory, ``path``."""
     if log is not None:
         log.release_files()
     file_system.remove_directory(path)

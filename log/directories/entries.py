@@ -1,4 +1,4 @@
-"""Entries of the log manager's table: a partition that has a directory, and its log once that is open."""
+"""Entries of the log manager's table: one for each partition that has a directory, with its log once it is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entry:
-    """A partition that has a directory: its log once opened, or the error that keeps it closed.
+    """A partition that has a directory, with its log once it is open, or the error that keeps it closed.
 
     ``tidelog.log.manager`` says what ``lock`` guards.
     """
@@ -44,11 +44,12 @@ class Entry:
         self.lock = threading.Lock()
         self.is_gone = False
         self.is_doomed = False
-        """Deleted, but its directory could not be renamed; the next caller that needs the name tries again."""
+        """True if the log is deleted but its directory could not be renamed. The next caller that needs the name tries
+        that again."""
 
 
 def entry_of(entries: dict[TopicPartition, Entry], lock: threading.Lock, partition: TopicPartition) -> Entry | None:
-    """Return the partition's entry, also one that another thread is just creating. ``lock`` is the manager's."""
+    """Return the partition's entry, also one that another thread is creating now. ``lock`` is the manager's."""
     with lock:
         return entries.get(partition)
 
@@ -61,14 +62,14 @@ def directory_id_of(entries: dict[TopicPartition, Entry], partition: TopicPartit
 def may_lie_offline(
     entries: dict[TopicPartition, Entry], directories: Iterable[LogDirectory], partition: TopicPartition
 ) -> bool:
-    """Return whether a partition has no log in a directory that works, and may have one in a directory that failed."""
+    """Return whether a partition has no log in an online directory, but may have one in a directory that failed."""
     entry = entries.get(partition)
     has_failed = not all(directory.is_online for directory in directories)
     return has_failed and (entry is None or not entry.directory.is_online)
 
 
 def is_unopened(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bool:
-    """Return whether the partition has no log that is open or refused."""
+    """Return whether the partition's log is neither open nor refused, or there is none."""
     entry = entries.get(partition)
     return entry is None or (entry.log is None and entry.error is None)
 
@@ -81,7 +82,7 @@ def error_of(entry: Entry) -> KafkaError | None:
 
 
 def refuse(entry: Entry) -> UnifiedLog:
-    """Raise the reason why the entry has no log."""
+    """Raise the error because of which the entry has no log."""
     if entry.error is not None:
         raise entry.error
     entry.directory.state.ensure_online()
@@ -119,14 +120,14 @@ def close_cleanly(entry: Entry) -> bool:
             if entry.log.failure is not None:
                 return False
     except KafkaStorageError as error:
-        logger.error("%s not closed cleanly: %s", entry.path, error)
+        logger.error("%s was not closed cleanly: %s", entry.path, error)
         return False
     return True
 
 
 def collect(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock: threading.Lock) -> None:
-    """Bring the directory's offset tables up to date with its open logs. ``lock`` is the manager's; it is taken log by
-    log, because the event loop may wait for it.
+    """Copy the offsets of the directory's open logs into its tables. ``lock`` is the manager's; it is taken for one log
+    at a time, because the event loop may wait for it.
     """
     for partition, entry in list(entries.items()):
         log = entry.log

@@ -1,6 +1,6 @@
-"""One entry of ``log.dirs``: its state, and the offsets of its checkpoint files.
+"""One directory of ``log.dirs``: its state, and the offsets in its checkpoint files.
 
-Any thread. The tables of offsets are changed under the log manager's lock; the files, and the copies of their content,
+Any thread. The tables of offsets are changed under the log manager's lock, the files and the copies of their content
 under ``_write_lock``.
 """
 
@@ -35,7 +35,7 @@ _OFFSET_FILES = (RECOVERY_POINT_FILE, LOG_START_OFFSET_FILE, REPLICATION_OFFSET_
 
 
 class LogDirectory:
-    """One entry of ``log.dirs``: its state and the offsets its checkpoint files hold."""
+    """One directory of ``log.dirs``: its state and the offsets in its checkpoint files."""
 
     __slots__ = (
         "_write_lock", "_written", "directory_id", "high_watermarks", "index_digests", "path", "recovery_points",
@@ -47,7 +47,7 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self.directory_id = directory_id
-        """The ``directory.id`` of its meta.properties, None where that is not known (KIP-858)."""
+        """The ``directory.id`` in its meta.properties; None if that is not known (KIP-858)."""
         self.index_digests = IndexDigests(file_system, path)
         self.state = state
         self.was_clean = False
@@ -55,7 +55,7 @@ class LogDirectory:
         self.start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._written: dict[str, dict[TopicPartition, int]] = {}
-        """Content of the files. Like the files, under ``_write_lock``."""
+        """The offsets in each file, by file name. Under ``_write_lock``, like the files."""
         self._write_lock = threading.Lock()
 
     @property
@@ -65,7 +65,7 @@ class LogDirectory:
     def read(self, file_system: FileSystem) -> dict[str, TopicPartition]:
         """Read the checkpoints and take the clean-shutdown marker. A damaged checkpoint means recovery from the start.
 
-        Returns the partitions in the files by the names of their directories. Raises KafkaStorageError.
+        Returns the partitions in the files by directory name. Raises KafkaStorageError.
         """
         known: dict[str, TopicPartition] = {}
         self.was_clean = take_clean_shutdown(file_system, self.path)
@@ -80,15 +80,15 @@ class LogDirectory:
         try:
             offsets = read_offset_checkpoint(file_system, os.path.join(self.path, name), known)
         except CheckpointCorruptError as error:
-            logger.error("%s; going on without it", error)
+            logger.error("%s; the logs of this directory are recovered from their start", error)
             self.was_clean = False
             return {}
         self._written[name] = dict(offsets)
         return offsets
 
     def write(self, file_system: FileSystem, name: str) -> None:
-        """Replace a checkpoint file, unless it has this content already. A disk that fails takes the directory
-        offline."""
+        """Write a table's offsets to its checkpoint file, unless the file has them already. If the disk fails, the
+        directory goes offline. Raises KafkaStorageError."""
         with self._write_lock:
             offsets = dict(self._offsets(name))  # copied in one step: other threads change the tables
             if self._written.get(name) == offsets or not self.is_online:
@@ -109,10 +109,10 @@ class LogDirectory:
         }[name]
 
     def collect(self, partition: TopicPartition, log: UnifiedLog) -> None:
-        """Replace the offsets from the files by an open log's; other logs have not moved. Under the manager's lock.
+        """Copy an open log's offsets into the tables. Under the manager's lock.
 
-        A start offset stays in the file even if the first segment begins there: a power loss may bring back names of
-        deleted segments, and offsets missing below the start are no gap.
+        A log start offset is kept even if the first segment begins there. A power loss may bring back names of deleted
+        segments, and offsets that are missing below the log start offset do not count as lost.
         """
         self.recovery_points[partition] = log.recovery_point
         self.high_watermarks[partition] = log.high_watermark
@@ -124,8 +124,8 @@ class LogDirectory:
     def finish(
         self, file_system: FileSystem, broker_epoch: int, partitions: Iterable[TopicPartition], *, clean: bool
     ) -> None:
-        """Write all checkpoints, then the clean-shutdown marker if every log of the directory was closed well.
-        ``partitions``: those that were not deleted."""
+        """Write all checkpoints, then the clean-shutdown marker if ``clean``: every log of the directory was closed
+        cleanly. ``partitions`` are those that were not deleted."""
         try:
             for name in _OFFSET_FILES:
                 self.write(file_system, name)
@@ -133,37 +133,37 @@ class LogDirectory:
                 self.write_proofs(partitions)
                 self.state.with_reserve(lambda: write_clean_shutdown(file_system, self.path, broker_epoch))
         except KafkaStorageError as error:
-            logger.error("%s: no clean shutdown: %s", self.path, error)
+            logger.error("%s was not shut down cleanly; the next start recovers its logs: %s", self.path, error)
 
     def write_proofs(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write the digests of proven transaction indices, if they changed. ``partitions``: those that were not
-        deleted. Raises KafkaStorageError."""
+        """Write the digests of transaction indices that agree with the markers, if they changed. ``partitions`` are
+        those that were not deleted. Raises KafkaStorageError."""
         if self.is_online:
             self.state.with_reserve(lambda: self.index_digests.write(partitions))
 
     def forget(self, partition: TopicPartition) -> None:
-        """Forget a deleted partition's offsets, which the next one of that name must not inherit. Under the manager's
+        """Forget a deleted partition's offsets, which a new partition of that name must not get. Under the manager's
         lock.
         """
         for offsets in (self.recovery_points, self.start_offsets, self.high_watermarks):
             offsets.pop(partition, None)
 
     def erase(self, partition: TopicPartition, file_system: FileSystem) -> None:
-        """Remove a deleted partition's offsets from the files, before a new log of that name takes records: after a
-        kill the new log would have the old one's start and recovery point. One write covers all partitions deleted
-        since the last. Raises KafkaStorageError.
+        """Remove a deleted partition's offsets from the files, before a new log of that name takes records. Otherwise a
+        killed broker would give the new log the old one's log start offset and recovery point. One write removes all
+        partitions that were deleted since the last one. Raises KafkaStorageError.
         """
         for name in _OFFSET_FILES:
-            with self._write_lock:  # a write in progress may have offsets from before the deletion
+            with self._write_lock:  # waits for a write in progress, which may have offsets from before the deletion
                 is_written = partition in self._written.get(name, ())
             if is_written:
                 self.write(file_system, name)
 
 
 def write_all(directories: Iterable[LogDirectory], name: str, file_system: FileSystem) -> None:
-    """Write a checkpoint file in each directory, also after another directory failed.
+    """Write a checkpoint file in each directory, even if another directory failed.
 
-    Raises KafkaStorageError, that of a full disk only if there is no other error.
+    Raises the first KafkaStorageError, but that of a full disk only if there is no other.
     """
     failures = []
     for directory in directories:

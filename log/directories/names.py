@@ -1,4 +1,4 @@
-"""Names of partitions' directories, while they are served and after their deletion."""
+"""Names of partition directories, while the partitions are served and after their deletion."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ DELETE_DIRECTORY_SUFFIX = "-delete"
 _RESERVED_SUFFIXES = (DELETE_DIRECTORY_SUFFIX, "-stray", "-future")
 _MAX_NAME_BYTES = 255
 METADATA_DIRECTORY = "__cluster_metadata-0"
-"""Directory of a KRaft node's metadata log, which lies beside the logs of topics."""
+"""Directory of a KRaft node's metadata log, which lies beside the partition directories."""
 
 
 def partition_of_name(name: str) -> TopicPartition | None:
-    """Return the partition of a directory name; None for files and directories that are no partition's."""
+    """Return the partition of a directory name; None for the name of anything but a served partition's directory."""
     if name.endswith(_RESERVED_SUFFIXES):
         return None
     try:
@@ -24,9 +24,9 @@ def partition_of_name(name: str) -> TopicPartition | None:
 
 
 def name_aside(partition: TopicPartition, suffix: str) -> str:
-    """Build the name ``<topic>-<n>.<id><suffix>``, with the topic cut so that the name fits a file system.
+    """Build the name ``<topic>-<partition>.<id><suffix>``, with the topic cut to the longest name of a file system.
 
-    The id is random: a count or a time could repeat the name of a directory that an earlier process left.
+    The id is random: a counter or a time could repeat the name of a directory that an earlier process left.
     """
     ending = f"-{partition.partition}.{os.urandom(16).hex()}{suffix}"
     return partition.topic[: _MAX_NAME_BYTES - len(ending)] + ending

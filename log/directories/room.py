@@ -1,6 +1,6 @@
-"""Watch on disk space: notes each second which log directory is full or has room again, and retries refused logs.
+"""Watch on disk space: checks each second which log directories are full or have space again, and retries refused logs.
 
-A log that could not be loaded for lack of room, of permission or of descriptors is refused for now, not for good.
+A log that could not be loaded because disk space, a permission or descriptors were missing is tried again.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Entry(Protocol):
 
 
 class RoomWatch:
-    """Watch over full disks and refused logs. ``run`` and ``try_refused_again`` block on disks: call them in a
-    worker.
+    """Watch over full disks and refused logs. ``run`` and ``try_refused_again`` block on disks: call them in a worker
+    thread.
     """
 
     __slots__ = ("_directories", "_entries", "_file_system", "_open_log")
@@ -57,7 +57,7 @@ class RoomWatch:
         self._open_log = open_log
 
     def run(self) -> None:
-        """Check the room of every directory once. Call it each second."""
+        """Check the space of every directory once, and try refused logs again. Call it each second."""
         for directory in self._directories:
             was_short = directory.state.shortage is not None
             directory.state.check_room(self._file_system)
@@ -75,15 +75,15 @@ class RoomWatch:
                     logger.warning("indices of %s stay in memory: %s", entry.path, error)
 
     def try_refused_again(self, *, every: bool = True) -> None:
-        """Load the refused logs again; without ``every`` only those whose reason can pass by itself."""
+        """Load the refused logs again; without ``every``, only those whose error may have passed."""
         for partition, entry in list(self._entries.items()):
-            if entry.error is not None and (every or _can_pass(entry.error)):
+            if entry.error is not None and (every or _may_have_passed(entry.error)):
                 with entry.lock:
                     if not entry.is_gone and not entry.is_doomed and entry.log is None:
                         self._load(partition, entry)
 
     def _load(self, partition: TopicPartition, entry: Entry) -> None:
-        """Open a refused log; other callers are refused meanwhile. Under the entry's lock."""
+        """Open a refused log; until it is open, other callers still get its error. Under the entry's lock."""
         try:
             entry.log = self._open_log(partition)
         except KafkaError as error:
@@ -95,6 +95,6 @@ class RoomWatch:
         logger.info("%s is served from now on", entry.path)
 
 
-def _can_pass(error: KafkaError) -> bool:
-    """Return whether the reason of a refusal can go by itself: a full disk, no permission, no descriptors."""
-    return isinstance(error, LogStorageError) and error.recoverable
+def _may_have_passed(error: KafkaError) -> bool:
+    """Return whether an error may be over by now: a full disk, no permission, no descriptors left."""
+    return isinstance(error, LogStorageError) and error.is_recoverable

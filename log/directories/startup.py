@@ -1,6 +1,4 @@
-"""Start of the logs: partitions are found in the directories, and after an unclean stop logs are recovered in
-threads.
-"""
+"""Start of the logs: partitions are found in the directories; after an unclean stop, threads recover their logs."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tidelog.log.config import LogConfig
-from tidelog.log.directories.deletion import finish_deletion, is_of
+from tidelog.log.directories.deletion import belongs_to, finish_deletion
 from tidelog.log.directories.entries import Entry
 from tidelog.log.directories.log_directory import LogDirectory
 from tidelog.log.directories.names import DELETE_DIRECTORY_SUFFIX, METADATA_DIRECTORY, partition_of_name
@@ -30,8 +28,8 @@ Entries = dict[TopicPartition, Entry]
 
 
 class KnownTopics(NamedTuple):
-    """The topics at the start: configurations and ids by name, names by id of topics whose deletion is unfinished, and
-    the ids that were read from directories already, by path.
+    """The topics at the start. ``configs`` and ``ids`` are by topic name; ``deleted`` has names by id of topics whose
+    deletion is unfinished; ``found_ids`` has ids that were read from partition directories already, by path.
     """
 
     configs: TopicConfigs
@@ -58,11 +56,11 @@ def find_logs(
         partition = known.get(name) or partition_of_name(name)
         if partition is None or name == METADATA_DIRECTORY:
             continue
-        if is_of(topics.deleted, file_system, partition, path):
+        if belongs_to(topics.deleted, file_system, partition, path):
             finish_deletion(environment, partition, path)
             continue
         if topics.configs(partition.topic) is None:
-            logger.warning("%s belongs to no known topic; left alone", path)
+            logger.warning("%s belongs to no known topic; it is left as it is", path)
             strays.append(partition)
         elif partition in entries:
             raise KafkaStorageError(f"{partition} lies in {path} and in {entries[partition].path}: remove one")
@@ -81,7 +79,7 @@ def recover(
     time: Time,
     threads: int,
 ) -> None:
-    """Load the logs of these entries in threads, each under its entry's lock."""
+    """Load the logs of these entries in threads, each under its entry's lock. Raises what ``load`` raises."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
     waiting_bytes = {
@@ -90,8 +88,8 @@ def recover(
     }
     total_bytes = sum(waiting_bytes.values())
     progress = RecoveryProgress(total_bytes, len(waiting_bytes))
-    # The longest first, so that no thread is still busy with it when all others are done.
-    longest_first = sorted(pending, key=lambda item: waiting_bytes[item[0]], reverse=True)
+    # The largest first, so that no thread is still busy with it when all others are done.
+    largest_first = sorted(pending, key=lambda item: waiting_bytes[item[0]], reverse=True)
     logger.info("recovering %d logs after an unclean stop, %.1f MB to walk", len(waiting_bytes), total_bytes / 1e6)
     started = time.monotonic_ms()
 
@@ -101,7 +99,7 @@ def recover(
         progress.log_done()
 
     with ThreadPoolExecutor(threads, "recovery") as pool:
-        running = {pool.submit(load_locked, *item) for item in longest_first}
+        running = {pool.submit(load_locked, *item) for item in largest_first}
         while running:
             done, running = wait(running, _PROGRESS_SECONDS)
             for future in done:

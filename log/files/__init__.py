@@ -1,6 +1,6 @@
-"""Files beside the records of a partition: file records, checkpoints, and a partition's directory name.
+"""Files of a log directory: record files, checkpoints, and the names of partition directories.
 
 Imports: ``tidelog.log.system`` and ``tidelog.protocol``.
-Invariant: a checkpoint is replaced as a whole; nothing reads a ``.log`` file past ``size``, the end of its last whole
-append.
+Invariant: a checkpoint is replaced as a whole; nothing reads a ``.log`` file past ``FileRecords.size``, the end of the
+last complete append.
 """

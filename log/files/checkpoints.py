@@ -35,7 +35,7 @@ PARTITION_METADATA_FILE = "partition.metadata"
 META_PROPERTIES_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 UNKNOWN_BROKER_EPOCH = -1
-"""Epoch in a clean-shutdown marker after which no log counts as whole (KIP-966)."""
+"""Epoch in a clean-shutdown marker that no broker ever has: the controller takes the shutdown for unclean (KIP-966)."""
 _VERSION = 0
 
 
@@ -62,15 +62,16 @@ class MetaProperties(NamedTuple):
 
 
 def encode_lines(lines: Iterable[str]) -> bytes:
-    """Encode lines with their frame: version, count, lines."""
+    """Encode the content of a checkpoint: version, number of lines, lines."""
     body = list(lines)
     return "".join(f"{line}\n" for line in (str(_VERSION), str(len(body)), *body)).encode()
 
 
 def decode_lines(data: bytes, path: str, fields: int) -> Iterator[list[str]]:
-    """Yield the fields of each line; none in an empty file, which Kafka creates before it has lines to write.
+    """Yield the fields of each line of a checkpoint, which has ``fields`` of them. An empty file has no lines: Kafka
+    creates it before it has lines to write.
 
-    Raises CheckpointCorruptError naming file and line.
+    Raises CheckpointCorruptError, which names the file and the line.
     """
     if not data:
         return
@@ -105,8 +106,8 @@ def read_offset_checkpoint(
 ) -> dict[TopicPartition, int]:
     """Read the offsets by partition; empty when the file is missing. Raises CheckpointCorruptError.
 
-    ``known`` has partitions by directory name and receives those of this file, so that several files of ten thousand
-    lines share one object for each partition.
+    ``known`` has partitions by directory name; those of this file are added. So several files of ten thousand lines
+    share one object for each partition.
     """
     if not file_system.exists(path):
         return {}
@@ -121,7 +122,7 @@ def read_offset_checkpoint(
 
 
 def _note_partition(known: dict[str, TopicPartition], topic: str, number: str) -> TopicPartition:
-    """Return a partition, and add it to ``known`` if its number is in plain decimal form. Raises ValueError."""
+    """Return a partition, and add it to ``known`` if its number has no sign or leading zeros. Raises ValueError."""
     partition = TopicPartition(intern(topic), int(number))
     if number == str(partition.partition):
         known[partition.directory_name] = partition
@@ -135,7 +136,7 @@ def write_offset_checkpoint(file_system: FileSystem, path: str, offsets: Mapping
 
 
 def read_leader_epochs(file_system: ReadableFiles, path: str) -> list[EpochEntry]:
-    """Read the entries as written; empty when the file is missing. Raises CheckpointCorruptError."""
+    """Read the entries in the order of the file; empty when the file is missing. Raises CheckpointCorruptError."""
     data = read_if_there(file_system, path)
     if data is None:
         return []
@@ -216,7 +217,8 @@ def write_clean_shutdown(file_system: FileSystem, log_directory: str, broker_epo
 
 
 def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) -> int | None:
-    """Read the broker epoch of the clean-shutdown marker; None without one that names it. Raises KafkaStorageError."""
+    """Read the broker epoch of the clean-shutdown marker; None if there is no marker, or no epoch in it. Raises
+    KafkaStorageError."""
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
     if not file_system.exists(path):
         return None
@@ -228,8 +230,8 @@ def read_clean_shutdown_epoch(file_system: ReadableFiles, log_directory: str) ->
 
 
 def take_clean_shutdown(file_system: FileSystem, log_directory: str) -> bool:
-    """Remove the marker of a clean shutdown and return whether it existed. The removal is durable, because the first
-    append makes the marker untrue.
+    """Remove the marker of a clean shutdown and return whether it existed. The removal is made durable, because the
+    marker is untrue from the first append on.
     """
     path = os.path.join(log_directory, CLEAN_SHUTDOWN_FILE)
     if not file_system.exists(path):

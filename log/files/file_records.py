@@ -1,15 +1,15 @@
 # cython: wraparound=True, boundscheck=True
-"""Record file of a segment (``.log``): append at the end, read by position, promise slices, truncate.
+"""Record file of a segment (``.log``): append at the end, read by position, hand out slices to be sent, truncate.
 
 Invariants:
 
-- ``size`` is the end of the last whole append. Bytes after it are a failed append that could not be cut back, or a
+- ``size`` is the end of the last complete append. Bytes after it are a failed append that could not be cut back, or a
   write in progress; no reader reads them.
-- An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``; when even that fails, the
-  file refuses further appends (its end is not known any more) until it is opened again and recovered.
-- The descriptor is reference-counted. The segment holds one reference, each promised slice one more; the last release
-  closes it. So its number cannot be given to another file while a ``sendfile`` still uses it (F22). ``retain`` on a
-  closed file reopens nothing: it raises, and the reader looks for the offset again in a newer segment list.
+- An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``. When even that fails, the
+  next append cuts it back before it writes.
+- The descriptor is reference-counted. The segment holds one reference, each slice one more; the last release closes
+  it. So its number cannot be given to another file while a ``sendfile`` still uses it (F22). ``retain`` on a closed
+  file reopens nothing: it raises, and the reader looks for the offset again in a newer segment list.
 - Opening is lazy: ten thousand idle partitions hold no descriptor.
 """
 
@@ -77,7 +77,7 @@ class FileRecords:
     def shared(self) -> SharedFile:
         """The open file, opened on first use.
 
-        Raises KafkaStorageError once the file was closed.
+        Raises KafkaStorageError if the file is closed.
         """
         shared = self._shared
         return shared if shared is not None else self._open()
@@ -91,7 +91,7 @@ class FileRecords:
             return self._shared
 
     def create(self) -> None:
-        """Create the (empty) file. Raises KafkaStorageError when it exists with content or cannot be made."""
+        """Create the file, empty. Raises KafkaStorageError if it has content already or cannot be created."""
         file = self._file_system.open_file(self.path, create=True)
         size = file.size()
         file.close()
@@ -99,9 +99,9 @@ class FileRecords:
             raise KafkaStorageError(f"{self.path} exists already and is not empty")
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write ``data`` after the last append and return the byte position it begins at.
+        """Write ``data`` after the last append and return the byte position at which it begins.
 
-        Raises KafkaStorageError; then the file holds what it held before.
+        Raises KafkaStorageError; ``size`` is unchanged then.
         """
         position = self.size
         if self._broken:
@@ -116,9 +116,9 @@ class FileRecords:
         return position
 
     def append_from(self, source: FileRecords, span: tuple[int, int]) -> int:
-        """Write up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` after the last append; returns how many.
+        """Copy up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` after the last append; return how many.
 
-        Raises KafkaStorageError; then the file holds what it held before.
+        Raises KafkaStorageError; ``size`` is unchanged then.
         """
         shared = source.shared
         shared.retain()
@@ -137,7 +137,7 @@ class FileRecords:
             self.shared.file.truncate(size)
         except KafkaStorageError:
             self._broken = True
-            logger.warning("%s keeps part of a failed append after byte %d; cut before the next one", self.path, size)
+            logger.warning("%s holds a failed append after byte %d; the next append removes it first", self.path, size)
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read up to ``size`` bytes from byte ``position``; fewer only where the file ends."""
@@ -158,7 +158,8 @@ class FileRecords:
             shared.release()
 
     def slice(self, position: int, size: int) -> TransferableRecords:
-        """Promise ``size`` bytes from byte ``position``, holding the descriptor open until released."""
+        """Return a slice, to be sent later, of ``size`` bytes from byte ``position``. The descriptor stays open until
+        the slice is released."""
         shared = self._shared or self._open()
         shared.retain()
         return TransferableRecords(shared, position, size)
@@ -167,14 +168,14 @@ class FileRecords:
         """Cut the file to ``size`` bytes; returns how many bytes were removed. Raises KafkaStorageError."""
         file = self.shared.file
         removed = max(file.size(), self.size) - size
-        # Published first: a reader that looks now must not be promised bytes that are about to be cut.
+        # Published first: a reader that comes now must not get a slice of bytes that are about to be cut.
         self.size = min(self.size, size)
         file.truncate(size)
         self._broken = False
         return removed
 
     def flush(self) -> None:
-        """Make all appended bytes durable. Raises KafkaStorageError, after which the content of the disk is unknown."""
+        """Make all appended bytes durable. Raises KafkaStorageError; then it is unknown what the disk holds."""
         shared = self.shared
         shared.retain()
         try:
@@ -183,12 +184,12 @@ class FileRecords:
             shared.release()
 
     def seal(self) -> None:
-        """Forbid opening the file, if it is not open."""
+        """Forbid opening the file from now on; if it is open already, it stays usable."""
         with self._open_lock:
             self._closed = True
 
     def close(self) -> None:
-        """Give up the owner's reference; the descriptor closes with its last reader."""
+        """Release the segment's reference; the last reader's release closes the descriptor."""
         with self._open_lock:
             self._closed = True
             shared, self._shared = self._shared, None
@@ -196,8 +197,8 @@ class FileRecords:
             shared.release()
 
     def rename_to(self, path: str) -> None:
-        """Rename the file; open descriptors stay valid. A reader that opens it meanwhile gets this file, never the next
-        one of its old name.
+        """Rename the file; open descriptors stay valid. A reader that opens it meanwhile gets this file, never another
+        one that takes over the old name.
         """
         with self._open_lock:
             self._file_system.rename(self.path, path)

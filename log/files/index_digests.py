@@ -1,9 +1,9 @@
-"""Digests of the proven transaction indices of a data directory, by partition.
+"""Digests of the transaction indices of a log directory that agree with their segments' markers, by partition.
 
-File ``transaction-index-digests`` in the data directory, written with the recovery points and before the clean-shutdown
-marker: Kafka's frame of a checkpoint (version, count, lines), a line ``topic partition digest,digest,...``. A digest
-covers one segment: topic id, base offset, size of the records, content of the index. An outdated digest matches no
-segment and does no harm.
+They are kept in the file ``transaction-index-digests``, which is written with the recovery points and before the
+clean-shutdown marker. It has the form of Kafka's checkpoints (version, count, lines) with lines
+``topic partition digest,digest,...``. A digest covers one segment: topic id, base offset, size of the records, content
+of the index. An outdated digest matches no segment and does no harm.
 Apache Kafka neither writes nor reads the file. It is read when the first log opens, not at the start. Any thread.
 """
 
@@ -23,21 +23,21 @@ from tidelog.protocol.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 INDEX_DIGESTS_FILE = "transaction-index-digests"
-_PLACE = Struct(">qq")
+_BASE_OFFSET_AND_SIZE = Struct(">qq")
 
 
 def digest_of(topic_id: bytes | None, base_offset: int, size: int, content: bytes) -> str:
-    """Compute 16 hexadecimal digits for a segment of ``size`` bytes of records whose transaction index holds
-    ``content``.
+    """Compute the digest, 16 hexadecimal digits, of a transaction index that holds ``content``, for a segment with
+    ``size`` bytes of records.
     """
     import hashlib  # late: OpenSSL's hashes take half a megabyte of an idle broker
 
-    place = (topic_id or b"") + _PLACE.pack(base_offset, size)
-    return hashlib.blake2b(place + content, digest_size=8).hexdigest()
+    segment = (topic_id or b"") + _BASE_OFFSET_AND_SIZE.pack(base_offset, size)
+    return hashlib.blake2b(segment + content, digest_size=8).hexdigest()
 
 
 class IndexDigests:
-    """The digests of one data directory."""
+    """The digests of one log directory."""
 
     __slots__ = ("_file_system", "_lines", "_lock", "_path", "_written")
 
@@ -46,11 +46,12 @@ class IndexDigests:
         self._path = os.path.join(directory, INDEX_DIGESTS_FILE)
         self._lines: dict[tuple[str, str], str] | None = None
         self._written: dict[tuple[str, str], str] | None = None
-        """Content of the file, None if not known."""
+        """The digests in the file; None if it was not read or written yet."""
         self._lock = threading.Lock()
 
     def _load(self) -> dict[tuple[str, str], str]:
-        """Read the lines by topic and partition, none from an unreadable file. Under the lock."""
+        """Return the digests by topic and partition, read from the file at first. An unreadable file has none. Under
+        the lock."""
         if self._lines is None:
             self._lines = {}
             if self._file_system.exists(self._path):
@@ -79,8 +80,8 @@ class IndexDigests:
                 lines.pop(key, None)
 
     def write(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write the digests of ``partitions`` to the file, unless it has them already, or no digest was asked for or
-        noted. Raises KafkaStorageError.
+        """Write the digests of ``partitions`` to the file. Nothing is written if the file has just these, or if neither
+        ``of`` nor ``note`` was called yet. Raises KafkaStorageError.
         """
         with self._lock:
             if self._lines is None:

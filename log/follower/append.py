@@ -1,13 +1,14 @@
 """Append of a follower: the leader's batches as they are.
 
-Recovery's compiled walk (``tidelog.log.recovery.scan``) goes once over the batch headers, checks each batch's
-checksum and order, and gives index entries, leader epochs and the producers' batches; the slice is then written with
-one call. Offsets and epochs stay as the leader assigned them, so the segments of both are equal byte for byte::
+Recovery's compiled walk (``tidelog.log.recovery.scan``) goes once over the batch headers. It checks each batch's
+checksum and order, and collects index entries, leader epochs and the producers' batches. The records are then written
+with one call for each segment. Offsets and epochs stay as the leader assigned them, so both logs hold the same
+batches::
 
-    a batch that ends after the slice         left out: it is fetched again a batch of a later epoch than allowed
-    left out, with all that follows (KAFKA-18723) a bad checksum or order, an old format    CorruptMessageError; only
-    valid batches before it are appended offsets missing between batches           kept: the leader's cleaner removed
-    them
+    a batch that ends after the fetched bytes      left out: it is fetched again
+    a batch of a later epoch than allowed          left out, with all that follow (KAFKA-18723)
+    a bad checksum or order, an old format         CorruptMessageError; valid batches before it may be appended
+    offsets missing between batches                accepted: the leader's cleaner removed them
 
 Any thread; the call takes the log's lock, and a caller may hold it to look at the log first.
 """
@@ -33,11 +34,12 @@ _MAX_TIMESTAMP = Struct(">q")
 _LENGTH, _EPOCH, _MAX_TIMESTAMP_OFFSET = 8, 12, 35
 _MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _idle_scans: list[SegmentScan] = []
-"""Walks kept for the next appends: their tables take a megabyte."""
+"""Idle walks, kept for later appends: the tables of each take a megabyte."""
 
 
 class _Part(NamedTuple):
-    """Batches from the front of a slice that go into one segment with one write."""
+    """Batches from the front of the fetched records that go into one segment with one write. ``is_stopped`` says that
+    the walk stopped at a batch it could not take."""
 
     segment: LogSegment
     batches: BatchesToAppend
@@ -49,8 +51,8 @@ class _Part(NamedTuple):
 
 
 def append_as_follower(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> LogAppendInfo | None:
-    """Append whole batches of the leader, up to the first of an epoch after ``max_leader_epoch``; return None if none
-    is left.
+    """Append the leader's whole batches, up to the first one of a later epoch than ``max_leader_epoch``; return None if
+    nothing was appended.
 
     Raises CorruptMessageError, KafkaStorageError.
     """
@@ -142,7 +144,8 @@ def _begin(scan: SegmentScan, log: UnifiedLog, segment: LogSegment) -> None:
 
 
 def _write(log: UnifiedLog, part: _Part) -> None:
-    """Write a part, and adopt its epochs, end and producers. Raises KafkaStorageError, with nothing written."""
+    """Write a part, and adopt its epochs, end and producers. Raises KafkaStorageError; no records are written then,
+    unless only a transaction could not be indexed."""
     try:
         for epoch, base_offset in part.epochs:
             log.leader_epochs.assign(epoch, base_offset)
@@ -158,8 +161,8 @@ def _write(log: UnifiedLog, part: _Part) -> None:
 
 
 def _replay(log: UnifiedLog, part: _Part, position: int, row: tuple[int, ...]) -> None:
-    """Apply a producer's batch. The records are in the log and cannot be taken back: a transaction that cannot be
-    indexed takes the log out of service. Raises KafkaStorageError."""
+    """Apply a producer's batch, whose fields are ``row``. The records are in the log and cannot be removed: if an
+    aborted transaction cannot be indexed, the log is taken out of service. Raises KafkaStorageError."""
     at, size, base, delta, max_timestamp, epoch, attributes, producer, producer_epoch, sequence, count = row
     header = BatchHeader(position + at, size, MAGIC_V2, base, base + delta, max_timestamp, epoch, attributes, producer,
                          producer_epoch, sequence, delta, count)  # fmt: skip
@@ -188,7 +191,7 @@ def _base_offset_of(records: memoryview) -> int:
 
 
 def _adopt_first_batch(log: UnifiedLog, records: memoryview) -> None:
-    """Move the start of an empty log that begins within the leader's first batch to that batch."""
+    """Move the start of an empty log to the base offset of the leader's first batch, if the log begins within it."""
     first = _base_offset_of(records)
     is_within = 0 <= first < log.log_end_offset == log.log_start_offset and len(records) >= RECORD_BATCH_OVERHEAD
     if is_within and _header_of(log, records).last_offset >= log.log_end_offset:
@@ -201,14 +204,14 @@ def _header_of(log: UnifiedLog, records: memoryview) -> BatchHeader:
 
 
 def _needs_segment(segment: LogSegment, header: BatchHeader) -> bool:
-    """Return whether an index without room, or an offset too far from its base, may have stopped the walk."""
+    """Return whether a full index, or an offset too far from the segment's base, may have stopped the walk."""
     is_far = header.last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
     return is_far or segment.offset_index.room <= 0 or segment.time_index.room <= 0
 
 
 def _fault(log: UnifiedLog, header: BatchHeader) -> str:
-    """Return what is wrong with a batch of the leader."""
-    where = f"{log.topic_partition}: the batch of the leader at offset {header.base_offset}"
+    """Return the message of an error about a batch of the leader that cannot be appended."""
+    where = f"{log.topic_partition}: the leader's batch at offset {header.base_offset}"
     if header.magic != MAGIC_V2:
         return f"{where} has message format {header.magic}"
     if header.base_offset < log.log_end_offset:

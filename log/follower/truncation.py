@@ -1,15 +1,15 @@
-"""Truncation of a follower to where its log and the leader's diverge: found by leader epochs, not the high watermark.
+"""Truncation of a follower where its log and the leader's diverge, found by leader epochs, not the high watermark.
 
-A cut is made of several calls, of which a power loss may keep any::
+A cut has four steps, with these results after a power loss::
 
     1  recovery point lowered, checkpoints written   -> the segments to be cut are recovered, and end at the first gap
-    2  segments renamed, the last one cut            -> any of it may be there
+    2  segments renamed, the last one cut            -> any part of this may be on the disk
     3  sync_cut                                      -> nothing that was cut comes back
-    4  checkpoints written                           -> high watermark and log start offset are those of what is left
+    4  checkpoints written                           -> high watermark and log start offset are those of the rest
 
 With the old recovery point, a gap that step 2 leaves would look like a loss of synced records, and such a log is
-refused. So no flush raises it before step 3 is done, whenever that flush began. Any thread; each call takes the log's
-lock, and a caller may hold it to look at the log first. Source: KIP-101, KIP-279.
+refused. So no flush raises the recovery point before step 3 is done, even if the flush began before step 1. Any thread;
+each call takes the log's lock, and a caller may hold it to look at the log first. Source: KIP-101, KIP-279.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def lowered_recovery_point(log: UnifiedLog, offset: int, write_checkpoints: Callable[[], object]) -> Iterator[None]:
-    """Keep the recovery point, also in the checkpoint, at the base of the segment that holds ``offset`` (or of the
-    first one) during steps 1 to 3 of a cut. A flush raises it again only afterwards.
+    """Hold the recovery point down during steps 1 to 3 of a cut at ``offset``, also in the checkpoint: at the base
+    offset of the segment that holds ``offset``, or of the first segment.
 
-    Steps 2 and 3 are the caller's. Raises what ``write_checkpoints`` raises.
+    The block makes steps 2 and 3; after it, flushes raise the recovery point again. Raises what ``write_checkpoints``
+    raises.
     """
     is_cut = _lower_recovery_point(log, offset)
     try:
@@ -42,7 +43,8 @@ def lowered_recovery_point(log: UnifiedLog, offset: int, write_checkpoints: Call
 
 
 def _lower_recovery_point(log: UnifiedLog, offset: int) -> bool:
-    """Return whether a cut at ``offset`` takes records; the recovery point stays below it then."""
+    """Lower the recovery point for a cut at ``offset``, and keep flushes from raising it; return False if no records
+    would be cut."""
     with log.lock:
         if offset >= log.log_end_offset:
             return False
@@ -64,7 +66,7 @@ def end_of_epoch(log: UnifiedLog, epoch: int, leader_end_offset: int) -> int:
 
 
 def truncate_to_epoch_end(log: UnifiedLog, epoch: int, leader_end_offset: int) -> bool:
-    """Cut the log where ``epoch`` ends here, or at the leader, whichever comes first; return False if nothing changed.
+    """Cut the log where ``epoch`` ends here or at the leader, whichever is lower; return False if nothing changed.
 
     Records below the high watermark are cut too if the leader lacks them, which only an unclean election causes.
     Raises KafkaStorageError.
@@ -80,7 +82,10 @@ def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
         before = log.leader_epochs.latest_epoch
         is_cut = log.truncate_to(offset)
         if is_cut:
-            logger.info("%s is cut from %d to %d: its leader has no more", log.topic_partition, end, log.log_end_offset)
+            logger.info(
+                "%s is cut from %d to %d, where its leader's log ends or diverges",
+                log.topic_partition, end, log.log_end_offset,
+            )  # fmt: skip
         if log.log_end_offset < committed:
             logger.error(
                 "%s lost committed records: offsets %d to %d are not at its leader",
@@ -90,7 +95,8 @@ def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
 
 
 def sync_cut(log: UnifiedLog) -> None:
-    """Make a cut durable before a high watermark of later records: else a power loss could bring back the cut records.
+    """Make a cut durable. It comes before the high watermark may pass later records: else a power loss could bring back
+    the cut records.
 
     Raises KafkaStorageError.
     """

@@ -1,21 +1,21 @@
 """Base of both sparse indices: fixed-size entries in a file, appended in order, searched in place.
 
 File: ``entry * n``, nothing else. ``truncate_to`` lowers ``entries`` but leaves the file its length, so that a reader
-with an older count reads what it expects; ``trim`` cuts the rest when the segment rolls or closes, and that is the form
-Kafka leaves and expects. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
+with an older count still finds the entries. ``trim`` cuts the rest when the segment rolls or closes, and that is the
+form Kafka leaves and expects. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
 
-Entries are read with ``pread`` and written with ``pwrite``, never through a mapping: a full disk, a bad sector or a
-file that was cut under the broker then gives an error. A touch of a mapped page would kill the process (SIGBUS). So a
-look-up near the end costs 3.3 µs instead of 2.5, and one anywhere in 10 MB 12 instead of 5; readers that go forward
-make none. Readers read only slots below ``entries``, which is published after the entry is in the file. They hold the
-open file while they read; it closes with the last reference, so its descriptor is never another file's by then.
+Entries are read with ``pread`` and written with ``pwrite``, never through a mapping. A full disk, a bad sector or a
+file that was cut under the broker then gives an error; access to a mapped page would kill the process (SIGBUS).
+The price: a look-up near the end takes 3.3 µs instead of 2.5, and one anywhere in 10 MB takes 12 instead of 5. Readers
+that read on where they stopped make no look-up. Readers read only slots below ``entries``, which is published after the
+entry is in the file. They hold the open file while they read. It closes with the last reference, so they cannot read
+from a descriptor that belongs to another file by then.
 
-A rebuild on a full disk goes on in memory, so that the log can be read: the file on the disk is emptied, which the next
-load takes for an index to rebuild. ``save`` puts the entries back into the file once there is room.
+A rebuild on a full disk goes on in memory, so that the log can be read. The file on the disk is emptied, so that the
+next start rebuilds it. ``save`` writes the entries to the file once the disk has room.
 
-Search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so the pages a
-binary search touches are always the same few, and never one that was evicted; only a look-up before it searches the
-rest.
+The search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so a binary
+search touches always the same few pages, which are not evicted. Only a look-up of an earlier entry searches the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 WARM_SECTION_BYTES = 8192
 
 
-#: Reads the bytes of entries: called with the first slot and their count.
+#: Function that reads the bytes of entries; its arguments are the first slot and the number of entries.
 ReadSlots = Callable[[int, int], bytes]
 
 
@@ -67,7 +67,8 @@ def floor_slot(read: ReadSlots, key: Struct, at: int, entry_size: int, entries: 
 
 
 def _narrow(read: ReadSlots, key: Struct, at: int, target: int, end: int, most: int) -> tuple[int, int]:
-    """Find first slot and count of at most ``most`` slots below ``end`` that hold the floor, when any does."""
+    """Find at most ``most`` slots below ``end`` that hold the last key <= ``target``, if there is one; return the first
+    slot and their number."""
     low = 0
     while end - low > most:
         middle = (low + end) >> 1
@@ -85,7 +86,7 @@ class AbstractIndex:
     """
 
     ENTRY: ClassVar[Struct]
-    #: Slots kept free when the index counts as full (the time index keeps one for the entry made on roll).
+    #: Slots that are still free when the index counts as full (the time index keeps one for the entry made on roll).
     RESERVED_SLOTS: ClassVar[int] = 0
 
     __slots__ = (
@@ -108,9 +109,9 @@ class AbstractIndex:
         self._load_lock = threading.Lock()
         self._file: OpenFile | None = None
         self._entries = -1  # not loaded
-        self._last: tuple[int, int] | None = None  # the last entry while it is the one written last, for the next one
-        self._capacity = 0
-        self._is_rebuilt = False  # between ``reset`` and ``trim``: the entries can be made again from the records
+        self._last: tuple[int, int] | None = None  # the last entry's fields if ``_append_entry`` wrote it, else unknown
+        self._capacity = 0  # the length of the file in bytes
+        self._is_rebuilt = False  # true between ``reset`` and ``trim``: a rebuild from the records is under way
         self._memory: OpenFile | None = None  # replaces the file while the disk has no room for a rebuild
         self._is_sealed = False
         self.path = path
@@ -125,7 +126,7 @@ class AbstractIndex:
 
     @property
     def is_full(self) -> bool:
-        """True when the next entry would not fit ``segment.index.bytes``: time to roll."""
+        """True when the next entry would exceed ``segment.index.bytes``, so that the segment has to roll."""
         entries = self._entries
         return (entries if entries >= 0 else self._load()[0]) >= self.max_entries - self.RESERVED_SLOTS
 
@@ -141,11 +142,11 @@ class AbstractIndex:
 
     @property
     def has_partial_entry(self) -> bool:
-        """True when the file ends within an entry: no finished index does."""
+        """True when the file ends within an entry, which a finished index never does."""
         return self.entries * self.ENTRY.size != self._capacity and self._capacity % self.ENTRY.size != 0
 
     def _load(self) -> tuple[int, OpenFile | None]:
-        """Open the file if it is not open; return the number of entries, and where they are."""
+        """Open the file if it is not open; return the number of entries, and the file that holds them."""
         with self._load_lock:
             if self._entries < 0:
                 if self._is_sealed:
@@ -158,7 +159,7 @@ class AbstractIndex:
             return self._entries, self._memory or self._file
 
     def _writable(self) -> OpenFile:
-        """Open the file on the first write: an empty index holds no descriptor."""
+        """Return the file for a write. It is opened only now: an empty index holds no descriptor."""
         if self._memory is not None:
             return self._memory
         if self._file is None:
@@ -191,14 +192,14 @@ class AbstractIndex:
         return self.ENTRY.unpack(read(slot, 1))
 
     def _append_entry(self, entries: int, first: int, second: int) -> None:
-        """Write the entry after the first ``entries``, which are all."""
+        """Write an entry after the existing ones, whose number is ``entries``."""
         layout = self.ENTRY
         position = entries * layout.size
         file = self._file
         if file is None or self._is_rebuilt:
             self._write(layout.pack(first, second), position)
         else:
-            file.write_at(layout.pack(first, second), position)  # each large append comes here
+            file.write_at(layout.pack(first, second), position)  # the hot path: each large append adds an entry
             end = position + layout.size
             if end > self._capacity:
                 self._capacity = end
@@ -206,7 +207,7 @@ class AbstractIndex:
         self._last = (first, second)
 
     def append_packed(self, packed: bytes) -> None:
-        """Add whole entries as the file holds them; the caller (recovery) ensures that they follow and fit.
+        """Add entries in the form of the file. The caller ensures that they follow the last entry, and fit.
 
         Raises KafkaStorageError.
         """
@@ -216,7 +217,7 @@ class AbstractIndex:
         self._entries = entries + len(packed) // self.ENTRY.size
 
     def _write(self, packed: bytes, position: int) -> None:
-        """Write entries after the last one; a rebuild on a full disk goes on in memory."""
+        """Write entries at byte ``position``; a rebuild on a full disk goes on in memory."""
         try:
             file = self._writable()
             self._capacity = max(self._capacity, position + len(packed))  # some of it may be there after an error
@@ -228,7 +229,7 @@ class AbstractIndex:
             self._write(packed, position)
 
     def _move_to_memory(self, size: int) -> None:
-        """Take the first ``size`` bytes into memory and empty the file, so that the next load rebuilds it."""
+        """Copy the first ``size`` bytes into memory and empty the file, so that the next start rebuilds it."""
         logger.warning("%s is kept in memory until the disk has room", self.path)
         memory = open_in_memory(self.path)
         if self._file is not None:
@@ -239,9 +240,9 @@ class AbstractIndex:
         self._file = None
 
     def save(self) -> None:
-        """Write the entries to the file if they are only in memory. Raises KafkaStorageError; then they stay there.
+        """Write the entries to the file if they are only in memory. Raises KafkaStorageError; then they stay in memory.
 
-        Not while entries are appended (under the log's lock, or for an index whose segment is closed). Any thread.
+        No entry may be appended meanwhile: call it under the log's lock, or for a closed segment. Any thread.
         """
         with self._load_lock:
             memory = self._memory
@@ -258,13 +259,13 @@ class AbstractIndex:
         self._entries = self._capacity = 0
 
     def _truncate_to_entries(self, entries: int) -> None:
-        # The stale entries after them stay in the file until overwritten or trimmed. A crash before that leaves an
-        # index whose segment is past the recovery point, so it is rebuilt.
+        # The stale entries after them stay in the file until they are overwritten or trimmed. After a crash before
+        # that, the segment lies after the recovery point, so the index is rebuilt.
         self._last = None
         self._entries = entries
 
     def reset(self) -> None:
-        """Drop every entry (before a rebuild). Not while readers look."""
+        """Drop every entry, before a rebuild. No reader may use the index meanwhile."""
         self._is_rebuilt = True
         self._last = None
         self._entries = 0
@@ -314,8 +315,8 @@ class AbstractIndex:
         self._file = self._memory = self._last = None
 
     def rename_to(self, path: str) -> None:
-        """Rename the file, if it exists. A reader that opens it meanwhile gets this file, never the next one of its old
-        name.
+        """Rename the file, if it exists. A reader that opens it meanwhile gets this file, never another one that takes
+        over the old name.
         """
         with self._load_lock:
             if self._file_system.exists(self.path):
@@ -333,19 +334,20 @@ def _write_index(file_system: FileSystem, path: str, entries: bytes) -> OpenFile
         written = True
     finally:
         if not written:
-            file.truncate(0)  # a reader would take half an index for a whole one
+            file.truncate(0)  # a reader would take part of the entries for all
             file.close()
     return file
 
 
 def note_empty(index: AbstractIndex) -> None:
-    """Note that the file is empty or missing, as a directory listing shows: it is then not opened. Before any use."""
+    """Note that the file is empty or missing, as a directory listing shows: it is then not opened. Call this before any
+    use of the index."""
     index._entries = index._capacity = 0
 
 
-def rest_index(index: AbstractIndex) -> None:
-    """Close the file until the next look-up, if it is open and has all entries and no more. Not while entries are
-    appended (under the log's lock); readers go on."""
+def close_until_lookup(index: AbstractIndex) -> None:
+    """Close the file until the next look-up, if it is open and holds exactly the entries. Call it under the log's lock,
+    as no entry may be appended meanwhile; readers go on."""
     with index._load_lock:
         is_whole = index._capacity == index._entries * index.ENTRY.size
         if index._file is not None and index._memory is None and not index._is_rebuilt and is_whole:
@@ -353,6 +355,6 @@ def rest_index(index: AbstractIndex) -> None:
 
 
 def seal_index(index: AbstractIndex) -> None:
-    """Forbid opening an index's file, if it is not open. Any thread."""
+    """Forbid opening an index's file from now on; if it is open already, it stays usable. Any thread."""
     with index._load_lock:
         index._is_sealed = True

@@ -1,8 +1,8 @@
 """The offset index (``.index``): offset -> byte position, one entry per ``index.interval.bytes`` of records.
 
 Entry, 8 bytes big-endian: ``relative offset 4 | position 4``. The offset is the *last* of the batch that begins at
-``position``, relative to the segment's base offset. Both strictly grow. The first batch of a segment has no entry. So a
-relative offset of 0 can only be an entry of a log with one-record batches after a cleaner's work; Kafka allows it too.
+``position``, relative to the segment's base offset. Both strictly grow. The first batch of a segment has no entry, so
+no entry written here has relative offset 0; one that has is accepted all the same, as in Kafka.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 
 
 class OffsetPosition(NamedTuple):
-    """A log offset and the byte its batch begins at."""
+    """A log offset and the byte at which its batch begins."""
 
     offset: int
     position: int
@@ -50,7 +50,7 @@ class OffsetIndex(AbstractIndex):
         return OffsetPosition(self.base_offset + relative, position)
 
     def can_append_offset(self, offset: int) -> bool:
-        """Return whether ``offset`` fits the four relative bytes."""
+        """Return whether ``offset``, relative to the base offset, fits into an entry's four bytes."""
         return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
 
     def lookup(self, offset: int) -> OffsetPosition:
@@ -63,7 +63,7 @@ class OffsetIndex(AbstractIndex):
         return self._entry_of(read(slot, 1)) if slot >= 0 else OffsetPosition(self.base_offset, 0)
 
     def floor_position(self, position: int) -> int:
-        """Find the last indexed byte at or before ``position`` at which a batch begins; 0 when there is none."""
+        """Find the last position in the index that is <= ``position``; 0 when there is none. A batch begins there."""
         entries, read = self.slots()
         slot = floor_slot(read, _KEY, 4, 8, entries, position)
         return self._entry_of(read(slot, 1)).position if slot >= 0 else 0

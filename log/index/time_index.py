@@ -18,7 +18,7 @@ _KEY = Struct(">q")
 
 
 class TimestampOffset(NamedTuple):
-    """A timestamp in milliseconds and the offset of the last record of the batch that has it."""
+    """A timestamp in milliseconds, and the last offset of the batch that holds a record with it."""
 
     timestamp: int
     offset: int

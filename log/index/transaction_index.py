@@ -2,16 +2,17 @@
 
 Entry, 34 bytes big-endian::
 
-    version 2 (0) | producer id 8 | first offset 8 | last offset 8 (the marker's) | last stable offset 8 (after the
-    marker)
+    version 2 (0) | producer id 8 | first offset 8 | last offset 8 | last stable offset 8
+
+The last offset is the marker's; the last stable offset is the one after the marker was appended.
 
 Last offsets strictly grow. A reader of offsets [from, to) under read_committed needs each transaction with
 ``last offset >= from and first offset < to``; it may stop at an entry whose last stable offset is >= ``to``. The file
 is made with the first entry.
 
-A rebuild goes on in memory and replaces the file as a whole at its end: half a file would look like a whole one. An
-append that a full disk refuses stays in memory as well, because its marker is in the log already; ``save`` writes it
-later, and no recovery point passes its segment before.
+A rebuild is made in memory and replaces the file as a whole at its end: a file with part of the entries would look
+complete. An entry that a full disk refuses stays in memory too, because its marker is in the log already; ``save``
+writes it later, and until then no recovery point passes its segment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CHUNK_ENTRIES = 512
 
 
 class AbortedTxn(NamedTuple):
-    """One aborted transaction."""
+    """One aborted transaction, with the fields of an entry."""
 
     producer_id: int
     first_offset: int
@@ -63,13 +64,12 @@ class TransactionIndex:
         self._memory: bytearray | None = None  # all entries, while the file does not have them
         self._is_sealed = False
         self.is_unsynced = False
-        """Whether entries were added or removed since the last flush."""
+        """Whether entries were added, or all were replaced, since the last flush."""
         #: False after a load without a matching digest, until ``tidelog.log.index_proof`` has compared the markers.
         self.is_proven = True
         #: Whether no transaction is open at the end of the segment, as far as that is known.
         self.is_settled = False
-        #: Size of the segment's records, and the digest of these entries beside them, once ``index_proof`` asked for
-        #: it.
+        #: Size of the segment's records, and the digest for that size; None until ``index_proof`` computes it.
         self.digest: tuple[int, str] | None = None
         self.path = path
         self.start_offset = start_offset
@@ -135,7 +135,7 @@ class TransactionIndex:
         self._entries = entries + 1
 
     def _write(self, packed: bytes, entries: int) -> None:
-        """Write the entry after the first ``entries``; in memory where the disk is full."""
+        """Write an entry after the existing ones, whose number is ``entries``; in memory if the disk refuses it."""
         if self._memory is None:
             try:
                 if self._file is None:
@@ -143,7 +143,7 @@ class TransactionIndex:
                 self._file.write_at(packed, entries * ENTRY.size)
                 return
             except LogStorageError as error:
-                if not error.recoverable:
+                if not error.is_recoverable:
                     raise
                 logger.warning("%s is kept in memory until it can be written: %s", self.path, error)
             present = b"" if self._file is None else self._file.read_at(0, entries * ENTRY.size)
@@ -151,9 +151,9 @@ class TransactionIndex:
         self._memory += packed
 
     def save(self) -> None:
-        """Write entries that are only in memory to the file. Raises KafkaStorageError; then they stay there.
+        """Write the entries to the file if they are only in memory. Raises KafkaStorageError; then they stay in memory.
 
-        Under the log's lock, or for an index whose segment is closed.
+        Call it under the log's lock, or for a closed segment.
         """
         with self._file_lock:
             memory = self._memory
@@ -167,8 +167,8 @@ class TransactionIndex:
             self._memory = None
 
     def collect(self, fetch_offset: int, upper_bound_offset: int) -> tuple[list[AbortedTxn], bool]:
-        """Collect transactions that touch [``fetch_offset``, ``upper_bound_offset``); return them, and whether later
-        segments need no look.
+        """Collect transactions that overlap [``fetch_offset``, ``upper_bound_offset``). Return them, and True if later
+        segments need not be searched.
         """
         found = []
         for entry in self._iterate():
@@ -179,7 +179,7 @@ class TransactionIndex:
         return found, False
 
     def sanity_check(self) -> None:
-        """Raise IndexCorruptError when an entry is impossible, or ends before the segment begins."""
+        """Raise IndexCorruptError if an entry has an unknown version, or ends before the segment begins."""
         if self._entries and self._file_system.exists(self.path):
             for entry in self._iterate():
                 if entry.last_offset < self.start_offset:
@@ -203,14 +203,14 @@ class TransactionIndex:
             self._file.truncate(kept * ENTRY.size)
 
     def reset(self) -> None:
-        """Drop every entry, in memory: ``save`` after the rebuild."""
+        """Drop every entry in memory only. Call ``save`` after the rebuild, which then replaces the file."""
         self._entries, self._last_offset = 0, None
         self._memory = bytearray()
         self.digest = None
         self.is_unsynced = True
 
     def flush(self) -> None:
-        """Make the entries durable, also of a closed file. Raises KafkaStorageError."""
+        """Make the entries durable, also those of a closed index. Raises KafkaStorageError."""
         self.save()
         self.is_unsynced = False
         file = self._file
@@ -224,13 +224,13 @@ class TransactionIndex:
                 file.close()
 
     def seal(self) -> None:
-        """Forbid opening the file, if it is not open."""
+        """Forbid opening the file from now on; if it is open already, it stays usable."""
         with self._file_lock:
             self._is_sealed = True
 
     def close(self) -> None:
-        """Save and close the file; a later read opens it again. Raises KafkaStorageError: then it is not saved, and the
-        log must not count as closed cleanly."""
+        """Save and close the file; a later read opens it again. Raises KafkaStorageError; then entries are missing from
+        the file, and the log must not count as closed cleanly."""
         try:
             self.save()
         finally:
@@ -244,7 +244,7 @@ class TransactionIndex:
             self._file, self._memory, self._entries, self._last_offset = None, None, -1, None
 
     def rename_to(self, path: str) -> None:
-        """Give the file another name, when it exists."""
+        """Rename the file, if it exists."""
         with self._file_lock:
             if self._file_system.exists(self.path):
                 self._file_system.rename(self.path, path)
@@ -252,5 +252,6 @@ class TransactionIndex:
 
 
 def note_absent(index: TransactionIndex) -> None:
-    """Take over from a listing that there is no file: it is not looked for. Before any use."""
+    """Note that there is no file, as a directory listing shows: it is then not looked for. Call this before any use of
+    the index."""
     index._entries = 0

@@ -24,20 +24,21 @@ from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.record.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
 
 RECALLED_BYTES = 64 * 1024 * 1024
-"""Records before a snapshot whose headers are read again after a recovery, which has just read them whole. Clients
-retry what was in flight when the broker died: at most five batches of each, written within moments."""
+"""Bytes of records before a snapshot whose headers are read again after a recovery. Recovery has just read them, so
+they are in the page cache. Clients retry what was in flight when the broker died: each at most five recent batches."""
 RECALLED_BYTES_FLUSHED = 512 * 1024
-"""The same for a log that needs no recovery: whatever was in flight is among the last records. Takes 1 ms."""
+"""The same for a log that needs no recovery: all that was in flight is among the last records. This takes 1 ms."""
 
 RECALLED_AT_ONCE_BYTES = 512 * 1024
-"""The last records are read in stretches of this size, newest first."""
+"""These records are read in stretches of this size, newest first."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")
 
 
 def marker_of(batch: Buffer, producer_id: int, producer_epoch: int, offset: int) -> Marker | None:
-    """Find the end-transaction marker in a control batch; None when a cleaner emptied it or it is of another kind."""
+    """Find the end-transaction marker in a control batch; None if a cleaner has emptied the batch, or it holds another
+    control record."""
     for record in RecordBatch(batch).records():
         if record.key is None or len(record.key) < _KEY.size:
             return None
@@ -88,11 +89,11 @@ def rebuild_producer_state(
     recalled_bytes: int = RECALLED_BYTES_FLUSHED,
     snapshots: Iterable[int] | None = None,
 ) -> None:
-    """Rebuild producer state as of ``log_end_offset``: the newest snapshot, and the batches after it.
+    """Rebuild producer state as of ``log_end_offset`` from the newest snapshot and the batches after it.
 
     A snapshot holds the last batch of each producer; the four before it are read from up to ``recalled_bytes`` of
-    records before the snapshot. ``snapshots`` are the offsets of those that are there, where that is known. Raises
-    KafkaStorageError, CorruptMessageError.
+    records before the snapshot. ``snapshots`` are the offsets of the existing snapshot files, if the caller knows them.
+    Raises KafkaStorageError, CorruptMessageError.
     """
     state.load(log_start_offset, log_end_offset, keep_later=keep_later_snapshots, snapshots=snapshots)
     if state.producers:
@@ -104,23 +105,24 @@ def rebuild_producer_state(
 
 
 def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes: int) -> None:
-    """Add the batches before the last one to producers that come from a snapshot, as far as ``max_bytes`` reach back.
+    """Add the batches before the last one to producers that come from a snapshot, from the last ``max_bytes`` of
+    records.
 
-    A client with five requests in flight retries the first of them first. It must be known as a duplicate: to
-    librdkafka OUT_OF_ORDER_SEQUENCE_NUMBER is fatal there, and a Java client would write the batch again.
-    Stretches are read from the end backwards, until no producer has batches in those before. A producer whose first
-    batch was found, by its sequence of 0, is looked for a little further: sequences wrap around.
-    Raises KafkaStorageError.
+    A client with five requests in flight retries the first of them first. It must be recognized as a duplicate: for
+    librdkafka OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal, and a Java client would write the batch again.
+    Stretches are read from the end backwards, until all producers' five batches are found, or earlier stretches hold
+    none of them. After a batch with sequence 0, a producer's first one, the search goes on for a while, because
+    sequences wrap around. Raises KafkaStorageError.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     wanted = dict(state.producers)
-    left_of_first: dict[int, int] = {}
+    bytes_left: dict[int, int] = {}
     for stretch in _stretches(segments, state.end_offset, max_bytes):
         if not any(number in found or entry.last_offset >= stretch.first_offset for number, entry in wanted.items()):
             continue
         here = _batches_of(wanted, stretch, state.end_offset)
         for number in wanted.keys() & found.keys() - here.keys():
-            if found[number][0].first_sequence == 0 and _is_far(left_of_first, number, stretch):
+            if found[number][0].first_sequence == 0 and _is_searched_enough(bytes_left, number, stretch):
                 del wanted[number]
         for number, batches in here.items():
             batches.extend(found.get(number, ()))
@@ -135,12 +137,12 @@ def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes
             entry.batches = batches
 
 
-def _is_far(left: dict[int, int], number: int, stretch: Stretch) -> bool:
-    """Return whether a producer's batch of sequence 0 (its first one, or the first after sequences wrapped around) lies
-    long after this stretch. ``left`` has the bytes still to search, by producer.
+def _is_searched_enough(bytes_left: dict[int, int], number: int, stretch: Stretch) -> bool:
+    """Return whether RECALLED_BYTES_FLUSHED before a producer's batch of sequence 0 have been searched, this stretch
+    included. ``bytes_left`` has the bytes still to search, by producer id.
     """
-    left[number] = left.get(number, RECALLED_BYTES_FLUSHED) - (stretch.end - stretch.start)
-    return left[number] <= 0
+    bytes_left[number] = bytes_left.get(number, RECALLED_BYTES_FLUSHED) - (stretch.end - stretch.start)
+    return bytes_left[number] <= 0
 
 
 class Stretch(NamedTuple):
@@ -162,13 +164,13 @@ class Stretch(NamedTuple):
 
 
 def _stretches(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterator[Stretch]:
-    """Yield stretches of the last ``max_bytes`` or somewhat more below ``end_offset``, newest first. Raises
-    KafkaStorageError.
+    """Yield stretches of the last ``max_bytes`` (or a little more) of the segments below ``end_offset``, newest first.
+    Raises KafkaStorageError.
     """
     for segment in reversed(segments.values(0, end_offset)):
-        least, end = max(0, segment.size - max_bytes), segment.size
-        while end > least:
-            start = segment.offset_index.floor_position(max(least, end - RECALLED_AT_ONCE_BYTES))
+        lowest, end = max(0, segment.size - max_bytes), segment.size
+        while end > lowest:
+            start = segment.offset_index.floor_position(max(lowest, end - RECALLED_AT_ONCE_BYTES))
             yield Stretch(segment, start, end)
             end = start
         max_bytes -= segment.size
@@ -179,9 +181,9 @@ def _stretches(segments: LogSegments, end_offset: int, max_bytes: int) -> Iterat
 def _batches_of(
     producers: Mapping[int, ProducerEntry], stretch: Stretch, end_offset: int
 ) -> dict[int, deque[BatchMetadata]]:
-    """Collect the last batches of each of these producers in a stretch, below ``end_offset``.
+    """Collect the last five batches of each of these producers in a stretch, below ``end_offset``.
 
-    Ends early at a damaged header: what follows it cannot be told. Raises KafkaStorageError.
+    The walk ends at a damaged header, as the batches after it cannot be found. Raises KafkaStorageError.
     """
     found: dict[int, deque[BatchMetadata]] = {}
     try:
@@ -212,6 +214,6 @@ def _replay_segment(state: ProducerStateManager, segment: LogSegment, log_end_of
             replay_batch(state, header, body)
 
 
-def bases_and(segments: Iterable[LogSegment], end: int) -> set[int]:
-    """Return offsets at which a snapshot is worth keeping: segment bases and the log end."""
+def choose_snapshots(segments: Iterable[LogSegment], end: int) -> set[int]:
+    """Return the offsets whose snapshots are kept: the segments' base offsets and the log end offset ``end``."""
     return {segment.base_offset for segment in segments} | {end}

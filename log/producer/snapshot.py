@@ -6,7 +6,7 @@ File, big-endian, version 1 (Kafka's ``ProducerSnapshot.json``)::
     entry = producer id 8 | epoch 2 | last sequence 4 | last offset 8 | offset delta 4 | timestamp 8
             | coordinator epoch 4 | first offset of the open transaction 8 (-1: none)            46 bytes
 
-Only the last batch of a producer is kept; a last offset of -1 says there was none.
+Only the last batch of a producer is kept; its last offset is -1 if there was none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SnapshotEntry(NamedTuple):
 
 
 def seal_snapshot(data: bytearray) -> None:
-    """Write the head of a snapshot file, whose entries are in ``data`` from byte HEAD_SIZE on."""
+    """Write version, checksum and count into ``data``, which has the snapshot's entries from byte HEAD_SIZE on."""
     _COUNT.pack_into(data, _HEAD.size, (len(data) - HEAD_SIZE) // ENTRY_SIZE)
     _HEAD.pack_into(data, 0, _VERSION, crc32c(memoryview(data)[_HEAD.size :]))
 

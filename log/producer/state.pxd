@@ -21,7 +21,7 @@ cdef class ProducerStateManager:
     cdef public long long end_offset, _first_unreplicated, _last_snapshot_offset
 
     @cython.locals(entry=ProducerEntry, last=BatchMetadata, known=BatchMetadata)
-    cpdef expecting(self, long long producer_id, long long epoch, long long first_sequence, long long last_sequence)
+    cpdef find_if_next(self, long long producer_id, long long epoch, long long first_sequence, long long last_sequence)
 
     @cython.locals(batch=BatchMetadata)
     cpdef advance(self, ProducerEntry entry, long long last_sequence, long long first_offset, long long last_offset,

@@ -7,7 +7,7 @@ Per producer id: epoch, coordinator epoch, the last five batches, the first offs
 a batch of an idempotent        answer
 producer arrives
 ==============================  ================================================================================
-one of the last five again      duplicate: nothing is written, its first offset is answered
+one of the last five again      duplicate: nothing is written, the answer has its first offset
 older epoch                     INVALID_PRODUCER_EPOCH
 new epoch, sequence not 0       OUT_OF_ORDER_SEQUENCE_NUMBER (unless nothing is known of the producer)
 same epoch, gap                 OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -16,12 +16,12 @@ transaction is open
 marker of an older coordinator  TRANSACTION_COORDINATOR_FENCED
 ==============================  ================================================================================
 
-``check`` raises and changes nothing; ``update`` changes and cannot fail: between the two lies the write. The *first
-unstable offset* is the first offset of the oldest transaction that is open, or whose marker the high watermark has not
-passed; read_committed readers stop there. Everything here but the published attributes belongs to the log's lock.
+``check`` raises and changes nothing; ``update`` changes and cannot fail: the records are written between the two. The
+*first unstable offset* is the first offset of the oldest transaction that is open, or whose marker the high watermark
+has not passed; read_committed readers stop there.
 
-Snapshots are taken on roll, on close and after recovery, named by the next offset; loading takes the newest valid one
-at or below the log end and replays the batches after it. They hold a producer's last batch only:
+Snapshots are taken on roll, on close and after recovery, named by the next offset. ``load`` reads the newest valid one
+at or below the log end; its caller replays the batches after it. Snapshots hold a producer's last batch only:
 ``tidelog.log.producer.replay`` reads the four before it from the records.
 """
 
@@ -62,15 +62,15 @@ LOADED_GRACE_MS = 3_600_000
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 MAX_PRODUCER_EPOCH = 32_767
 STRICT_TRANSACTION_VERSION = 2
-"""From it on each transaction has an epoch of its own (KIP-890)."""
+"""From this ``transaction.version`` on, each transaction has a producer epoch of its own (KIP-890)."""
 
 
 EXPIRED_UNDER_LOCK = 1000
-"""Producers looked at while appends wait for the log's lock: 0.3 ms."""
+"""Most producers that are checked under the log's lock at a time, which takes 0.3 ms: appends wait for the lock."""
 
 
 class ProducerBatch(NamedTuple):
-    """Producer fields of a batch, arriving or replayed."""
+    """Producer fields of a batch that arrives or is replayed."""
 
     producer_id: int
     producer_epoch: int
@@ -121,7 +121,7 @@ class BatchMetadata:
 
     @property
     def first_sequence(self) -> int:
-        """Sequences wrap around from 2^31 - 1 to 0."""
+        """The sequence of the batch's first record; sequences wrap around from 2^31 - 1 to 0."""
         first = self.last_sequence - self.offset_delta
         return first if first >= 0 else first + MAX_SEQUENCE + 1
 
@@ -166,7 +166,7 @@ class ProducerEntry:
         return None
 
     def set_epoch(self, epoch: int) -> None:
-        """Set a newer epoch; its sequences start at 0 again."""
+        """Set the epoch; if it is another one, forget the batches: sequences start at 0 again."""
         if epoch != self.producer_epoch:
             self.producer_epoch = epoch
             self.batches.clear()
@@ -202,7 +202,7 @@ class ProducerEntry:
 
 
 def check_data(entry: ProducerEntry, batch: ProducerBatch, *, check_sequence: bool) -> None:
-    """Check that ``batch`` may follow what ``entry`` knows.
+    """Check that ``batch`` may be the next one of the producer whose state is ``entry``.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceNumberError, InvalidTxnStateError.
     """
@@ -222,7 +222,7 @@ def check_data(entry: ProducerEntry, batch: ProducerBatch, *, check_sequence: bo
 def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> None:
     first = batch.first_sequence
     if entry.producer_epoch == NO_PRODUCER_EPOCH:
-        return  # nothing is known (any more) of this producer: every sequence is accepted, as in Kafka
+        return  # no batch of this producer is known (any more): every sequence is accepted, as in Kafka
     if batch.producer_epoch != entry.producer_epoch:
         if first != 0:
             raise OutOfOrderSequenceNumberError(f"{who} begins epoch {batch.producer_epoch} with sequence {first}")
@@ -235,8 +235,8 @@ def _check_sequence(entry: ProducerEntry, batch: ProducerBatch, who: str) -> Non
 def _is_late(entry: ProducerEntry, marker_epoch: int, transaction_version: int) -> bool:
     """Return whether a marker belongs to an earlier transaction than the producer's current one (KIP-1228).
 
-    From version 2 on a marker has a higher epoch than the records of its transaction. So one of the current epoch is a
-    repetition, except at the highest epoch, which cannot be raised."""
+    From transaction version 2 on, a marker has a higher epoch than its transaction's records. So a marker with the
+    epoch of the records repeats an earlier one, except at the highest epoch, which cannot be raised."""
     if transaction_version < STRICT_TRANSACTION_VERSION or marker_epoch != entry.producer_epoch:
         return marker_epoch < entry.producer_epoch
     return entry.current_txn_first_offset >= 0 and marker_epoch != MAX_PRODUCER_EPOCH
@@ -247,8 +247,8 @@ def _is_expired(entry: ProducerEntry | None, idle_since_ms: float) -> bool:
 
 
 class ProducerStateManager:
-    """Producer state and its snapshots in one partition directory. Under the log's lock, or before the log is
-    shared."""
+    """Producer state and its snapshots in one partition directory. Call it under the log's lock, or before other
+    threads know the log."""
 
     __slots__ = (
         "_directory",
@@ -278,7 +278,7 @@ class ProducerStateManager:
         self._last_snapshot_offset = NO_OFFSET
         self.producers: dict[int, ProducerEntry] = {}
         self.known: list[int] = []
-        """The ids of ``producers``, oldest first: copying a million from the dict would take 20 ms."""
+        """The ids of ``producers``, oldest first: to copy a million of them from the dict would take 20 ms."""
         self.end_offset = 0
 
     # ---- checks: raise, change nothing
@@ -290,10 +290,12 @@ class ProducerStateManager:
         entry = self.producers.get(producer_id)
         return entry.find_duplicate(epoch, first_sequence, last_sequence) if entry is not None else None
 
-    def expecting(self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int) -> ProducerEntry | None:
+    def find_if_next(
+        self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
+    ) -> ProducerEntry | None:
         """Return the producer's entry if a batch outside of transactions is its next one: the same epoch, the next
-        sequence, none of the last five again, no open transaction. ``find_duplicate`` and ``check`` accept such a batch
-        too, at three times the cost; call them after None.
+        sequence, none of the last five again, no open transaction. If not, call ``find_duplicate`` and ``check``: they
+        accept such a batch too, at three times the cost.
         """
         entry = self.producers.get(producer_id)
         if entry is None or entry.producer_epoch != epoch or entry.current_txn_first_offset >= 0:
@@ -310,7 +312,7 @@ class ProducerStateManager:
         return entry
 
     def check(self, batch: ProducerBatch, *, check_sequence: bool) -> None:
-        """See :func:`check_data`."""
+        """Check a batch by :func:`check_data`, which raises; the first batch of a producer is accepted."""
         entry = self.producers.get(batch.producer_id)
         if entry is not None:
             check_data(entry, batch, check_sequence=check_sequence)
@@ -347,7 +349,7 @@ class ProducerStateManager:
     def advance(
         self, entry: ProducerEntry, last_sequence: int, first_offset: int, last_offset: int, timestamp: int
     ) -> None:
-        """Apply the batch that :meth:`expecting` found to be the next one, and that is in the log at these offsets."""
+        """Apply a batch that :meth:`find_if_next` accepted, and that is in the log at these offsets."""
         entry.touched_ms = self._time.monotonic_ms()
         batch = BatchMetadata.__new__(BatchMetadata)
         batch.last_sequence = last_sequence
@@ -371,7 +373,8 @@ class ProducerStateManager:
         self.end_offset = batch.last_offset + 1
 
     def update_marker(self, marker: Marker) -> AbortedTxn | None:
-        """Apply a marker that is in the log; return the transaction to index if it aborted one with records here."""
+        """Apply a marker that is in the log; return the transaction if it is aborted and has records here, to be
+        indexed."""
         entry = self._entry(marker.producer_id)
         first_offset = entry.current_txn_first_offset
         entry.set_epoch(marker.producer_epoch)
@@ -390,8 +393,8 @@ class ProducerStateManager:
         return AbortedTxn(marker.producer_id, first_offset, marker.offset, last_stable_offset)
 
     def on_high_watermark(self, offset: int) -> bool:
-        """Forget the ended transactions whose marker lies below ``offset``; return False if there is no transaction at
-        all.
+        """Forget the ended transactions whose marker lies below ``offset``. Return False if there was no transaction
+        before, neither open nor ended.
         """
         if not self._ongoing and not self._unreplicated:
             return False
@@ -402,16 +405,17 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """First offset of the oldest open transaction, where read_committed readers stop; None without one. Under the
-        log's lock."""
+        """First offset of the oldest transaction that is open, or whose marker the high watermark has not passed; None
+        without one. Under the log's lock."""
         first = min(next(iter(self._ongoing), _ABOVE_ALL), self._first_unreplicated)
         return None if first == _ABOVE_ALL else first
 
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
-        """Forget producers idle for ``producer.id.expiration.ms`` by the monotonic clock; ``lock`` is the log's.
+        """Forget the producers that were idle for ``producer.id.expiration.ms``; return how many.
 
-        A jump of the wall clock or a record from the future does not change how long a producer is known (F11). Returns
-        how many. The lock is taken for EXPIRED_UNDER_LOCK at a time: appends wait for it, and there may be a million.
+        The monotonic clock counts, so that a jump of the wall clock or a record from the future does not change how
+        long a producer is known (F11). ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK producers at a time:
+        appends wait for it, and there may be a million producers.
         """
         idle_since_ms, count = self._time.monotonic_ms() - self._expiration_ms, 0
         end = len(self.known)
@@ -438,13 +442,13 @@ class ProducerStateManager:
         return snapshot_offsets_in(self._file_system.list_names(self._directory))
 
     def take_snapshot(self, *, sync: bool = False) -> None:
-        """Write the state at ``end_offset``, unless that was done. Raises KafkaStorageError.
+        """Write the snapshot at ``end_offset``, unless it was written already. Raises KafkaStorageError.
 
-        Not synced by default: recovery replays from an older snapshot if a power loss damaged this one (its CRC
-        tells).
+        It is not synced by default: if a power loss damages it, which its checksum shows, recovery replays from an
+        older one.
         """
         if self.end_offset == self._last_snapshot_offset or self.end_offset == 0:
-            return  # at offset 0 there is nothing to know: ten thousand empty logs close without a file each
+            return  # at offset 0 no producer is known: ten thousand empty logs need no files
         self._file_system.replace_file(self.snapshot_path(self.end_offset), _snapshot_of(self), sync=sync)
         self._last_snapshot_offset = self.end_offset
 
@@ -452,11 +456,11 @@ class ProducerStateManager:
         self, log_start_offset: int, log_end_offset: int, *, keep_later: bool = False,
         snapshots: Iterable[int] | None = None,
     ) -> None:  # fmt: skip
-        """Take the newest valid snapshot in (log start, log end]; without one, begin empty at the log start.
+        """Load the newest valid snapshot between log start and log end; without one, begin empty at the log start.
 
         The caller replays the batches from ``end_offset`` on. Unreadable snapshots are removed, and those above the log
-        end too (unless ``keep_later``: this is then the state at an earlier offset of a longer log). ``snapshots`` are
-        the offsets of those that are there, ascending; the directory is listed where they are not given.
+        end too. With ``keep_later`` these are kept, because the log is longer than ``log_end_offset``. ``snapshots``
+        are the offsets of the snapshot files, ascending; if it is None, the directory is listed.
         """
         self.clear(log_start_offset)
         for offset in reversed(self.snapshot_offsets() if snapshots is None else list(snapshots)):
@@ -478,8 +482,8 @@ class ProducerStateManager:
             self.remove_snapshot(offset)
             return False
         now, monotonic = self._time.milliseconds(), self._time.monotonic_ms()
-        # A retry may come right after the restart, whatever the records' own timestamps say (a backfill's are years
-        # old, and the wall clock may have jumped): a producer that looks expired is kept for a grace period.
+        # A retry may come right after the restart, whatever the records' timestamps are (those of a backfill may be
+        # years old, and the wall clock may have jumped). So a producer that looks expired is kept for a grace period.
         idle_before_ms = max(self._expiration_ms - LOADED_GRACE_MS, 0)
         for item in saved:
             entry = self.producers[item.producer_id] = ProducerEntry.from_snapshot(item)
@@ -501,11 +505,11 @@ class ProducerStateManager:
         self._last_snapshot_offset = NO_OFFSET
 
     def remove_snapshot(self, offset: int) -> None:
-        """Unlink the snapshot at ``offset``, if there."""
+        """Unlink the snapshot at ``offset``, if it exists."""
         self._file_system.unlink(self.snapshot_path(offset), missing_ok=True)
 
     def remove_unreadable_snapshots(self) -> None:
-        """Unlink the snapshots whose checksum is wrong."""
+        """Unlink the snapshots that cannot be decoded, as by a wrong checksum."""
         for offset in self.snapshot_offsets():
             path = self.snapshot_path(offset)
             try:
@@ -515,7 +519,7 @@ class ProducerStateManager:
                 self.remove_snapshot(offset)
 
     def remove_snapshots_outside(self, kept: set[int]) -> None:
-        """Unlink the snapshots whose offset is not in ``kept`` (segment bases and the log end)."""
+        """Unlink the snapshots whose offset is not in ``kept`` (see ``replay.choose_snapshots``)."""
         for offset in self.snapshot_offsets():
             if offset not in kept:
                 self.remove_snapshot(offset)
@@ -540,8 +544,8 @@ def _snapshot_of(state: ProducerStateManager) -> bytearray:
 def producers_in_parts(state: ProducerStateManager, count: int) -> Iterator[list[ProducerEntry]]:
     """Yield the producers, ``count`` at a time, newest first. Any thread, without the log's lock.
 
-    Producers may be added and forgotten between two parts. One that stays is yielded, and twice if producers before it
-    were forgotten.
+    Producers may be added and forgotten between two parts. A producer that stays is yielded at least once, and twice if
+    older ones were forgotten meanwhile.
     """
     end = len(state.known)
     while end > 0:

@@ -1,17 +1,16 @@
-"""Down-conversion: stored batches in the format an old client speaks (Fetch v0, v1: magic 0; v2, v3: magic 1).
+"""Down-conversion: stored batches in the format that an old client reads (Fetch v0, v1: magic 0; v2, v3: magic 1).
 
-    stored range --(one batch at a time)--> not newer than asked: as it is
-                                            control batch:        dropped (old formats have no such thing)
-                                            newer:                decoded, headers (and for magic 0 timestamps) dropped,
-                                                                  built again with the same codec, offsets kept
-                                        --> cut at max_bytes: an old client ignores a cut last message
+    stored range --(one batch at a time)--> control batch:         dropped (old formats have none)
+                                            not newer than wanted: as it is
+                                            newer:                 decoded, headers (and for magic 0 timestamps)
+                                                                   dropped, built with the same codec and offsets
+                                        --> cut at max_bytes: an old client ignores an incomplete last message
 
-Lazy: each step holds one stored batch, its records and its converted form, whatever the range's size. An uncompressed
-magic 2 batch becomes single messages, so those below the offset asked for are left out (librdkafka needs that); a
-compressed one becomes one wrapper with all its messages. If they are more than ``ConversionLimit`` allows, the wrapper
-has the first ones from the offset asked for, and the client fetches the rest later. zstd has no number in the old
-formats: in the first batch that is an error; a later zstd batch ends the range, and the client's next fetch gets the
-error (KIP-110).
+The conversion is lazy: each step holds one stored batch, its records and its converted form. An uncompressed magic 2
+batch becomes single messages, so those below the fetch offset are left out (librdkafka needs that); a compressed one
+becomes one wrapper with all its messages. If they are more than ``ConversionLimit`` allows, the wrapper has the first
+ones from the fetch offset on, and the client fetches the rest later. The old formats have no number for zstd: a zstd
+batch at the beginning is an error; a later one ends the range, and the client's next fetch gets the error (KIP-110).
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SIZE_POSITION = 8
 Source = TransferableRecords | Buffer
 
 MAX_CONVERTED_RECORDS = 50_000
-"""Records that one request may have converted. Each takes 7 µs and some hundred bytes while it is done."""
+"""Most records that are converted for one request. Each takes 7 µs, and some hundred bytes meanwhile."""
 
 
 class ConversionLimit:
@@ -65,10 +64,10 @@ def down_convert(
 ) -> Iterator[bytes]:
     """Convert the batches of ``sources`` (slices of files, or bytes) to format ``to_magic`` (0 or 1), piece by piece.
 
-    ``first_offset`` is the offset the client asked for. At most ``max_bytes`` are yielded in all, but with
-    ``first_whole`` the first message is whole whatever its size; the last may be cut. Nothing is yielded if the range
-    has only control batches (the caller reads on after it) or ``limit`` is used up. Does not release the sources.
-    Blocks on disk and codecs: run it in a thread when the range is large.
+    ``first_offset`` is the fetch offset. At most ``max_bytes`` are yielded in all, and the last message may be cut;
+    with ``first_whole`` the first message is complete whatever its size. Nothing is yielded if the range has only
+    control batches (the caller reads on after it) or ``limit`` is used up. The sources are not released.
+    This blocks on disk and codecs: run it in a thread when the range is large.
 
     Raises UnsupportedCompressionTypeError when the first batch to convert is zstd, CorruptMessageError and
     InvalidRecordError on damage, KafkaStorageError when reading fails.
@@ -99,9 +98,9 @@ def down_convert(
 def convert_batch(
     batch: RecordBatch | LegacyRecordBatch, to_magic: int, first_offset: int, limit: ConversionLimit
 ) -> bytes:
-    """Convert one batch to format ``to_magic``; empty when nothing of it remains. Errors as :func:`down_convert`.
+    """Convert one batch to format ``to_magic``; empty when nothing of it remains. Raises as :func:`down_convert`.
 
-    ``limit`` leaves out records at the batch's end, and is used up then.
+    Records are left out at the batch's end if ``limit`` does not allow all; it is used up then.
     """
     if batch.is_control:
         return b""
@@ -116,7 +115,7 @@ def convert_batch(
 
 
 def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, most: int) -> list[Record]:
-    """Return the records of a batch that its old form holds, at most ``most``."""
+    """Return the records that a batch's converted form holds, at most ``most``."""
     if isinstance(batch, LegacyRecordBatch):
         messages = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
         if len(messages) <= most:
@@ -132,7 +131,7 @@ def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, 
 
 
 def _iter_stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:
-    """Yield batches one by one; each slice of a file is read one batch at a time, and ends quietly at a cut batch."""
+    """Yield the whole batches of the sources; slices of files are read one batch at a time."""
     for source in sources:
         if isinstance(source, TransferableRecords):
             for stored in _read_batches(source):
@@ -146,7 +145,7 @@ def _read_batches(source: TransferableRecords) -> Iterator[bytes]:
     while end - position >= LOG_OVERHEAD:
         (length,) = _SIZE.unpack(read_exactly(source, _SIZE.size, position + _SIZE_POSITION))
         if length < MIN_ENTRY_BYTES:
-            raise CorruptMessageError(f"Entry at byte {position} has size {length}, below the least, {MIN_ENTRY_BYTES}")
+            raise CorruptMessageError(f"Entry at byte {position} has size {length}, less than {MIN_ENTRY_BYTES}")
         size = LOG_OVERHEAD + length
         if size > end - position:
             return
@@ -163,5 +162,5 @@ def read_exactly(source: TransferableRecords, size: int, position: int) -> bytes
     except OSError as error:
         raise KafkaStorageError(f"Reading {size} bytes at {position} failed: {error}") from error
     if len(data) < size:
-        raise KafkaStorageError(f"The file ends {size - len(data)} bytes before the range that was promised")
+        raise KafkaStorageError(f"The file ends {size - len(data)} bytes before the end of the fetched range")
     return data

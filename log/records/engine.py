@@ -1,7 +1,7 @@
-"""Record-level work of the produce path and of look-ups by time: compiled, or the reference if that is not built.
+"""Record-level work of the produce path and of look-ups by time: compiled, or the reference if nothing is compiled.
 
-The choice is made once, at import. Results do not depend on it, except that the compiled walk gives no reason for a
-large malformed section. Any thread.
+The choice is made once, at import. Results do not depend on it, except that errors for a large malformed section name
+no byte when compiled. Any thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finding records by time inside one stored batch, of any format: the last step of ListOffsets (KIP-33). A batch header
-has the largest timestamp, so a search for it finds the record of the largest timestamp (KIP-734).
+"""Search by time inside one stored batch of any format: the last step of ListOffsets (KIP-33). A batch header has the
+batch's largest timestamp; a search for that finds the record that has it (KIP-734).
 
-A magic 2 batch is searched by ``tidelog.log.records.engine`` without making record objects; message sets record by
+A magic 2 batch is searched by ``tidelog.log.records.engine`` without making record objects, other batches record by
 record. Under log append time every record of a batch has the batch's time, so only the offset decides.
 """
 
@@ -26,7 +26,8 @@ class FoundRecord(NamedTuple):
 def first_at_or_after(
     batch: RecordBatch | LegacyRecordBatch, timestamp: int, min_offset: int, max_decompressed_bytes: int
 ) -> FoundRecord | None:
-    """Find the first record at or after ``timestamp`` (ms) with at least ``min_offset``; None when the batch has none.
+    """Find the first record at or after ``timestamp`` (ms) whose offset is at least ``min_offset``; None if there is
+    none.
 
     Raises InvalidRecordError, MessageTooLargeError, UnsupportedCompressionTypeError as reading the batch does.
     """
@@ -46,5 +47,5 @@ def first_at_or_after(
 
 
 def _as_delta(difference: int) -> int:
-    """Keep a difference of two 64-bit numbers within 64 bits for compiled code; no record lies beyond."""
+    """Keep a difference of two 64-bit numbers within 64 bits, for compiled code; no delta of a record is larger."""
     return max(-(1 << 63), min(difference, (1 << 63) - 1))

@@ -1,16 +1,16 @@
 """Import heavy packages in a thread without stopping the event loop beside it.
 
-What an ``import`` does holds the interpreter lock. Measured on numpy, with the importing process alone on its
-cores, longest time another thread waited for the lock:
+An ``import`` holds the interpreter lock. Measured on numpy, with the importing process alone on its cores, the longest
+times that another thread waited for the lock:
 
-- 80 to 100 ms in ``dlopen``: relocations and static constructors of libopenblas. So the libraries are
-  opened first through a foreign call, which gives the lock up; the import then finds them in the process;
-- 20 to 25 ms in a full garbage collection over all objects of the process. So collections wait until the
-  import is over, and what it made is frozen: it lives as long as the process, later collections need not look at it;
-- 5 ms, the switch interval, each time the loop gave the lock up in a system call. From the first such import on it is
-  0.5 ms.
+- 80 to 100 ms in ``dlopen``: relocations and static constructors of libopenblas. So the libraries are opened first
+  by ``ctypes``, which releases the lock meanwhile; the import then finds them in the process;
+- 20 to 25 ms in a full garbage collection over all objects of the process. So collections wait until the import is
+  over. Its objects are then frozen, so that later collections pass over them: they live as long as the process;
+- 5 ms, the switch interval, each time the loop released the lock in a system call. So the first quiet import sets the
+  interval to 0.5 ms.
 
-OpenBLAS is told to make no threads: nothing here multiplies matrices, and each would take memory.
+OpenBLAS is set to one thread: nothing here multiplies matrices, and each further thread would take memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 
 logger = logging.getLogger(__name__)
 
-#: Package -> shared libraries below it that take long to open; those they need come with them.
+#: Package -> shared libraries below it that take long to open, with the libraries that they need.
 _LIBRARIES = {
     "numpy": ("core/_multiarray_umath*.so", "_core/_multiarray_umath*.so"),
 }
@@ -44,14 +44,14 @@ class _Running:
 
 
 def shorten_switch_interval() -> None:
-    """Have Python code of each thread give the interpreter lock up to others after SWITCH_INTERVAL_S."""
+    """Set the time after which a thread must release the interpreter lock to at most SWITCH_INTERVAL_S."""
     if sys.getswitchinterval() > SWITCH_INTERVAL_S:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
 
 
 @contextmanager
 def quiet_import(*packages: str) -> Iterator[None]:
-    """Surround imports of ``packages`` (of _LIBRARIES), or of modules that import them. Any thread."""
+    """Prepare imports of ``packages`` (keys of _LIBRARIES) for the block that makes them. Any thread."""
     shorten_switch_interval()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for package in packages:
@@ -73,9 +73,7 @@ def quiet_import(*packages: str) -> Iterator[None]:
 
 
 def _open_libraries(package: str) -> None:
-    """Open the libraries of a package; one that is not found or does not open is left to the import, which says what is
-    wrong with it.
-    """
+    """Open the shared libraries of a package. If one is not found or does not open, the import will raise the error."""
     import ctypes
     from pathlib import Path  # 0.7 MB, which an idle broker does without
 

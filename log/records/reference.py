@@ -2,16 +2,15 @@
 compiled.
 
 Each function takes the uncompressed records section of a magic 2 batch and walks it once. Malformed input raises
-InvalidRecordError; the compiled walks only tell *that* something is malformed, and this module then says what, so both
-give the same error for the same bytes.
+InvalidRecordError. The compiled walks only find *that* something is malformed; this module then finds what, so that
+both raise the same error (for at most EXPLAINED_RECORDS).
 
-The walk (see ``tidelog.protocol.record.record_batch`` for the drawing):
+A section is one record after the other (drawn in ``tidelog.protocol.record.record_batch``):
 
-    length | attributes | timestamp delta | offset delta | key | value | header count | headers      then the next
-    record
+    length | attributes | timestamp delta | offset delta | key | value | header count | headers
 
-A section is well-formed when ``count`` records fill it to the last byte, each record's fields fill its length to the
-last byte; header names are not null and every varint ends within its 5 or 10 bytes.
+A section is well-formed if ``count`` records fill it to the last byte and each record's fields fill its length to the
+last byte. Header names must not be null, and every varint must end within its 5 or 10 bytes.
 """
 
 from __future__ import annotations
@@ -29,33 +28,34 @@ Buffer = bytes | bytearray | memoryview
 
 
 class SectionCheck(NamedTuple):
-    """Result of one walk over a records section. Deltas are against the batch's base timestamp, in ms."""
+    """Result of one walk over a records section. Timestamp deltas are relative to the batch's base timestamp, in ms."""
 
     min_timestamp_delta: int
     max_timestamp_delta: int
     first_keyless_index: int
-    """Position in the batch of the first record without a key, or -1."""
+    """Number of the first record without a key, counted from 0; -1 if all have keys."""
     is_consecutive: bool
     """Whether offset deltas are 0, 1, 2 ..."""
 
 
 def ensure_plausible_count(count: int, section_bytes: int) -> None:
-    """Refuse a claimed record count before any loop runs by it. Raises InvalidRecordError."""
+    """Raise InvalidRecordError if a section of this size cannot hold ``count`` records. Call it before any loop over
+    them."""
     if count < 0 or count * MIN_RECORD_BYTES > section_bytes:
         raise InvalidRecordError(f"Found invalid record count {count} in a section of {section_bytes} bytes")
 
 
 EXPLAINED_RECORDS = 2_000
-"""With more records than this, a malformed section is not walked over in Python to say where."""
+"""Most records of a malformed section for which plain Python finds what is wrong."""
 
-#: What an emptied batch of a compacted log holds.
+#: Result for a batch without records, as a cleaner leaves them.
 NOTHING = SectionCheck(0, 0, -1, True)
 _SINGLE_KEYED = SectionCheck(0, 0, -1, True)
 _SINGLE_KEYLESS = SectionCheck(0, 0, 0, True)
 
 
 def check_section(section: Buffer, count: int, max_header_bytes: int = NO_LIMIT) -> SectionCheck:
-    """Walk ``count`` records and check their whole structure; values and headers are skipped, not looked at.
+    """Walk ``count`` records and check their structure; the contents of values and headers are not checked.
 
     Raises InvalidRecordError when the section is not exactly ``count`` well-formed records, TooMuchForTurnError when
     their headers take more than ``max_header_bytes``. Any thread.
@@ -83,8 +83,8 @@ def explain(section: Buffer, count: int) -> SectionCheck:
 
 
 def check_usual_record(data: bytes) -> SectionCheck | None:
-    """Check a single record as in most small requests: both deltas 0, no headers, sizes of one or two bytes; None for
-    others.
+    """Check a single record of the form most small requests have: both deltas 0, no headers, sizes of one or two bytes.
+    Return None for any other, also a malformed one.
     """
     size = len(data)
     position = 1
@@ -112,7 +112,7 @@ def check_usual_record(data: bytes) -> SectionCheck | None:
     return _SINGLE_KEYLESS if raw_key & 1 else _SINGLE_KEYED
 
 
-def check_records(  # noqa: C901 - one hot loop, the one- and two-byte varints inline: 1.0 µs a record against 2.4
+def check_records(  # noqa: C901 - one hot loop with varints of one and two bytes inline takes 1.0 µs a record, else 2.4
     data: bytes, count: int, max_header_bytes: int
 ) -> SectionCheck:
     size = len(data)
@@ -182,8 +182,8 @@ def check_records(  # noqa: C901 - one hot loop, the one- and two-byte varints i
 
 
 def _skip_headers(section: Buffer, position: int, end: int) -> int:
-    """Return the position after a record's header count and headers. Raises InvalidRecordError, IndexError past the
-    end.
+    """Return the position after a record's header count and headers. Raises InvalidRecordError, and IndexError past the
+    end of the section.
     """
     count, position = read_varint(section, position)
     if count < 0 or count > end - position:
@@ -202,7 +202,7 @@ def _skip_headers(section: Buffer, position: int, end: int) -> int:
 
 
 class TimestampPosition(NamedTuple):
-    """A record found by time: its offset delta and timestamp delta within the batch."""
+    """Offset delta and timestamp delta of a record that was found by time."""
 
     offset_delta: int
     timestamp_delta: int

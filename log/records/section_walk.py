@@ -1,7 +1,7 @@
-"""Compiled walks over a records section: the same as ``tidelog.log.records.reference``, which says what a section is.
+"""Compiled walks over a records section, equal to those of ``tidelog.log.records.reference``, which explains a section.
 
-Each call takes any buffer of bytes. A malformed section is handed to the reference, which says what is wrong. Varints
-of 5 and 10 bytes drop the bits above 32 and 64, as the reference does. Large sections are walked without the
+Each call takes any buffer of bytes. A malformed section is passed to the reference, which names the fault. Bits above
+32 and 64 in varints of 5 and 10 bytes are dropped, as in the reference. Large sections are walked without the
 interpreter lock. C types are in ``section_walk.pxd``. Any thread.
 """
 
@@ -24,13 +24,13 @@ IS_COMPILED = cython.compiled
 _LOCKED_BYTES = 4096
 """Up to this size the interpreter lock is kept: to drop it and take it again takes longer than the walk."""
 _SINGLE_KEYLESS = SectionCheck(0, 0, 0, True)
-# Builds a named tuple without its Python constructor.
+# Called as ``_new_tuple(SectionCheck, fields)``: builds a named tuple without its Python constructor.
 _new_tuple = tuple.__new__
 _MIN_RECORD_BYTES = 7
 
 
 def check_section(section: Buffer, count: int, max_header_bytes: int = NO_LIMIT) -> SectionCheck:
-    """See :func:`tidelog.log.records.reference.check_section`; the limit is for plain Python alone."""
+    """See :func:`tidelog.log.records.reference.check_section`; ``max_header_bytes`` has no effect here."""
     held = words.hold(section)
     if held.size <= _LOCKED_BYTES:
         is_whole, low, high, keyless, is_consecutive = walk(held.data, held.size, count)
@@ -62,7 +62,7 @@ def first_at_or_after(
 
 
 def value_spans(section: Buffer, count: int) -> list[tuple[int, int, int]] | None:
-    """Find offset delta, position and size of each record's value, size -1 for null; None for a malformed section."""
+    """Find offset delta, position and size of each record's value (size -1: null); None for a malformed section."""
     held = words.hold(section)
     found = _find_values(held.data, held.size, count)
     words.release(held)
@@ -93,7 +93,7 @@ def _find_values(data: Buffer, size: int, count: int) -> list[tuple[int, int, in
 
 
 def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """Read a raw varint of any length: (raw, next position), position -1 when it does not end in time."""
+    """Read a varint of up to ``max_bytes``: (value before zigzag, next position); position -1 if it does not end."""
     raw = 0
     shift = 0
     end = position + max_bytes if position + max_bytes < size else size
@@ -108,7 +108,8 @@ def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) ->
 
 
 def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """Read a raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
+    """Read a varint, those of one and two bytes inline: (value before zigzag, next position); position -1 when
+    malformed."""
     if position + 2 <= size:
         first = data[position]
         if first < 0x80:
@@ -120,13 +121,13 @@ def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[i
 
 
 def _zigzag(raw: int) -> int:
-    """Undo zigzag on the 64 bits of ``raw``."""
+    """Decode the zigzag form of 64 bits."""
     return (raw >> 1) ^ -(raw & 1)
 
 
 def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int, int]:
-    """Read a record's beginning: (timestamp delta, offset delta, position after them, end of the record); end -1 when
-    malformed.
+    """Read the first fields of a record: (timestamp delta, offset delta, position after them, end of the record); end
+    -1 when malformed.
     """
     raw, position = _read_raw(data, size, position, 5)
     length = raw >> 1
@@ -143,7 +144,7 @@ def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int,
 
 
 def _skip_field(data: Buffer, size: int, position: int, end: int) -> tuple[bool, int]:
-    """Skip a nullable field: (whether it is null, next position), position -1 when malformed or past ``end``."""
+    """Skip a nullable field: (whether it is null, next position); position -1 when malformed or past ``end``."""
     raw, position = _read_raw(data, size, position, 5)
     if position < 0:
         return False, -1
@@ -171,7 +172,7 @@ def _skip_headers(data: Buffer, size: int, position: int, end: int) -> int:
 
 
 def _skip_rest(data: Buffer, size: int, position: int, end: int) -> tuple[bool, bool]:
-    """Skip key, value and headers: (whether the key is null, whether they end at ``end``)."""
+    """Skip key, value and headers: (whether the key is null, whether the headers end at ``end``)."""
     is_keyless, position = _skip_field(data, size, position, end)
     if position < 0:
         return is_keyless, False
@@ -184,8 +185,8 @@ def _skip_rest(data: Buffer, size: int, position: int, end: int) -> tuple[bool, 
 
 
 def walk(data: Buffer, size: int, count: int) -> tuple[bool, int, int, int, bool]:
-    """Walk over a section: (whether well-formed, least and largest timestamp delta, first index without key or -1,
-    whether consecutive).
+    """Walk over a section: (whether it is well-formed, smallest and largest timestamp delta, number of the first record
+    without a key or -1, whether offset deltas are 0, 1, 2 ...).
     """
     if count < 0 or count > size // _MIN_RECORD_BYTES:
         return False, 0, 0, 0, False
@@ -215,9 +216,7 @@ def walk(data: Buffer, size: int, count: int) -> tuple[bool, int, int, int, bool
 
 
 def _find(data: Buffer, size: int, count: int, timestamp_delta: int, min_offset_delta: int) -> tuple[bool, int, int]:
-    """Find the first record at or after: (whether well-formed, offset delta, timestamp delta); offset delta -1:
-    none.
-    """
+    """Find the first record with at least these deltas: (whether well-formed, offset delta or -1, timestamp delta)."""
     if count < 0 or count > size // _MIN_RECORD_BYTES:
         return False, 0, 0
     position = 0

@@ -1,13 +1,14 @@
-"""Limits of the work that the records of one request may cause, in all and within a turn of the loop.
+"""Limits of the work that the records of one request may cause, in all and within one iteration of the event loop.
 
-A request of a megabyte can decompress to gigabytes and hold millions of records. Two kinds of limits keep that in hand:
+A request of a megabyte can decompress to gigabytes and hold millions of records. Two kinds of limits bound that work:
 
-    of a request   bytes after decompression, records in compressed batches, records taken apart one by one
+    of a request   bytes after decompression, records in compressed batches, records rebuilt one by one
                    beyond them: MessageTooLargeError, upon which Java's producer splits its batch (KIP-126)
-    of a turn      the same and smaller; beyond them: TooMuchForTurnError, and the caller does the work in a thread
+    of a turn      for one iteration ("turn") of the loop: the same, but smaller
+                   beyond them: TooMuchForTurnError, and the caller does the work in a thread
 
-Coordinators append without a budget: no client chose what they write. A budget belongs to one request, and is used by
-one thread at a time.
+Coordinators append without a budget, because the broker itself chooses what they write. A budget belongs to one
+request, and is used by one thread at a time.
 """
 
 from __future__ import annotations
@@ -17,31 +18,32 @@ from tidelog.protocol.record.compression import decompress
 from tidelog.protocol.record.record_batch import Buffer
 
 MAX_PLAIN_BYTES = 100 * 1024 * 1024
-"""What the records of one request may decompress to: as much as a request may hold by ``socket.request.max.bytes``.
-Honest requests are below: 1 MB of the best-packed text decompresses to 30 MB. gzip takes 1.4 to 3.3 ms per MiB."""
+"""Most bytes to which the records of one request may decompress: as many as ``socket.request.max.bytes`` allows in one
+request. Real data need less: 1 MB of very compressible text becomes 30 MB. gzip takes 1.4 to 3.3 ms per MiB."""
 MAX_COMPRESSED_RECORDS = 1 << 21
-"""Records in the compressed batches of one request. Compiled routines take 10 ns each, plain Python 1 µs."""
+"""Most records in the compressed batches of one request. Compiled routines take 10 ns for each, plain Python 1 µs."""
 MAX_REBUILT_RECORDS = 1 << 15
-"""Records of one request that become objects: old message sets, batches for topics of old formats, wrong offset deltas.
-Each takes 6 to 20 µs and 600 bytes, and while there are 100,000 of them the garbage collector stops all threads for
-50 ms. A megabyte has no room for more messages with useful content."""
+"""Most records of one request that are rebuilt, and so become Python objects: those of old message sets, of batches for
+topics with old formats, or with wrong offset deltas. Each takes 6 to 20 µs and 600 bytes, and with 100,000 of them the
+garbage collector stops all threads for 50 ms. A request of 1 MB with more than this has below 32 bytes a message."""
 
 TURN_PACKED_BYTES = 256 * 1024
 TURN_PLAIN_BYTES = 1024 * 1024
 TURN_RECORDS, TURN_RECORDS_COMPILED = 2_000, 100_000
 TURN_REBUILT_RECORDS = 200
 TURN_HEADER_BYTES = 32 * 1024
-"""Record headers that plain Python walks over within a turn: 0.3 µs each, and the smallest has two bytes."""
+"""Most bytes of record headers that plain Python walks over within a turn: 0.3 µs for each header of two bytes or more.
+"""
 TURN_OLD_BYTES = 16 * 1024
-"""An old message set up to this size, packed or not, is validated within a turn."""
+"""Most bytes of an old message set, before and after decompression, that are validated within a turn."""
 TURN_RECOMPRESSED_BYTES = 16 * 1024
-"""The highest level of zstd takes some milliseconds for as much."""
+"""Most bytes that are compressed within a turn: the highest level of zstd takes some milliseconds for them."""
 
 NO_LIMIT = 1 << 62
 
 
 class AppendPostponedError(Exception):
-    """Valid records cannot be appended at the moment."""
+    """Records cannot be appended now, though nothing is wrong with them: the caller validates them again."""
 
 
 class TooMuchForTurnError(AppendPostponedError):
@@ -49,7 +51,7 @@ class TooMuchForTurnError(AppendPostponedError):
 
 
 class WorkBudget:
-    """Work that one request may still cause. ``in_turn`` says whether the limits of a turn hold at the moment."""
+    """Work that one request may still cause. While ``in_turn`` is true, the limits of a turn apply too."""
 
     __slots__ = ("_compressed_records", "_plain_bytes", "_rebuilt_records", "header_bytes", "in_turn")
 
@@ -63,19 +65,20 @@ class WorkBudget:
     ) -> None:
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
-        """Bytes of record headers that may be walked over in plain Python."""
+        """Most bytes of a batch's record headers that plain Python may walk over."""
         self._plain_bytes = plain_bytes
         self._compressed_records = compressed_records
         self._rebuilt_records = rebuilt_records
 
     def enter_turn(self, *, in_turn: bool) -> None:
-        """Apply the limits of a turn, or only those of the request. Not for ``TURN``, which all requests share."""
+        """Set whether the limits of a turn apply from now on. Not for ``TURN``, which all requests share."""
         assert self is not TURN
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
 
     def decompress(self, section: Buffer, codec: int, max_bytes: int, count: int) -> Buffer:
-        """Decompress the records section of a magic 2 batch that claims ``count`` records, at most ``max_bytes`` of it.
+        """Decompress the records section of a magic 2 batch with ``count`` records by its header, to at most
+        ``max_bytes``.
 
         Raises what ``tidelog.protocol.record.compression.decompress`` raises, TooMuchForTurnError.
         """
@@ -93,7 +96,7 @@ class WorkBudget:
                 raise TooMuchForTurnError from None
         else:
             plain = decompress(section, codec, limit)
-        self._compressed_records -= count  # after what may be left to a thread, which counts it then
+        self._compressed_records -= count  # counted only now: after a TooMuchForTurnError a thread does it again
         self._plain_bytes -= len(plain)
         return plain
 
@@ -103,53 +106,56 @@ class WorkBudget:
         return min(limit, turn_bytes) if self.in_turn else limit
 
     def ensure_not_turn_limit(self, max_bytes: int, turn_bytes: int) -> None:
-        """Raise TooMuchForTurnError if a thread may go on with what passed :meth:`plain_limit`."""
+        """Raise TooMuchForTurnError if only the limit of a turn made :meth:`plain_limit` too low, so that a thread may
+        decompress the batch."""
         if self.in_turn and turn_bytes < min(max_bytes, self._plain_bytes):
             raise TooMuchForTurnError
 
     def spend_plain_bytes(self, size: int) -> None:
-        """Count what was decompressed elsewhere."""
+        """Count bytes that were decompressed without :meth:`decompress`."""
         self._plain_bytes -= size
 
     @property
     def rebuilt_records(self) -> int:
-        """Number of records that may still be taken apart."""
+        """Number of records that may still be rebuilt."""
         return self._rebuilt_records
 
     def rebuild_old(self, count: int) -> None:
-        """Count like :meth:`rebuild`, for the messages of an old set, whose turn is bounded by bytes."""
+        """Count ``count`` messages of an old set that are rebuilt; within a turn their bytes are limited, not their
+        number. Raises MessageTooLargeError."""
         self.ensure_rebuildable(count)
         self._rebuilt_records -= count
 
     def rebuild(self, count: int) -> None:
-        """Ask to take ``count`` records apart one by one. Raises MessageTooLargeError, TooMuchForTurnError."""
+        """Count ``count`` records that are rebuilt one by one. Raises MessageTooLargeError, TooMuchForTurnError."""
         if self.in_turn and count > TURN_REBUILT_RECORDS:
             raise TooMuchForTurnError
         self.rebuild_old(count)
 
     def ensure_rebuildable(self, count: int) -> None:
-        """Raise MessageTooLargeError if :meth:`rebuild` would outside a turn."""
+        """Raise MessageTooLargeError if the request may not rebuild ``count`` more records."""
         if count > self._rebuilt_records:
             raise MessageTooLargeError(
                 f"A request has over {MAX_REBUILT_RECORDS} records of old formats or with offset deltas out of order"
             )
 
     def ensure_for_turn(self, amount: int, turn_amount: int) -> None:
-        """Raise TooMuchForTurnError within a turn if ``amount`` is above its limit."""
+        """Raise TooMuchForTurnError if the limits of a turn apply and ``amount`` is above ``turn_amount``."""
         if self.in_turn and amount > turn_amount:
             raise TooMuchForTurnError
 
 
 def one_batch_budget() -> WorkBudget:
-    """Build a budget for a request of one batch that may go on in a thread. Its topic limits the bytes, and so the
-    records that compiled routines walk over, but would allow far too many records that become objects.
+    """Build a budget for a request of one batch, which begins in a turn and may go on in a thread. The topic's limits
+    bound its bytes, so only the number of rebuilt records is limited here.
     """
     return WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT)
 
 
 TURN = WorkBudget(in_turn=True, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
-"""For a request of one batch that is appended in one turn, within the limits of a turn alone. It is shared, so its
+"""Budget of a request of one batch that is appended in one turn: only the limits of a turn apply. It is shared, so its
 counts mean nothing; loop thread only.
 """
 NO_BUDGET = WorkBudget(in_turn=False, plain_bytes=NO_LIMIT, compressed_records=NO_LIMIT, rebuilt_records=NO_LIMIT)
-"""For records that the broker itself writes. Shared by all threads, so its counts mean nothing."""
+"""Budget of records that the broker itself writes, without limits. It is shared by all threads, so its counts mean
+nothing."""

@@ -1,15 +1,16 @@
 """Loader of a :class:`UnifiedLog` from a partition directory.
 
-Order of work (each step leaves a directory from which loading can start again, so a kill at any point converges, F3):
+Each step leaves a directory from which loading can start again, so a kill at any point does no harm (F3):
 
-1. leftovers: ``.deleted`` and ``.tmp`` are removed. If there is a ``.cleaned``, it is removed with every ``.swap``
-   at or above the lowest of them: the unfinished swap is undone. Otherwise the ``.swap`` files take the place of the
-   segments that they cover: the swap is finished;
-2. the layout must be that of a log: names of 20 digits, regular files, base offsets that fit what is inside, no segment
-   missing. Otherwise the partition is refused (:class:`LogLoadError`) and the others serve;
-3. after a clean stop: a look at both ends of each index. Otherwise: segments from the recovery point on are recovered
-   (``tidelog.log.recovery.segment_recovery``), the others get every index entry checked; what is wrong is rebuilt;
-4. leader epochs and producer state are cut to the log's end, read from their files, and completed from the records.
+1. leftovers: ``.deleted`` and ``.tmp`` files are removed. ``.cleaned`` files belong to an unfinished swap, which is
+   undone: they are removed, and with them every ``.swap`` at or above the lowest of them. Without a ``.cleaned`` the
+   swap is finished: the ``.swap`` files replace the segments that they cover;
+2. the files must form a log: names of 20 digits, regular files, base offsets that fit the contents, no segment
+   missing. Otherwise the partition is refused (:class:`LogLoadError`); the others are served;
+3. after a clean stop, the first and last entries of each index are checked. Otherwise segments from the recovery point
+   on are recovered (``tidelog.log.recovery.segment_recovery``), and of the others every index entry is checked. Faulty
+   indices are rebuilt;
+4. leader epochs and producer state are read from their files, cut at the log's end, and completed from the records.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tidelog.log.index.abstract_index import note_empty
 from tidelog.log.index.transaction_index import note_absent
 from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, bases_and, rebuild_producer_state
+from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, choose_snapshots, rebuild_producer_state
 from tidelog.log.producer.state import ProducerStateManager, snapshot_offsets_in
 from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.recovery.segment_recovery import (
@@ -58,7 +59,7 @@ from tidelog.log.segment.segment import (
     file_name,
     flush_indices,
 )
-from tidelog.log.segment.segments import LogSegments, rest_indices
+from tidelog.log.segment.segments import LogSegments, close_indices_until_lookup
 from tidelog.log.system.file_system import FileEntry
 from tidelog.log.system.reserve import write_if_room
 from tidelog.log.unified_log import LogParts, UnifiedLog
@@ -69,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadRequest(NamedTuple):
-    """Request to load a log, with what its caller knows. ``clean`` says that the last stop left the clean-shutdown
+    """Request to load a log, with all that the caller knows of it. ``clean``: the last stop left the clean-shutdown
     marker.
     """
 
@@ -84,38 +85,39 @@ class LoadRequest(NamedTuple):
     clean: bool = False
     progress: RecoveryProgress | None = None
     found_id: bytes | None = None
-    """The topic id that ``partition.metadata`` has, where it was read since the directory is claimed."""
+    """The topic id in ``partition.metadata``, if this process has read it already."""
     index_digests: frozenset[str] = frozenset()
-    """Digests of the transaction indices as they were when the log was closed."""
+    """Digests of the log's transaction indices from the last checkpoint."""
     saves_epochs: bool = True
-    """Whether leader epochs that were cut to the log are written at once. If not, the caller writes them before any
-    append.
+    """Whether leader epochs that were cut at the log's end are written at once. If not, the caller writes them before
+    any append.
     """
 
 
 def load_log(request: LoadRequest) -> UnifiedLog:
     """Open or create the log in ``request.directory``.
 
-    Raises LogLoadError when the directory is not a servable log, InconsistentTopicIdError when it belongs to another
-    topic of that name, KafkaStorageError.
+    Raises LogLoadError if the files do not form a log that may be served, InconsistentTopicIdError if the directory
+    belongs to another topic of that name, and KafkaStorageError.
     """
     return LogLoader(request).load()
 
 
 def remove_after_cut(directory: str, segment: LogSegment) -> None:
     """Remove an unsynced segment that begins after the end of a damaged one."""
-    logger.warning("%s: removing unsynced segment %d after the cut", directory, segment.base_offset)
+    logger.warning("%s: removing unsynced segment %d, because the log ends before it", directory, segment.base_offset)
     segment.close()
     segment.delete_files()
 
 
 def flush_rebuilt(segment: LogSegment) -> None:
-    """Make rebuilt indices durable. On a full disk they are not: the next start rebuilds them again."""
-    write_if_room(lambda: flush_indices(segment), "a rebuilt index is not synced")
+    """Make rebuilt indices durable. On a full disk this is left out: the next start rebuilds them again."""
+    write_if_room(lambda: flush_indices(segment), "a rebuilt index is not synced; the next start rebuilds it again")
 
 
 def note_listed(segments: Iterable[LogSegment], sizes: Mapping[str, int]) -> None:
-    """Have no file of an index opened or looked for that is empty or not there by a listing's names and ``sizes``."""
+    """Note the indices whose files are empty or missing in a listing of names and ``sizes``, so that nothing opens
+    them."""
     for segment in segments:
         for index, suffix in ((segment.offset_index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
             if not sizes.get(file_name(segment.base_offset, suffix), 0):
@@ -140,14 +142,14 @@ class LogLoader:
         self._epochs = LeaderEpochCache(self._file_system, self._directory)
         self._topic_id: bytes | None = None
         self._names: frozenset[str] = frozenset()
-        """Names in the directory, leftovers resolved. What the load itself makes or removes is not noted."""
+        """Names in the directory after step 1. Files that later steps make or remove are not tracked."""
         self._snapshots: list[int] | None = None
-        """Offsets of the snapshots of producers; None where the directory is to be listed for them."""
+        """Offsets of the producer snapshots; None if the directory has to be listed for them."""
         self._ends: dict[LogSegment, int] = {}
-        """Where segments end that were walked from their last index entry on, and have not changed since."""
+        """End offsets of segments that were walked from their last index entry on, and have not changed since."""
 
     def load(self) -> UnifiedLog:
-        """See :func:`load_log`."""
+        """Carry out the steps of the module; see :func:`load_log`."""
         request = self._request
         topic_id = self._topic_id = self._ensure_topic_id()
         segments = LogSegments(self._open_segments(self._resolve_leftovers()))
@@ -162,14 +164,14 @@ class LogLoader:
             segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
         end = self._check_layout(segments)
         log = self._assemble(segments, topic_id, end, epochs_known=epochs_known)
-        rest_indices(segments)
+        close_indices_until_lookup(segments)
         return log
 
     def _begin_at_start(self, segments: LogSegments) -> LogSegments:
-        """Return the segments, or none for a log that ends before its log start offset.
+        """Return the segments; none, and their files removed, for a log that ends before its log start offset.
 
-        After an unclean stop unsynced records are lost, and the segments left may all lie below the log start. Raises
-        LogLoadError if synced records from the log start on are missing.
+        That happens when an unclean stop lost all unsynced records from the log start offset on. Raises LogLoadError
+        if records that were synced are missing from there on.
         """
         start = self._request.log_start_offset
         if not len(segments) or segments.active.base_offset >= start:
@@ -181,7 +183,7 @@ class LogLoader:
             raise LogLoadError(
                 f"{self._directory} ends at {end}, before its log start offset {start}: segments were removed"
             )
-        logger.warning("%s ends at %d; it begins again, empty, at its log start offset %d", self._directory, end, start)
+        logger.warning("%s ends at %d; it starts empty at its log start offset %d", self._directory, end, start)
         for segment in segments:
             segment.close()
             segment.delete_files()
@@ -190,8 +192,8 @@ class LogLoader:
     # ---- identity
 
     def _ensure_topic_id(self) -> bytes | None:
-        """Return the id in ``partition.metadata``, written when there is none; the log's first flush syncs it. Raises
-        InconsistentTopicIdError.
+        """Return the topic id in ``partition.metadata``. If there is none, the caller's id is written there; the log's
+        first flush syncs it. Raises InconsistentTopicIdError.
         """
         wanted = self._request.topic_id
         known = self._read_topic_id()
@@ -220,7 +222,7 @@ class LogLoader:
     # ---- files
 
     def _resolve_leftovers(self) -> list[FileEntry]:
-        """Remove or finish leftovers, step 1 of the module; return the listing that is left."""
+        """Undo or finish swaps and remove other leftovers, step 1 of the module; return the listing after that."""
         listing = self._file_system.list_directory(self._directory)
         files = {entry.name for entry in listing if not entry.is_directory}
         gone = {name for name in files if name.endswith((DELETED_SUFFIX, ".tmp"))}
@@ -244,7 +246,7 @@ class LogLoader:
         return listing
 
     def _finish_swap(self, swapped: set[str], files: set[str]) -> None:
-        """Remove what the new segments replace, then take their ``.swap`` endings off."""
+        """Remove the files that the new segments replace, then rename these without ``.swap``, record files last."""
         bounds: list[int] = []
         for name in swapped:
             if name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX):
@@ -280,8 +282,8 @@ class LogLoader:
         return int(stem)
 
     def _open_segments(self, listing: list[FileEntry]) -> list[LogSegment]:
-        """Open a segment per ``.log`` file. Removes indices without one if they are leftovers, refuses the log
-        otherwise.
+        """Open a segment for each ``.log`` file. Index files without one are removed if they can be leftovers;
+        otherwise LogLoadError is raised.
         """
         segment_files = [entry for entry in listing if entry.name.endswith(SEGMENT_FILE_SUFFIXES)]
         self._names = frozenset(entry.name for entry in listing)
@@ -297,9 +299,9 @@ class LogLoader:
             base = self._base_offset(entry.name)
             if base in logs:
                 continue
-            # Retention (here and in Kafka) can leave an index at the front, or below the log start offset. Between
-            # segments an index shows that a record file was removed, or that a power loss took its name: then what
-            # follows is cut.
+            # Retention (here and in Kafka) can leave an index before the first segment, or below the log start offset.
+            # Between segments, an index shows that its record file was removed, or that a power loss removed the name
+            # of an unsynced one; in that case recovery cuts the segments after it.
             is_synced = self._request.clean or base < self._request.recovery_point
             next_base = min((other for other in logs if other > base), default=base)
             is_between = bool(logs) and min(logs) < base < next_base
@@ -325,14 +327,14 @@ class LogLoader:
             if first is None and segment is not segments.active and segment.offset_index.entries:
                 raise LogLoadError(f"{where} is empty, but its index has {segment.offset_index.entries} entries")
             if first is not None and not segment.base_offset <= first.base_offset <= segment.base_offset + 0x7FFFFFFF:
-                raise LogLoadError(f"{where} begins with offset {first.base_offset}, which is not its name's")
+                raise LogLoadError(f"{where} begins with offset {first.base_offset}, which does not fit its name")
             if previous_end is not None and segment.base_offset < previous_end:
                 raise LogLoadError(f"{where} overlaps the segment before it, which ends at {previous_end}")
             gap = previous_end is not None and segment.base_offset > max(previous_end, self._request.log_start_offset)
             if gap and not (self._was_cleaned_below(segment.base_offset) or _shows_compaction(segments, segment)):
                 raise LogLoadError(
-                    f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing says "
-                    f"that the topic was compacted once; set cleanup.policy=compact,delete to accept that"
+                    f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing "
+                    f"shows that the log was ever compacted; set cleanup.policy=compact,delete to accept the gap"
                 )
             end = self._ends.get(segment)
             previous_end = segment.read_next_offset() if end is None else end
@@ -340,8 +342,8 @@ class LogLoader:
         return previous_end
 
     def _was_cleaned_below(self, offset: int) -> bool:
-        """Return whether the cleaner may have made gaps below ``offset``: the topic is compacted, or was once and the
-        log was cleaned up to there.
+        """Return whether the cleaner may have made gaps below ``offset``: the topic is compacted, or the cleaner's
+        checkpoint says that the log was cleaned up to there.
         """
         if self._is_compacted:
             return True
@@ -349,7 +351,7 @@ class LogLoader:
         try:
             cleaned = read_offset_checkpoint(self._file_system, path)
         except CheckpointCorruptError as error:
-            logger.warning("which logs were compacted once is not known: %s", error)
+            logger.warning("it is not known which logs were compacted before: %s", error)
             return False
         return cleaned.get(self._request.topic_partition, 0) >= offset
 
@@ -386,7 +388,8 @@ class LogLoader:
         segment.transaction_index.is_proven = is_known or segment.size == 0
 
     def _state_at(self, segments: LogSegments, offset: int) -> ProducerStateManager:
-        """Rebuild the producer state just before ``offset``, apart from the log's own. Snapshots may go."""
+        """Rebuild the producer state just before ``offset`` in a separate manager. Unreadable snapshots are removed
+        meanwhile."""
         self._snapshots = None
         environment = self._request.environment
         state = ProducerStateManager(
@@ -401,7 +404,7 @@ class LogLoader:
         unflushed = segments.values(recovery_point, 2**63 - 1)
         flushed = LogSegments(segment for segment in segments if segment not in unflushed)
         self._check_indices(flushed, every_entry=True)
-        # Snapshots are not synced: a power loss may have torn any of them, and a truncation may need each of them.
+        # Snapshots are not synced: a power loss may have damaged any of them, and a truncation may need any of them.
         self._producer_state.remove_unreadable_snapshots()
         if not unflushed:
             return segments
@@ -410,9 +413,9 @@ class LogLoader:
         kept = list(flushed)
         end: int | None = None
         for number, segment in enumerate(unflushed, 1):
-            # A file can lose its unsynced end just between two batches; then the segments after it are cut, too.
+            # A file can lose its unsynced end exactly between two batches; then the segments after it are cut too.
             gap = end is not None and segment.base_offset > max(end, start) and end >= recovery_point
-            # A power loss brought back a segment that was cut off, beside the one that was begun in its place.
+            # A power loss can bring back a segment that a truncation removed, beside a newer one.
             overlap = end is not None and recovery_point <= segment.base_offset < end
             cut = cut or overlap or (gap and not self._was_cleaned_below(segment.base_offset))
             if cut:
@@ -432,7 +435,7 @@ class LogLoader:
                 damage=self._request.environment.damage,
             )
             cut = cut_bytes > 0
-            write_if_room(state.take_snapshot, f"no snapshot of producers at offset {state.end_offset}")
+            write_if_room(state.take_snapshot, f"no producer snapshot was written at offset {state.end_offset}")
             kept.append(segment)
             end = segment.read_next_offset()
         return LogSegments(kept)
@@ -443,7 +446,7 @@ class LogLoader:
         try:
             self._epochs.load()
         except CheckpointCorruptError as error:
-            logger.warning("leader epochs are read from the records: %s", error)
+            logger.warning("leader epochs are read from the records instead: %s", error)
             return False
         return True
 
@@ -479,7 +482,7 @@ class LogLoader:
 
     def _load_producers(self, segments: LogSegments, start: int, end: int) -> None:
         request, snapshots = self._request, self._snapshots
-        kept = bases_and(segments, end)
+        kept = choose_snapshots(segments, end)
         if snapshots is None or not kept.issuperset(snapshots):
             self._producer_state.remove_snapshots_outside(kept)
             snapshots = None
@@ -490,13 +493,13 @@ class LogLoader:
                 self._producer_state, segments, start, end, recalled_bytes=recalled_bytes, snapshots=snapshots
             )
         except CorruptMessageError as error:
-            # Damage below the recovery point: sequences after it are not known, transactions that were open there stay
-            # open. Readable records must stay readable, so the log opens.
+            # Records below the recovery point are damaged: the state lacks what comes after them, and transactions that
+            # were open there stay open. Readable records must stay readable, so the log is opened all the same.
             logger.error("%s: producer state is incomplete: %s", self._directory, error)
 
 
 def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:
-    """Note the leader epochs that the records have."""
+    """Rebuild the leader epochs from the batch headers."""
     epochs.clear(write=False)
     for segment in segments:
         for header in segment.headers():
@@ -505,16 +508,16 @@ def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:
 
 
 def _has_epochs(segments: LogSegments) -> bool:
-    """Return whether the first batch has a leader epoch: then an empty epoch file has lost its entries in a power
-    loss.
+    """Return whether the first batch has a leader epoch. If so, an empty epoch file shows that a power loss took its
+    content.
     """
     header = next((header for segment in segments for header in segment.headers()), None)
     return header is not None and header.leader_epoch >= 0
 
 
 def _shows_compaction(segments: LogSegments, end: LogSegment) -> bool:
-    """Return whether a batch before ``end`` lacks records, or offsets are missing inside of one file. Only a cleaner
-    leaves that, so the log was compacted once, here or by Apache Kafka.
+    """Return whether, in the segments before ``end``, a batch lacks records or offsets are missing within one file.
+    Only a cleaner leaves that, so the log was compacted before, here or by Apache Kafka.
     """
     for segment in segments:
         if segment is end:

@@ -1,4 +1,4 @@
-"""Progress of a recovery over all its threads: bytes and logs to recover, those that are done, and the log line."""
+"""Progress of a recovery over all its threads: bytes and logs that are done, their totals, and the log line."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RecoveryProgress:
 
 
 def unsynced_bytes(file_system: FileSystem, path: str, recovery_point: int) -> int:
-    """Count the bytes that a recovery walks: those of segments with offsets from the recovery point on."""
+    """Count the bytes of segments with offsets from the recovery point on, which a recovery walks."""
     try:
         listing = file_system.list_directory(path)
     except KafkaStorageError:

@@ -1,12 +1,12 @@
-"""Recovery's walk over a chunk of a segment, compiled: headers, CRC-32C, offsets, and what indices and state need.
+"""Recovery's walk over a chunk of a segment, compiled: checks headers, CRC-32C and offsets, and collects index entries.
 
-``SegmentScan.scan`` takes whole magic 2 batches from the front of a chunk as long as each is valid and follows the one
-before. At the first that is not (damage, an old format, a full index) it stops. The plain walk of
-``tidelog.log.recovery.segment_recovery`` goes on from there and says what is wrong. So nothing is decided about damage
-here, and both ways give equal results.
+``SegmentScan.scan`` walks over whole magic 2 batches from the front of a chunk, as long as each is valid and follows
+the one before. It stops at the first that is not so: damage, an old format, a full index. The walk in plain Python
+(``tidelog.log.recovery.segment_recovery``) goes on from there and finds what is wrong. So nothing is decided about
+damage here, and both walks give equal results.
 
-A call returns index entries as the files hold them (8 and 12 bytes, big-endian), at the batches where appends would
-make them; the leader epochs that begin; and a row for each batch of a producer id. C types are in ``scan.pxd``.
+A call collects index entries in the form of the files (8 and 12 bytes, big-endian), at the batches where appends would
+make them; the leader epochs that begin; and a row for each batch that has a producer id. C types are in ``scan.pxd``.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ IS_COMPILED = cython.compiled
 """Whether this module runs as machine code."""
 
 _HEADER_BYTES = 61
-_LENGTH_OFFSET = 12  # a batch's length counts from here
+_LENGTH_OFFSET = 12  # the length field counts the bytes from here on
 _MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 _ENTRIES = 4096
-"""Most index entries, and most leader epochs, of a call."""
+"""Most entries of each index, and most leader epochs, in one call."""
 _ROWS, _SLOTS = 8192, 16384
-"""Most rows of a call, and slots of the table of producers: twice as many, so that probes stay short."""
+"""Most rows in one call, and slots of the hash table of producers: twice as many, so that probes stay short."""
 _ROW_COLUMNS = 11
-"""Position in the chunk, size, base offset, last offset delta, largest timestamp, leader epoch, attributes, producer
-id, producer epoch, base sequence, record count."""
+"""Columns of a row: position in the chunk, size, base offset, last offset delta, largest timestamp, leader epoch,
+attributes, producer id, producer epoch, base sequence, record count."""
 _PRODUCER, _ATTRIBUTES = 7, 6
 _KEPT_BATCHES = 5
 _SPREAD = 0x9E3779B97F4A7C15
@@ -42,19 +42,19 @@ Integers = memoryview
 
 
 class SegmentScan:
-    """The walk over one segment from chunk to chunk, with the tables of a call. One thread at a time."""
+    """The walk over one segment, chunk by chunk, with the tables that a call fills. One thread at a time."""
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self.base_offset = base_offset
         self.interval_bytes = interval_bytes
-        # Set by the caller before the first call, then carried on.
+        # Set by the caller before the first call; each call continues from them.
         self.next_offset = base_offset
         self.last_entry_position = 0
         self.largest_timestamp, self.largest_offset = -1, base_offset
         self.last_entry_timestamp = -1
         self.latest_epoch = -1
         self.offset_room, self.time_room = 0, 0
-        # What a call leaves.
+        # Results of a call: bytes of the chunk that were walked over, and whether the walk stopped at a batch.
         self.consumed = 0
         self.is_stopped = False
         self._offset_count = self._time_count = self._epoch_count = self._row_count = 0
@@ -65,8 +65,8 @@ class SegmentScan:
     def scan(self, chunk: Any, start: int, size: int, file_position: int) -> bool:
         """Walk over ``chunk[start:size]``, whose byte 0 lies at ``file_position`` of the file.
 
-        True: the tables are full, call again from ``consumed``. False: the chunk ends within a batch, or, with
-        ``is_stopped``, the batch at ``consumed`` is not for this walk.
+        Returns True if the tables are full: call it again from ``consumed`` on. False: the chunk ends within a batch
+        or, with ``is_stopped``, the plain walk has to take the batch at ``consumed``.
         """
         held = words.hold(chunk)
         offsets = words.hold_writable(self._tables[0])
@@ -85,11 +85,11 @@ class SegmentScan:
         return is_full
 
     def offset_entries(self) -> bytes:
-        """Return entries of the offset index that the last call made."""
+        """Return the offset index entries that the last call made."""
         return bytes(memoryview(self._tables[0])[: 8 * self._offset_count])
 
     def time_entries(self) -> bytes:
-        """Return entries of the time index that the last call made."""
+        """Return the time index entries that the last call made."""
         return bytes(memoryview(self._tables[1])[: 12 * self._time_count])
 
     def epochs(self) -> list[tuple[int, int]]:
@@ -98,11 +98,10 @@ class SegmentScan:
         return [(table[2 * number], table[2 * number + 1]) for number in range(self._epoch_count)]
 
     def needed_rows(self) -> list[tuple[int, ...]]:
-        """Return the rows of the last call that a replay cannot do without, in order.
+        """Return the rows of the last call that a replay needs for the same state as all rows, in order.
 
         These are, of each producer, the first row, the last five, all control batches, and the first transactional
-        batch after each of those. Their replay gives the same state, and a log of one busy producer costs a handful of
-        rows a chunk.
+        batch after each control batch. So a log of one busy producer needs a handful of rows for each chunk.
         """
         if self._row_count == 0:
             return []
@@ -134,7 +133,7 @@ class SegmentScan:
         epochs: Integers,
         rows: Integers,
     ) -> bool:
-        """See :meth:`scan`; return whether a table is full."""
+        """Walk over the chunk as :meth:`scan` says; return whether a table is full."""
         self._offset_count = self._time_count = self._epoch_count = self._row_count = 0
         self.is_stopped = False
         is_full = True
@@ -159,14 +158,14 @@ class SegmentScan:
         return is_full
 
     def _has_room(self) -> bool:
-        """Return whether the tables have room for all that one more batch may add."""
+        """Return whether the tables have room for another batch."""
         if self._offset_count >= _ENTRIES or self._time_count >= _ENTRIES:
             return False
         return self._epoch_count < _ENTRIES and self._row_count < _ROWS
 
     def _whole_batch(self, chunk: Integers, at: int, size: int) -> int:
-        """Return the size of the valid batch at ``at``; 0 when it ends after ``size``, -1 when it is not for this
-        walk.
+        """Return the size of the valid batch at ``at``; 0 if it ends after ``size``, -1 if it is damaged or of an old
+        format.
         """
         if at + _HEADER_BYTES > size:
             return 0
@@ -186,7 +185,7 @@ class SegmentScan:
         return length + _LENGTH_OFFSET
 
     def _note_position(self, chunk: Integers, at: int, position: int, offsets: Integers, times: Integers) -> bool:
-        """Note the largest timestamp, and index entries where they are due; return false when an index has no room."""
+        """Note the largest timestamp, and index entries where they are due; return False if an index is full."""
         last_offset = words.load_be_i64(chunk, at) + words.load_be_i32(chunk, at + 23)
         timestamp = words.load_be_i64(chunk, at + 35)
         is_largest = timestamp > self.largest_timestamp
@@ -231,7 +230,7 @@ def _write_row(chunk: Integers, at: int, size: int, rows: Integers, row: int) ->
 
 
 def _slot(producers: Integers, producer: int) -> int:
-    """Find the producer's slot, or the free one it belongs in."""
+    """Find the producer's slot in the hash table, or the free slot for it."""
     slot = (((producer * _SPREAD) & words.MASK_64) >> 40) & (_SLOTS - 1)
     while producers[slot] >= 0 and producers[slot] != producer:
         slot = (slot + 1) & (_SLOTS - 1)
@@ -239,7 +238,7 @@ def _slot(producers: Integers, producer: int) -> int:
 
 
 def _mark_needed(rows: Integers, count: int, producers: Integers, marks: Integers, needed: Integers) -> None:
-    """Mark the rows that a replay needs. ``producers`` and ``marks``: scratch of _SLOTS items."""
+    """Mark the rows that a replay needs. ``producers`` and ``marks`` are working memory for _SLOTS items each."""
     for slot in range(_SLOTS):
         producers[slot] = -1
         marks[slot] = 0

@@ -1,25 +1,24 @@
 """Recovery of one segment after a crash, and rebuild of its indices.
 
 ``recover_segment`` checks CRC and offsets of every batch, and makes index entries, leader epochs and producer state as
-an append would have made them. The file is cut at the first damage, if a crash can have caused it there:
+appends would have made them. The file is cut at the first damage, if a crash can have caused it there:
 
-==================================  =====================================================================
-damage at a place that ...          what is done
-==================================  =====================================================================
-was never synced (at or after       cut there; whatever follows was not synced either
+==================================  =================================================================================
+damage at bytes that ...            result
+==================================  =================================================================================
+were never synced (at or after      cut there; nothing after it was synced either
 the recovery point)
-was synced, the header tells the    kept as bytes and reported; readers of that batch see its CRC fail, all others
-length                              read on
-was synced, the header is garbage   the next batch that proves itself (CRC) is looked for, the bytes between kept
-was synced, nothing valid follows   refused: cutting would give old offsets to new records
-==================================  =====================================================================
+were synced                         kept and reported, up to the next batch that has a right CRC; readers of the damaged
+                                    batch see its CRC fail, all others read on
+were synced, nothing valid follows  LogLoadError: after a cut, new records would get old offsets
+==================================  =================================================================================
 
 Valid batches are walked by compiled code (``tidelog.log.recovery.walk``) where the package is compiled. Plain Python
-walks where it is not, and from a damaged batch or one of an old format on.
+walks where it is not, and from the first damaged or old-format batch on.
 
-``index_fault`` says what is wrong with a closed segment's indices, cheaply (both ends) or wholly (every entry);
-``end_after_entries`` where it ends, and whether only entries are missing there; ``rebuild_indices`` makes them from
-batch headers.
+``index_fault`` finds what is wrong with the indices of a segment, by their first and last entries or by every entry.
+``end_after_entries`` finds where the segment ends, and whether entries are missing at its end. ``rebuild_indices``
+builds the indices from batch headers.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ logger = logging.getLogger(__name__)
 
 
 class LogLoadError(KafkaStorageError):
-    """A partition directory is not a log that may be served; the message says what and where."""
+    """The files of a partition do not form a log that may be served; the message names the file and the fault."""
 
 
 class _IndexBuilder:
-    """Makes the index entries that appends of the same batches would have made."""
+    """Builder of a segment's offset and time index, with the entries that appends of the batches would have made."""
 
     __slots__ = ("_segment", "interval_bytes", "largest", "last_entry_position")
 
@@ -84,7 +83,8 @@ class _IndexBuilder:
 
 
 class SegmentRecovery:
-    """The walk over one segment: how far it is valid, and the indices and state that its batches give. One thread."""
+    """Recovery of one segment: the walk, the valid bytes so far, and the indices and state built from them. One
+    thread."""
 
     __slots__ = (
         "_progress",
@@ -121,9 +121,9 @@ class SegmentRecovery:
         segment.transaction_index.reset()
 
     def run(self) -> int:
-        """See :func:`recover_segment`."""
+        """Recover the segment; see :func:`recover_segment`."""
         if IS_COMPILED:
-            from tidelog.log.recovery.walk import CompiledWalk  # a clean start recovers nothing
+            from tidelog.log.recovery.walk import CompiledWalk  # late: a clean start does not need it
 
             CompiledWalk(self).run()
         self._walk()
@@ -142,7 +142,7 @@ class SegmentRecovery:
 
     def _walk(self) -> None:
         """Walk on in plain Python from byte ``valid``."""
-        for header, batch in _provable_batches(self):
+        for header, batch in _intact_batches(self):
             if header.base_offset < self.next_offset or header.last_offset - self.segment.base_offset > 0x7FFFFFFF:
                 self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}")
                 return
@@ -155,7 +155,7 @@ class SegmentRecovery:
             self.advance(header.position + header.size, header.last_offset + 1)
 
     def advance(self, valid: int, next_offset: int) -> None:
-        """Note that everything below byte ``valid`` is walked."""
+        """Note that the bytes below ``valid`` and the offsets below ``next_offset`` are walked."""
         if self._progress is not None:
             self._progress.add(valid - self.valid)
         self.valid, self.next_offset = valid, next_offset
@@ -183,7 +183,7 @@ def recover_segment(
     progress: RecoveryProgress | None = None,
     damage: DamageCounts,
 ) -> int:
-    """Recover one segment as the module says; returns the bytes cut off. ``synced_below`` is the recovery point.
+    """Recover one segment as the module says; return the number of bytes cut. ``synced_below`` is the recovery point.
 
     Raises LogLoadError, KafkaStorageError.
     """
@@ -198,9 +198,9 @@ def recover_segment(
     ).run()
 
 
-def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield batches with a right CRC, in order, from byte ``work.valid`` on; stop at the first wrong one, unless it
-    lies below the recovery point.
+def _intact_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield batches with a right CRC, in order, from byte ``work.valid`` on. Damaged ones below the recovery point are
+    skipped; the first damaged one from there on ends the walk.
     """
     segment = work.segment
     position, next_offset = work.valid, work.next_offset
@@ -213,10 +213,10 @@ def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memo
                 position, next_offset = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
             if next_offset >= work.synced_below:
-                logger.warning("recovery stops: %s", error)
+                logger.warning("the segment is valid only up to here: %s", error)
                 return
             work.damage.batches += 1
-            logger.error("damaged batch kept, its records cannot be read: %s", error)
+            logger.error("a damaged batch is kept, but its records cannot be read: %s", error)
             found = find_next_batch(segment, position + 1, next_offset)
             if found is None:
                 return
@@ -226,9 +226,9 @@ def _provable_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memo
 
 
 def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
-    """Find the byte at which the next batch with a right CRC begins, after damage; None if there is none.
+    """Find the byte at or after ``start`` at which the next batch with a right CRC begins; None if there is none.
 
-    Only magic 2 can be found this way: its header is long enough to recognize.
+    Only batches of magic 2 are found: their headers are long enough to be recognized.
     """
     size = segment.size
     position = start
@@ -237,7 +237,7 @@ def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | 
         at = chunk.find(b"\x02", 16)
         while at >= 0 and at - 16 + RECORD_BATCH_OVERHEAD <= len(chunk):
             candidate = position + at - 16
-            if _proves_itself(segment, chunk, at - 16, candidate, next_offset):
+            if _is_intact_batch(segment, chunk, at - 16, candidate, next_offset):
                 return candidate
             at = chunk.find(b"\x02", at + 1)
         if position + len(chunk) >= size:
@@ -246,7 +246,7 @@ def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | 
     return None
 
 
-def _proves_itself(segment: LogSegment, chunk: bytes, at: int, position: int, next_offset: int) -> bool:
+def _is_intact_batch(segment: LogSegment, chunk: bytes, at: int, position: int, next_offset: int) -> bool:
     try:
         header = parse_header(chunk, at, position, segment.records.path)
     except CorruptMessageError:
@@ -270,7 +270,7 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
                 builder.add(header)
                 position, next_offset = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
-            logger.error("damaged batch left out of the index: %s", error)
+            logger.error("a damaged batch is left out of the index: %s", error)
             found = find_next_batch(segment, position + 1, next_offset)
             if found is not None:
                 position = found
@@ -293,7 +293,8 @@ def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) 
 
 
 def index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
-    """Return the fault of the offset or time index, None for sound ones: their first and last entries, or every one."""
+    """Return a fault of the offset or time index; None if there is none. The first and last entries are checked, or
+    every entry."""
     try:
         return _offset_index_fault(segment, every_entry=every_entry) or _time_index_fault(
             segment, every_entry=every_entry
@@ -312,7 +313,7 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
     for slot in slots:
         entry = index.entry(slot)
         if entry.offset <= previous[0] or entry.position <= previous[1] or entry.position >= segment.size:
-            return f"{index.path} entry {slot} ({entry.offset} at byte {entry.position}) cannot be"
+            return f"{index.path} entry {slot} ({entry.offset} at byte {entry.position}) is impossible"
         previous = entry
     if count:
         last = index.entry(count - 1)
@@ -325,11 +326,11 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
 
 
 def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
-    """Read the offset after the last batch; None where a rebuild would make another offset index entry after the last
-    one. So it is, too, where a batch there is damaged: the rebuild names it.
+    """Read the offset after the last batch; None if a rebuild would add offset index entries after the last one, or if
+    a batch there is damaged, which the rebuild reports.
 
-    Apache Kafka leaves such an end at a restart, clean or not: it counts bytes from there again. Nothing is wrong with
-    the entries, and look-ups only read on for longer; rebuilding costs once.
+    Entries are missing at the end after a restart of Apache Kafka, clean or not: it begins to count the bytes for the
+    next entry from 0 again. Look-ups would only take longer, but a rebuild is needed only once.
     """
     index, end = segment.offset_index, segment.base_offset
     start = index.entry(index.entries - 1).position if index.entries else 0
@@ -356,14 +357,14 @@ def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:
             or entry.offset < previous.offset
             or entry.offset < segment.base_offset
         ):
-            return f"{index.path} entry {slot} ({entry.timestamp} at {entry.offset}) cannot be"
+            return f"{index.path} entry {slot} ({entry.timestamp} at {entry.offset}) is impossible"
         previous = entry
     return _last_time_entry_fault(segment, previous if count else None)
 
 
 def _last_time_entry_fault(segment: LogSegment, last: TimestampOffset | None) -> str | None:
-    """Say if the ``last`` entry is not the maximum of a batch that is there, or if entries lack though batches have a
-    time.
+    """Return a fault if the ``last`` entry is not the largest timestamp of a batch, or if there are no entries although
+    batches have timestamps.
     """
     index = segment.time_index
     if last is None:

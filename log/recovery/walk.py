@@ -1,8 +1,8 @@
 """Recovery of a segment's valid magic 2 batches by compiled code.
 
-A chunk is read into a buffer that is used again, ``tidelog.log.recovery.scan`` walks it without the interpreter lock,
-and its results are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a replay
-needs. From the first batch that it cannot take, the plain walk goes on (``tidelog.log.recovery.segment_recovery``).
+Chunks are read into one buffer. ``tidelog.log.recovery.scan`` walks each without the interpreter lock, and its results
+are applied in bulk: index entries as bytes, leader epochs, and those producer batches that a replay needs. From the
+first batch that it cannot take, the walk in plain Python goes on (``tidelog.log.recovery.segment_recovery``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tidelog.log.segment.batch_scan import BatchHeader
 if TYPE_CHECKING:
     from tidelog.log.recovery.segment_recovery import SegmentRecovery
 
-#: 2 MB stay in a core's cache from the read to the CRC: 20 % faster than 16 MB.
+#: 2 MB stay in a core's cache from the read to the CRC, which is 20 % faster than with 16 MB.
 CHUNK_BYTES = 2 * 1024 * 1024
-#: A batch larger than this is left to the plain walk.
+#: Larger batches are left to the walk in plain Python.
 MAX_CHUNK_BYTES = 256 * 1024 * 1024
 
 
@@ -31,7 +31,7 @@ class CompiledWalk:
         self._scan = self._begin()
 
     def run(self) -> None:
-        """Advance the recovery over the valid batches. Raises KafkaStorageError."""
+        """Walk over the valid batches from the recovery's position on. Raises KafkaStorageError."""
         work = self._work
         position, end = work.valid, work.segment.size
         while position < end:
@@ -43,8 +43,8 @@ class CompiledWalk:
                 return
 
     def _enlarge(self, wanted: int, remaining: int) -> bool:
-        """Enlarge the buffer for a batch that did not fit; return False if the file ends within it or it exceeds the
-        limit.
+        """Enlarge the buffer for a batch that did not fit; return False if the file ends within that batch, or it
+        exceeds the limit.
         """
         if wanted == remaining or wanted >= MAX_CHUNK_BYTES:
             return False
@@ -64,7 +64,8 @@ class CompiledWalk:
         return scan
 
     def _scan_chunk(self, position: int, size: int) -> int:
-        """Take the batches of the buffer, which begins at byte ``position``; returns the bytes taken."""
+        """Walk over the first ``size`` bytes of the buffer, which begins at byte ``position`` of the file; return how
+        many bytes of whole batches there were."""
         scan = self._scan
         is_full, consumed = True, 0
         while is_full:

@@ -1,13 +1,13 @@
 """Batch headers read from a file, a chunk at a time, for look-ups, recovery and checks.
 
-Works on all three magics. Magic 2 is the 61-byte header of ``tidelog.protocol.record.record_batch``; magic 0 and 1 are
-the messages of ``tidelog.protocol.record.message_set``, of which a compressed wrapper carries the offset of its *last*
-inner message. Common to all::
+All three magics are read. Magic 2 is the 61-byte header of ``tidelog.protocol.record.record_batch``. Magic 0 and 1 are
+the messages of ``tidelog.protocol.record.message_set``; a compressed wrapper has the offset of its *last* inner
+message. All have in common::
 
     offset 8 | size 4 | crc or leader epoch 4 | magic 1 | ...
 
-A scan stops quietly at a cut-off last batch, and raises :class:`CorruptMessageError`, with the byte, on an impossible
-header. Nothing is allocated by a claimed length before it is checked against the file.
+A scan ends without an error before an incomplete last batch. An impossible header raises :class:`CorruptMessageError`,
+which names the byte. No memory is allocated for a length from a header before the file is known to be that long.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class PositionalReader(Protocol):
 
 
 class BatchHeader(NamedTuple):
-    """The fixed part of a batch and where it lies. ``base_offset`` of magic 0/1 is the message's own (a wrapper's
-    last)."""
+    """The header fields of a batch, with its position and size in bytes. ``base_offset`` of magic 0 and 1 is the
+    message's offset, which in a wrapper is the last inner one."""
 
     position: int
     size: int
@@ -68,7 +68,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: bytes | memoryview, at: int, position: int, path: str) -> BatchHeader:
-    """Parse the header at ``buffer[at:]``, which holds at least 61 bytes or the whole (old, short) entry.
+    """Parse the header at ``buffer[at:]``, which holds at least 61 bytes, or a whole message of magic 0 or 1.
 
     Raises CorruptMessageError when the fields contradict each other.
     """
@@ -95,12 +95,12 @@ def _bytes_needed(buffer: bytes | memoryview, at: int) -> int:
 
 
 def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[BatchHeader]:
-    """Yield headers of the whole batches between bytes ``start`` and ``end``, bodies not read unless they lie in the
-    same chunk.
+    """Yield the headers of the whole batches between bytes ``start`` and ``end``.
 
     Raises CorruptMessageError at an impossible header.
 
-    A large batch's header is read alone: in a fetch of 1 MB batches reading a chunk took 6 of 29 µs.
+    Small batches are read in chunks with their bodies. After a large batch the next header is read alone: in a fetch of
+    1 MB batches, to read a chunk took 6 of 29 µs.
     """
     chunk = b""
     chunk_start = start
@@ -122,7 +122,7 @@ def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[Batch
 
 
 def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Yield whole batches between bytes ``start`` and ``end`` with their bytes; CRCs are the caller's.
+    """Yield whole batches between bytes ``start`` and ``end`` with their bytes; checksums are left to the caller.
 
     The view is valid until the next step. Raises CorruptMessageError at an impossible header.
     """
@@ -150,8 +150,8 @@ def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """Return whether the stored CRC is that of the bytes: CRC-32C from the attributes on (magic 2), CRC-32 from the
-    magic on.
+    """Return whether the stored checksum fits the bytes: CRC-32C from the attributes on for magic 2, CRC-32 from the
+    magic byte on for magic 0 and 1.
     """
     if header.magic == 2:
         return bool(_UINT.unpack_from(batch, 17)[0] == crc32c(batch[21:]))

@@ -1,11 +1,11 @@
 """Position at which reading resumes after damage in a segment: one rule for readers, audits, exports and checks.
 
-    the batch's own end      if the batch that follows it begins there, or the bytes end there
-    an indexed batch         the first one after the damage that the offset index names and whose checksum holds
+    the batch's own end      if the next batch begins there, or the bytes end there
+    an indexed batch         the first one after the damage that the offset index names and whose checksum is right
     the end of the bytes     if there is neither
 
-The nearest of them wins: a damaged size that happens to lead to another batch must not hide the batches between. The
-bytes between are not searched for anything like a batch: a value may hold a batch of another log.
+The nearest of them is taken: a damaged size that happens to lead to another batch must not hide the batches between.
+The bytes are not searched for anything that looks like a batch, as a record's value may hold a batch of another log.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tidelog.log.segment.batch_scan import BatchHeader, PositionalReader, crc_ma
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
 
-#: An old message may be shorter than a header of magic 2.
+#: Bytes of the smallest message of magic 0, which is shorter than a header of magic 2.
 _SHORTEST_HEADER = 26
 
 
 def find_resume_position(file: PositionalReader, position: int, end: int, indexed: Iterable[tuple[int, int]]) -> int:
     """Find the byte at which reading goes on after the damaged batch at ``position``: above it, at most ``end``.
 
-    ``indexed``: byte position and last offset of the offset index's entries in order, at least those after the damage;
-    Apache Kafka notes the last offset of an append, which may be several batches.
+    ``indexed`` has byte position and last offset of the offset index's entries, in order; those before the damage may
+    be missing. In an entry of Apache Kafka the last offset is that of an append, which may be several batches.
     """
     own = _find_own_end(file, position, end)
     for entry_position, last_offset in indexed:
@@ -44,7 +44,7 @@ def _find_own_end(file: PositionalReader, position: int, end: int) -> int:
     if header is None or position + header.size >= end:
         return end
     if _whole_batch_at(file, position, end) is not None:
-        return position + header.size  # its offset is wrong, which no checksum covers
+        return position + header.size  # the checksum is right: only the offset is wrong, which it does not cover
     following = _header_at(file, position + header.size, end)
     if following is None or following.base_offset <= header.base_offset:
         return end
@@ -64,7 +64,7 @@ def _header_at(file: PositionalReader, position: int, end: int) -> BatchHeader |
 
 
 def _whole_batch_at(file: PositionalReader, position: int, end: int) -> BatchHeader | None:
-    """Read the header of the batch at ``position``; None unless its checksum holds."""
+    """Read the header of the batch at ``position``; None unless the batch is complete and its checksum right."""
     header = _header_at(file, position, end)
     if header is None or not crc_matches(header, memoryview(file.read_at(position, header.size))):
         return None

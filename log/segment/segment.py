@@ -3,10 +3,10 @@
 
 Invariants:
 
-- batches lie in offset order; the first offset of the first is >= the base offset, the last one fits 31 bits above it;
+- batches lie in offset order; the first offset is >= the base offset, and the last one at most 2^31 - 1 above it;
 - a batch gets an index entry when its start lies more than ``index.interval.bytes`` after the start of the batch of the
   last entry. So a rebuild, which sees only bytes, makes the same entries as the appends did;
-- the time index's last entry of a closed segment is the segment's maximum.
+- in a closed segment, the last entry of the time index has the segment's largest timestamp.
 
 Appends hold the log's lock. Reads take no lock: they copy ``records.size`` (or the log's published end) once and read
 nothing beyond it.
@@ -60,8 +60,8 @@ class SegmentPosition(NamedTuple):
 
 
 class SegmentRead(NamedTuple):
-    """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is its first batch, or 0 when not looked
-    at."""
+    """A slice of a segment: ``size`` bytes from ``position``; ``first_size`` is the size of its first batch, 0 if not
+    known."""
 
     position: int
     size: int
@@ -69,8 +69,8 @@ class SegmentRead(NamedTuple):
 
 
 class BatchesToAppend(NamedTuple):
-    """Whole batches and what an append of them adds to the indices: entries as the files hold them, the byte that the
-    last entry points at, and the largest timestamp of the segment with them."""
+    """Whole batches and what their append changes: index entries in the form of the files, the position in the last of
+    them, and the segment's largest timestamp after the append."""
 
     records: Buffer
     offset_entries: bytes
@@ -125,7 +125,7 @@ class LogSegment:
         self._rolling_timestamp: int | None = None
         self._largest: TimestampOffset | None = None
         self._bytes_since_entry = -1 if size else 0
-        self._index_room = 0  # at least so many entries fit; 0: ask the indices
+        self._index_room = 0  # entries that surely fit into both indices; 0: the indices have to be asked
         self._sequential_hint = OffsetPosition(-1, 0)
 
     @classmethod
@@ -161,8 +161,8 @@ class LogSegment:
     # ---- append and roll
 
     def append(self, records: Buffer, last_offset: int, max_timestamp: int, offset_of_max: int) -> int:
-        """Write batches at the end and return the byte they begin at. ``last_offset`` is that of the first
-        batch (an index entry holds it beside the position), ``offset_of_max`` that of the batch with ``max_timestamp``.
+        """Write batches at the end and return the byte at which they begin. ``last_offset`` is the first batch's, for
+        an index entry; ``offset_of_max`` is the last offset of the batch with ``max_timestamp``.
 
         Raises KafkaStorageError, with the records cut back. Under the log's lock.
         """
@@ -170,7 +170,7 @@ class LogSegment:
         since = self._bytes_since_entry
         if since < 0:
             since = _bytes_since_last_entry(self)
-        largest = self._largest or self.largest  # may read files, and fail: so before the write
+        largest = self._largest or self.largest  # may read files and fail, so it comes before the write
         position = self.records.append(records)
         if size == 0:
             self._rolling_timestamp = max_timestamp
@@ -184,7 +184,7 @@ class LogSegment:
         return position
 
     def append_batches(self, batches: BatchesToAppend) -> int:
-        """Write batches at the end, then their index entries, and return the byte they begin at.
+        """Write batches at the end, then their index entries, and return the byte at which the batches begin.
 
         Raises KafkaStorageError, with the records cut back. Under the log's lock.
         """
@@ -198,21 +198,21 @@ class LogSegment:
             try:
                 self.offset_index.append_packed(batches.offset_entries)
                 self.time_index.append_packed(batches.time_entries)
-            except KafkaStorageError as error:  # as in an append of one batch: look-ups take longer
+            except KafkaStorageError as error:  # not undone, as in ``_append_entries``: only look-ups take longer
                 logger.warning("no index entries for the batches from byte %d on: %s", position, error)
                 self._bytes_since_entry = -1
         return position
 
     @property
     def last_entry_position(self) -> int:
-        """The byte from which ``index.interval.bytes`` count: that of the last index entry, or the beginning."""
+        """The byte from which ``index.interval.bytes`` are counted: the last index entry's position, or 0."""
         if self._bytes_since_entry < 0:
             self._bytes_since_entry = _bytes_since_last_entry(self)
         return self.records.size - self._bytes_since_entry
 
     def should_roll(self, segment_bytes: int, segment_ms: int, size: int, max_timestamp: int, last_offset: int) -> bool:
-        """Return whether ``size`` more bytes, with this largest timestamp and last offset, need a new segment: by size,
-        age, room in the indices or range of offsets. ``segment_bytes`` and ``segment_ms`` are the topic's configs.
+        """Return whether ``size`` more bytes, with this largest timestamp and last offset, need a new segment: because
+        of size, age, full indices or range of offsets. ``segment_bytes`` and ``segment_ms`` are the topic's configs.
         """
         own_size = self.records.size
         if own_size > segment_bytes - size or last_offset - self.base_offset > 0x7FFFFFFF:
@@ -234,13 +234,13 @@ class LogSegment:
             first = self._rolling_timestamp = _first_timestamp(self)
         if first < 0:
             return int(self._time.monotonic_ms() - self._created_ms)
-        # A difference to -2^63 does not fit into 64 bits; a record from before the first one makes no segment old.
+        # A difference to -2^63 would not fit into 64 bits. A record older than the first one does not age the segment.
         return max_timestamp - first if max_timestamp > first else 0
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The first batch's timestamp, or 2^63 - 1 when unknown: the age of the segment's oldest record, for the
-        cleaner."""
+        """The first batch's largest timestamp, which the cleaner takes for the segment's age; 2^63 - 1 if there is
+        none."""
         first = _first_timestamp(self) if self._rolling_timestamp is None else self._rolling_timestamp
         return first if first >= 0 else 2**63 - 1
 
@@ -253,19 +253,19 @@ class LogSegment:
 
     @property
     def largest(self) -> TimestampOffset:
-        """The largest timestamp with its offset; after a restart the time index's last entry or a later batch's."""
+        """The largest timestamp with its offset; after a restart it is read from the time index and later batches."""
         largest = self._largest
         if largest is None:
             largest = self._largest = _read_largest(self)
         return largest
 
     def adopt_largest(self, largest: TimestampOffset) -> None:
-        """Take the largest timestamp from the writer of the records (the cleaner), to spare a scan of the segment."""
+        """Set the largest timestamp as the writer of the records (the cleaner) knows it, which spares a scan."""
         self._largest = largest
 
     @property
     def largest_timestamp(self) -> int:
-        """Time by which retention works: the largest record timestamp, or if there is none the file's last change."""
+        """Timestamp by which retention judges the segment: its records' largest, or else the file's last change."""
         timestamp = self.largest.timestamp
         if timestamp >= 0:
             return timestamp
@@ -287,15 +287,14 @@ class LogSegment:
         for header in iter_headers(self.records, position, self.records.size):
             if header.last_offset >= offset:
                 # A consumer that gets one large batch in a fetch asks for the next one: the hint spares that search
-                # (8 µs). It is stored only if no truncation has forgotten the hint since: the bytes may be others.
+                # (8 µs). It is not stored if a truncation has reset it meanwhile: the bytes may have changed.
                 if hint is self._sequential_hint:
                     self._sequential_hint = OffsetPosition(header.last_offset + 1, header.position + header.size)
                 return SegmentPosition(header.position, header.size)
         return None
 
     def read(self, offset: int, max_bytes: int, max_position: int, *, min_one_message: bool) -> SegmentRead | None:
-        """Return the batches for a fetch at ``offset``, below byte ``max_position``; None when the segment has none
-        there.
+        """Find the batches for a fetch at ``offset``, below byte ``max_position``; None when the segment has none.
 
         Any thread. Raises CorruptMessageError.
         """
@@ -319,8 +318,8 @@ class LogSegment:
         return iter_batches(self.records, start, self.records.size if end is None else end)
 
     def read_next_offset(self) -> int:
-        """Return the offset after the last one in the segment; the base offset when it is empty. Scans from the last
-        index entry.
+        """Return the offset after the last one in the segment; the base offset when it is empty. The segment is scanned
+        from the last index entry.
         """
         next_offset = self.base_offset
         entries = self.offset_index.entries
@@ -332,7 +331,8 @@ class LogSegment:
     # ---- truncate, flush, files
 
     def truncate_to(self, offset: int) -> int:
-        """Drop batches from the one that holds ``offset`` on; returns the bytes removed. Under the log's lock."""
+        """Drop batches from the one that holds ``offset`` on; return the number of bytes removed. Under the log's
+        lock."""
         found = self.translate_offset(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
@@ -345,7 +345,8 @@ class LogSegment:
         return removed
 
     def forget_state(self) -> None:
-        """Forget what was read from the files, after a truncation or a rebuild of the indices: it is read again."""
+        """Forget what was read from the files, after a truncation or a rebuild of the indices, so that it is read
+        again."""
         self._largest = None
         self._rolling_timestamp = None
         self._bytes_since_entry = -1
@@ -355,8 +356,8 @@ class LogSegment:
     def flush(self, *, with_indices: bool = True) -> None:
         """Make records and indices durable. Raises KafkaStorageError. Any thread, no lock.
 
-        The active segment is flushed without its indices, so that a group sync costs one fdatasync: recovery
-        rebuilds them anyhow.
+        The active segment is flushed without its indices, so that a flush costs one fdatasync: recovery rebuilds
+        them anyway.
         """
         self.records.flush()
         if with_indices:
@@ -383,20 +384,21 @@ class LogSegment:
     def release(self) -> None:
         """Close all files as they are, for a segment whose names are gone already."""
         self._largest = None
-        # The records first: a reader that finds the transaction index gone must get no slice of them any more.
+        # The records are closed first: a reader that finds no transaction index must not get a slice of them.
         self.records.close()
         self.offset_index.release()
         self.time_index.release()
         self.transaction_index.release()
 
     def delete_files(self) -> None:
-        """Unlink all files, whichever exist. Call ``close`` first."""
+        """Unlink those of the files that exist. Call ``close`` first."""
         for path in self.paths:
             self._file_system.unlink(path, missing_ok=True)
 
 
 def seal(segment: LogSegment) -> None:
-    """Forbid the segment to open a file by its name: it may be another log's. Open files stay usable. Any thread."""
+    """Forbid the segment to open a file by its name, which may belong to another log by now. Open files stay usable.
+    Any thread."""
     segment.records.seal()
     seal_index(segment.offset_index)
     seal_index(segment.time_index)
@@ -404,7 +406,7 @@ def seal(segment: LogSegment) -> None:
 
 
 def _append_entries(segment: LogSegment, last_offset: int, position: int, largest: TimestampOffset) -> bool:
-    """Make index entries for the batch at ``position``.
+    """Add index entries for the batch at ``position``; return False if that failed.
 
     A full disk, or an index that cannot be read, does not undo the append: the records are in place, and an index
     that lacks an entry only makes look-ups longer; the next append tries again.
@@ -419,8 +421,8 @@ def _append_entries(segment: LogSegment, last_offset: int, position: int, larges
 
 
 def _bytes_since_last_entry(segment: LogSegment) -> int:
-    """Count the bytes since the last index entry, after a restart, so that the next one lies where a rebuild puts
-    it.
+    """Count the bytes since the last index entry, after a restart, so that the next entry lies where a rebuild would
+    put it.
     """
     entries = segment.offset_index.entries
     return segment.size - (segment.offset_index.entry(entries - 1).position if entries else 0)

@@ -1,8 +1,8 @@
 """The segments of a log: an immutable snapshot in offset order.
 
 A change makes a new :class:`LogSegments`, which the log publishes in one assignment; a reader that holds the old one
-goes on with that. Segments in an old snapshot may be deleted meanwhile: their files stay readable until the deletion
-delay has passed, and a slice that is still to be sent holds its descriptor beyond that.
+goes on with that. Segments in an old snapshot may be deleted meanwhile. Their files stay readable until
+``file.delete.delay.ms`` has passed; a slice that is still to be sent keeps its descriptor open even longer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
-from tidelog.log.index.abstract_index import rest_index
+from tidelog.log.index.abstract_index import close_until_lookup
 from tidelog.log.segment.segment import LogSegment
 
 
@@ -56,9 +56,9 @@ class LogSegments:
         return sum(segment.size for segment in self._segments)
 
     def get(self, base_offset: int) -> LogSegment | None:
-        """Return the segment with exactly this base offset."""
+        """Return the segment with exactly this base offset; None when there is none."""
         bases = self._bases
-        if bases and bases[-1] == base_offset:  # the active segment, which is asked for most
+        if bases and bases[-1] == base_offset:  # the active segment, which is needed most often
             return self._segments[-1]
         slot = bisect_left(bases, base_offset)
         return self._segments[slot] if slot < len(bases) and bases[slot] == base_offset else None
@@ -68,12 +68,12 @@ class LogSegments:
         return bisect_right(self._bases, offset) - 1
 
     def floor(self, offset: int) -> LogSegment | None:
-        """Return the last segment whose base offset is <= ``offset``."""
+        """Return the last segment whose base offset is <= ``offset``; None when there is none."""
         slot = bisect_right(self._bases, offset) - 1
         return self._segments[slot] if slot >= 0 else None
 
     def values(self, start: int, end: int) -> tuple[LogSegment, ...]:
-        """Return the segments that may hold offsets in [``start``, ``end``): from the floor of ``start`` on."""
+        """Return the segments that may hold offsets in [``start``, ``end``): from ``floor(start)`` on."""
         if end <= start:
             return ()
         return self._segments[max(0, self.floor_index(start)) : bisect_left(self._bases, end)]
@@ -88,9 +88,9 @@ class LogSegments:
         return LogSegments(kept.values())
 
 
-def rest_indices(segments: LogSegments) -> None:
-    """Close the index files until the next look-up: an idle log then holds a descriptor for each record file alone,
-    which counts with ten thousand logs. Under the log's lock; readers go on."""
+def close_indices_until_lookup(segments: LogSegments) -> None:
+    """Close the index files until the next look-up: an idle log then holds descriptors of record files only, which
+    matters with ten thousand logs. Under the log's lock; readers go on."""
     for segment in segments:
-        rest_index(segment.offset_index)
-        rest_index(segment.time_index)
+        close_until_lookup(segment.offset_index)
+        close_until_lookup(segment.time_index)

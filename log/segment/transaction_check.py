@@ -1,12 +1,12 @@
 """Check that transaction indices agree with the markers of their segments, made while batches are read.
 
     abort marker of a transaction with records     has an entry
-    entry                                          names an abort marker of its segment, and its producer
-    its first offset                               at or before the transaction's first record, after the marker before
-    its last stable offset                         not above what was undecided after the marker: a reader stops there
+    entry                                          has the last offset and producer of an abort marker in its segment
+    its first offset                               after the producer's previous marker, at most the first record's
+    its last stable offset                         at most the first undecided offset after the marker
 
-A cleaner takes records away, so an entry may begin before the first record that is left. What began before the walk
-did is not known, and not judged. One thread.
+A cleaner removes records, so an entry may begin before the first record that is left. Transactions that were open where
+the reading began are not checked, as their first records are not known. One thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from tidelog.protocol.record.record_batch import Buffer, RecordBatch, parse_end_
 
 
 def ends_transaction(batch: Buffer) -> bool | None:
-    """Return True for a commit marker, False for an abort marker, None for other control batches and unreadable
-    ones."""
+    """Return True for a commit marker, False for an abort marker, None for other or unreadable control batches."""
     try:
         record = next(iter(RecordBatch(batch).records()), None)
         marker = None if record is None else parse_end_transaction_marker(record)
@@ -32,7 +31,8 @@ def ends_transaction(batch: Buffer) -> bool | None:
 
 @dataclass(slots=True)
 class _Ended:
-    """An aborted transaction as the log tells it; ``first`` None: no record of it was met."""
+    """An aborted transaction as the records show it, by offsets. ``first`` is None if no record of it was read;
+    ``undecided`` is the first offset that was undecided after the marker."""
 
     producer_id: int
     first: int | None
@@ -42,7 +42,7 @@ class _Ended:
 
 
 class TransactionIndexCheck:
-    """Follows the transactions of consecutive segments; see the module."""
+    """The check of consecutive segments; it follows the transactions from one to the next."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
@@ -50,17 +50,17 @@ class TransactionIndexCheck:
         self._ended: dict[int, _Ended] = {}
 
     def forget(self) -> None:
-        """Forget what is open: the log is damaged here."""
+        """Forget the open transactions, because the log is damaged here."""
         self._open.clear()
         self._markers.clear()
         self._ended.clear()
 
     def see_records(self, producer_id: int, base_offset: int) -> None:
-        """Note a batch of a transaction that has records."""
+        """Note a batch of records in a producer's transaction."""
         self._open.setdefault(producer_id, base_offset)
 
     def see_marker(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
-        """Note a marker."""
+        """Note the marker of a producer's transaction."""
         first = self._open.pop(producer_id, None)
         if is_abort:
             undecided = min([offset + 1, *self._open.values()])
@@ -73,7 +73,8 @@ class TransactionIndexCheck:
         return max((one.marker for one in self._ended.values() if one.first is not None), default=-1)
 
     def finish_segment(self, data: bytes) -> list[tuple[int, str]]:
-        """Return (entry's number or -1, what is wrong) of the segment's transaction index, whose bytes are ``data``."""
+        """Return the faults of the segment's transaction index, whose bytes are ``data``, as pairs of the entry's slot
+        (-1 for none) and a description."""
         ended, self._ended = self._ended, {}
         whole = len(data) // ENTRY.size * ENTRY.size
         found = [(-1, f"{len(data) - whole} bytes after the last entry")] if len(data) > whole else []
@@ -87,7 +88,7 @@ class TransactionIndexCheck:
 
 
 def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _Ended]) -> list[tuple[int, str]]:
-    """Return the faults of entries; the transactions that they stand for are taken out of ``ended``."""
+    """Return the faults of entries, and remove from ``ended`` the transactions that have an entry."""
     found = []
     previous = -1
     for slot, (version, producer_id, first, last, stable) in enumerate(entries):
@@ -96,9 +97,9 @@ def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _Ended]) 
         if version != 0:
             found.append((slot, f"unknown version {version}"))
         elif one is None or one.producer_id != producer_id:
-            found.append((slot, f"no abort marker in the segment fits it ({transaction})"))
+            found.append((slot, f"its segment has no such abort marker ({transaction})"))
         elif last <= previous:
-            found.append((slot, f"does not follow the one that ends at {previous} ({transaction})"))
+            found.append((slot, f"does not follow the entry that ends at {previous} ({transaction})"))
         elif not one.marker_before < first <= (last - 1 if one.first is None else one.first):
             found.append((slot, f"does not begin where the transaction does, at {one.first} ({transaction})"))
         elif not 0 <= stable <= one.undecided:

@@ -1,10 +1,9 @@
 # cython: wraparound=True, boundscheck=True
 """The file system seam: the only place in this package that opens, renames, unlinks, syncs, makes or lists anything.
 
-Every ``OSError`` becomes a :class:`KafkaStorageError` that names the operation and the path; its ``os_errno`` tells a
-full disk (the append is refused, reads go on) from a failed sync (the directory goes offline). Tests put
-``tests/support/faulty_file_system.py`` in its place, which forgets unsynced bytes, tears writes and fails the N-th
-call.
+Every ``OSError`` becomes a :class:`LogStorageError` that names the operation and the path. Its ``is_recoverable``
+tells a full disk (the append is refused, reads go on) from a failed sync (the directory goes offline). Tests use
+``tests/support/faulty_file_system.py`` instead, which forgets unsynced bytes, tears writes and fails the N-th call.
 
 Durability rules that callers rely on:
 
@@ -47,7 +46,7 @@ class LogStorageError(KafkaStorageError):
         self.os_errno = os_errno
 
     @property
-    def recoverable(self) -> bool:
+    def is_recoverable(self) -> bool:
         """True when the directory may stay online: a full or read-only disk, no permission, no descriptors or mappings
         left."""
         return self.os_errno in RECOVERABLE_ERRNOS and self.operation != "sync"
@@ -55,7 +54,7 @@ class LogStorageError(KafkaStorageError):
     @property
     def lacks_room(self) -> bool:
         """True when the disk or the user's quota is full."""
-        return self.os_errno in NO_ROOM_ERRNOS and self.recoverable
+        return self.os_errno in NO_ROOM_ERRNOS and self.is_recoverable
 
     @property
     def is_missing(self) -> bool:
@@ -65,7 +64,7 @@ class LogStorageError(KafkaStorageError):
     @property
     def is_read_only(self) -> bool:
         """True when the file system takes no writes: mounted so, or made so by the kernel after an error."""
-        return self.os_errno == errno.EROFS and self.recoverable
+        return self.os_errno == errno.EROFS and self.is_recoverable
 
 
 class NotRegularFileError(LogStorageError):
@@ -87,7 +86,7 @@ class FileEntry(NamedTuple):
 
 
 class OpenFile(Protocol):
-    """An open file. Not locked: one writer, any number of positional readers."""
+    """An open file, without a lock of its own: one writer, any number of positional readers."""
 
     path: str
 
@@ -166,8 +165,8 @@ class FileSystem(ReadableFiles, Protocol):
 
 
 class _TranslatedErrors:
-    """Context manager that raises an ``OSError`` of its block as a LogStorageError. Opening a log enters it fourteen
-    times, and one made of a generator (``contextlib``) takes three times as long."""
+    """Context manager that turns an ``OSError`` of its block into a LogStorageError. Opening a log enters it fourteen
+    times; a generator under ``contextlib.contextmanager`` would take three times as long."""
 
     __slots__ = ("_operation", "_path")
 
@@ -263,7 +262,7 @@ class OsFile:
                 os.close(fd)
 
     _close = staticmethod(os.close)
-    """Kept here for ``__del__``: at the end of the interpreter the names of a module are gone."""
+    """``os.close``, kept here for ``__del__``: when the interpreter ends, the module's names may be gone already."""
 
     def __del__(self) -> None:
         # A log that was dropped without being closed (failed start, offline directory) leaks no descriptor.
@@ -289,7 +288,7 @@ def open_if_there(file_system: FileSystem, path: str) -> OpenFile | None:
 
 
 def open_in_memory(path: str) -> OpenFile:
-    """Open an empty file in memory, for what the disk has no room for; ``path`` is only its name in errors."""
+    """Open an empty file in memory, for data that the full disk cannot take; ``path`` only names it in errors."""
     with _TranslatedErrors("open", path):
         return OsFile(os.memfd_create(os.path.basename(path)), path)
 
@@ -333,9 +332,9 @@ class OsFileSystem:
             file.close()
 
     def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
-        """Put ``data`` in the place of ``path`` by way of ``path.tmp``: a crash leaves the old or the new content.
+        """Replace the content of ``path`` by ``data``, by way of ``path.tmp``: a crash leaves the old or the new one.
 
-        With ``sync=False`` that holds for a crash of the process, not for one of the machine.
+        With ``sync=False`` that holds for a crash of the process, but not for a power loss.
         """
         temporary = path + ".tmp"
         file = self.open_file(temporary, create=True)
@@ -376,21 +375,21 @@ class OsFileSystem:
         return listing
 
     def list_names(self, path: str) -> list[str]:
-        """List the names of a directory, sorted, without a system call for each: ten thousand partitions must
+        """List the names of a directory, sorted, without a system call for each entry: ten thousand partitions must
         be listed in milliseconds.
         """
         with _TranslatedErrors("list", path):
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        """Make ``path`` and its missing parents; it may exist."""
+        """Make ``path`` and its missing parents; ``path`` may exist already."""
         with _TranslatedErrors("mkdir", path):
             os.makedirs(path, exist_ok=True)
 
     def remove_directory(self, path: str) -> None:
-        """Remove ``path`` and everything below it; it may be missing. No link is followed, also not ``path`` itself.
+        """Remove ``path`` and everything below it; it may be missing. No link is followed, not even ``path`` itself.
 
-        All entries are tried, then the first error is raised: one that cannot be removed keeps no other.
+        The first error is raised after all entries were tried: the others are removed even if one cannot be.
         """
         with _TranslatedErrors("remove", path):
             if os.path.islink(path):
@@ -442,10 +441,9 @@ class OsFileSystem:
     def lock_file(self, path: str, *, shared: bool = False) -> OpenFile | None:
         """Lock ``path`` for this process; None when another process holds it. Closing the file releases it.
 
-        Two locks of the operating system are taken: ``flock``, which also tells two brokers of one process apart, and
-        the record lock that a JVM takes (``fcntl``): an Apache Kafka and this broker keep each other out of a
-        directory.
-        ``shared`` neither makes nor changes the file; it keeps out callers that lock it without ``shared``.
+        Two locks of the operating system are taken. ``flock`` also excludes a second broker in the same process. The
+        record lock (``fcntl``) is the one that a JVM takes, so that Apache Kafka and this broker exclude each other.
+        With ``shared`` the file is neither made nor changed, and only callers without ``shared`` are excluded.
         """
         file = self.open_file(path, create=not shared, writable=not shared)
         operation = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB

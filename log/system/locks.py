@@ -12,7 +12,8 @@ _PROCESS, _FILE = 4, 5
 
 
 def holder_of(path: str) -> int | None:
-    """Find the process that has locked a file; None if the system hides it, as outside a container."""
+    """Find the id of the process that has locked a file; None if none is listed. Locks of processes outside of this
+    container are not listed."""
     try:
         inode = os.stat(path).st_ino
         with open(LOCKS, encoding="ascii") as file:

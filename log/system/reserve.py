@@ -1,8 +1,8 @@
-"""The reserve: a file of a few MB in a log directory that is given up when the disk is full.
+"""The reserve: a file of a few MB in a log directory that is deleted when the disk is full.
 
-Deleting a topic needs a little room itself (the metadata store writes that it is deleted), and so do checkpoints.
-Records never get that room: while the reserve is given up, ``DirectoryState`` refuses appends. Once the disk
-has room again, the file is allocated again.
+Deleting a topic needs some disk space itself (the metadata log records the deletion), and so do checkpoints. Records
+never get the space of the reserve: while it is given up, ``DirectoryState`` refuses appends. Once the disk has enough
+space again, the file is allocated again.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ logger = logging.getLogger(__name__)
 
 RESERVE_FILE = ".reserve"
 DEFAULT_RESERVE_BYTES = 8 * 1024 * 1024
-#: On a small file system the reserve takes at most one such part of it (a sixteenth).
-_SMALLEST_SHARE = 16
+#: The reserve takes at most a sixteenth of its file system.
+_LARGEST_SHARE = 16
 
 
 class Reserve:
-    """The reserve of one directory; ``size_bytes`` 0 means none. One thread at a time (``DirectoryState``'s lock)."""
+    """The reserve of one directory; ``size_bytes`` 0 means none. One thread at a time, under ``DirectoryState``'s
+    lock."""
 
     __slots__ = ("_file_system", "_path", "_size_bytes")
 
@@ -34,7 +35,7 @@ class Reserve:
 
     @property
     def exists(self) -> bool:
-        """True when there is something to give up."""
+        """True while the file is there, so that it can be given up."""
         return self._file_system.exists(self._path)
 
     def make(self) -> None:
@@ -45,7 +46,7 @@ class Reserve:
         file = self._file_system.open_file(self._path, create=True)
         made = False
         try:
-            allocate(file, min(self._size_bytes, total // _SMALLEST_SHARE))
+            allocate(file, min(self._size_bytes, total // _LARGEST_SHARE))
             made = True
         finally:
             file.close()
@@ -53,7 +54,7 @@ class Reserve:
                 self._file_system.unlink(self._path)
 
     def give_up(self) -> bool:
-        """Return the room to the file system; False when there was none."""
+        """Delete the file; return False if there was none or it could not be deleted."""
         if not self.exists:
             return False
         try:

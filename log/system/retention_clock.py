@@ -1,9 +1,9 @@
 """The wall clock for retention and expiry, on which a jump ahead counts only after it has lasted for an hour.
 
-Deleting is the one thing a wrong clock makes irreversible (F11). The difference between wall and monotonic clock shows
-a jump; until it has lasted, time goes on from before the jump. A machine whose clock was wrong at boot and is set right
-keeps its records an hour longer, nothing more. All that deletes or rewrites by stored timestamps asks this clock:
-retention, the cleaner, the expiry of committed offsets and of transactional ids.
+Of all that a wrong clock causes, only deletions are irreversible (F11). A change of the difference between wall clock
+and monotonic clock shows a jump; for an hour, time goes on as if the clock had not jumped. If a clock was wrong at boot
+and is then set right, records are kept an hour longer, nothing more. Whatever deletes or rewrites by stored timestamps
+reads this clock: retention, the cleaner, the expiry of committed offsets and of transactional ids.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class RetentionClock:
     def __init__(self, time: Time) -> None:
         self._time = time
         self._lock = threading.Lock()
-        self._distance: float | None = None  # of the wall clock from the monotonic one, as it is believed
-        self._jump_distance = 0.0  # the distance that waits to be believed, since _jump_seen_ms
+        self._distance: float | None = None  # wall clock minus monotonic clock, in ms, without jumps of the last hour
+        self._jump_distance = 0.0  # the same after the jump that was seen at _jump_seen_ms
         self._jump_seen_ms: float | None = None
 
     def now(self) -> int:
@@ -56,5 +56,5 @@ class RetentionClock:
         if self._jump_seen_ms is None or distance - self._jump_distance > TOLERATED_DRIFT_MS:
             self._jump_seen_ms, self._jump_distance = monotonic, distance
             ahead_s = (distance - self._distance) // 1000
-            logger.warning("the wall clock jumped ahead by %d s; nothing expires by that for an hour", ahead_s)
+            logger.warning("the wall clock jumped ahead by %d s; retention and expiry ignore that for an hour", ahead_s)
         return monotonic - self._jump_seen_ms >= BELIEVED_AFTER_MS

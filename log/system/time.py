@@ -1,5 +1,8 @@
 # cython: wraparound=True, boundscheck=True
-"""The time seam: wall clock for what is stored, monotonic clock for deadlines; passed in, never imported at use."""
+"""The clocks of a broker: the wall clock for timestamps, the monotonic clock for deadlines.
+
+Constructors get them passed; nothing imports a clock where it uses it. So tests can pass :class:`ManualTime`.
+"""
 
 from __future__ import annotations
 

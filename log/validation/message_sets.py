@@ -1,8 +1,7 @@
-"""LogValidator's way for message sets of magic 0 and 1, in the same three passes as
-``tidelog.log.validation.validator``.
+"""Validation of message sets of magic 0 and 1, in the same three passes as ``tidelog.log.validation.validator``.
 
-    validate   each entry's CRC was checked before; here: wrappers' inner messages (CRC, magic, no nesting), keys
-               and timestamps
+    validate   a wrapper's inner messages (CRC, magic, no nesting), keys and timestamps; the validator has checked the
+               CRC of each entry before
     assign     uncompressed and the topic's format: every entry's offset, in place
                a magic 1 wrapper with inner offsets 0..n-1 and the topic's codec: the wrapper's offset, in place
                else: decoded and rebuilt in the topic's format and codec
@@ -48,7 +47,8 @@ _TIMESTAMP_POSITION = LOG_OVERHEAD + 6
 def validate_message_set(
     view: memoryview, entries: list[LegacyRecordBatch], params: ValidationParams, context: AppendContext
 ) -> ValidationResult:
-    """Validate, assign and restamp the message set ``entries`` at the start of ``view``: whole, one magic, good CRCs.
+    """Validate, assign and restamp the message set at the start of ``view``. Its ``entries`` are complete, have one
+    magic and right CRCs.
 
     Raises what ``LogValidator.validate_and_assign_offsets`` raises.
     """
@@ -70,7 +70,7 @@ def validate_message_set(
 def _inner_messages(
     wrapper: LegacyRecordBatch, params: ValidationParams, budget: WorkBudget
 ) -> list[LegacyRecordBatch]:
-    """Parse a wrapper's messages, within what the request may still cause. Raises what ``inner_messages`` raises."""
+    """Parse a wrapper's messages, within the request's work budget. Raises what ``inner_messages`` raises."""
     bound = params.decompressed_bound
     try:
         inner = wrapper.inner_messages(budget.plain_limit(bound, TURN_OLD_BYTES), budget.rebuilt_records)
@@ -82,16 +82,14 @@ def _inner_messages(
 
 
 def check_inner_messages(inner: list[LegacyRecordBatch], params: ValidationParams) -> None:
-    """Check a wrapper's inner CRCs: the producer wrote them, and later readers check them. Raises
-    CorruptMessageError.
-    """
+    """Check the CRCs of a wrapper's inner messages, which consumers will check too. Raises CorruptMessageError."""
     for message in inner:
         if not message.is_valid():
             raise CorruptMessageError(f"Inner message is corrupt in topic partition {params.topic_partition}")
 
 
 def _can_stay(entry: LegacyRecordBatch, inner: list[LegacyRecordBatch]) -> bool:
-    """Return whether offsets can be assigned without rebuilding, when format and codec already fit."""
+    """Return whether offsets can be assigned in place, for an entry that has the topic's format and codec already."""
     if not entry.is_compressed:
         return True
     if entry.magic == MAGIC_V0:
@@ -143,7 +141,8 @@ def _stamp(
     params: ValidationParams,
     context: AppendContext,
 ) -> int:
-    """Give a magic 1 entry the timestamp it must have; a wrapper's is the largest of ``records``. Returns it."""
+    """Write the timestamp that a magic 1 entry must have, and return it: the append time, the entry's own, or for a
+    wrapper the largest of ``records``."""
     timestamp = context.now_ms
     if params.timestamp_type != LOG_APPEND_TIME:
         timestamp = max(record.timestamp for record in records) if entry.is_compressed else entry.max_timestamp

@@ -1,8 +1,8 @@
-"""Move of a validated append's offsets to the present log end.
+"""New offsets for validated records, when the log end has moved before they are appended.
 
-Records that take long to validate are validated in a thread, for the offset at which the log ended then. Appends that
-came in between moved the end: the batch, or each message of an old set, gets a new offset, in place. Only a wrapper
-of magic 0 cannot be moved, as its inner messages hold absolute offsets: it is validated again.
+Records that take long to validate are validated in a thread, for the log end offset of that moment. Appends meanwhile
+move the log end: then the batch, or each message of an old set, gets a new offset in place. Only a wrapper of magic 0
+cannot be changed so, as its inner messages hold absolute offsets: it is validated again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ _OLD_ATTRIBUTES_OFFSET = MAGIC_OFFSET + 1
 
 
 class StaleOffsetsError(AppendPostponedError):
-    """The log's end has moved, and these records cannot: validate them again."""
+    """The log end has moved, and these records cannot get new offsets in place: validate them again."""
 
 
 def relocate(result: ValidationResult, next_offset: int) -> ValidationResult:
-    """Move ``result`` to offsets from ``next_offset`` on; its records are changed in place. Raises
-    StaleOffsetsError.
-    """
+    """Give ``result`` offsets from ``next_offset`` on, which are written into its records. Raises StaleOffsetsError."""
     distance = next_offset - result.first_offset
     if not distance:
         return result
@@ -39,7 +37,7 @@ def relocate(result: ValidationResult, next_offset: int) -> ValidationResult:
         for summary in result.batches
     )
     for summary in summaries:
-        # An old entry carries its own offset, a wrapper that of its last message.
+        # An old entry has its own offset, which is the last one: a wrapper has the offset of its last message.
         _OFFSET.pack_into(view, summary.position, summary.base_offset if magic == MAGIC_V2 else summary.last_offset)
     newest = result.offset_of_max_timestamp
     return result._replace(

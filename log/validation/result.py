@@ -1,4 +1,4 @@
-"""Result of a validation: records as they will be stored, and what producer state and index need to know of them."""
+"""Result of a validation: records as they will be stored, and what producer state and indices need of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.protocol.record.record_batch import Buffer
 
 
 class BatchSummary(NamedTuple):
-    """One batch as it will be stored, at ``position`` of the result's records, for producer state and index."""
+    """One batch as it will be stored, at byte ``position`` of the result's records."""
 
     position: int
     size_in_bytes: int
@@ -24,10 +24,10 @@ class BatchSummary(NamedTuple):
 
 
 class ValidationResult(NamedTuple):
-    """Records ready to append. ``records`` is the same view when all was done in place, else new bytes.
+    """Records ready to append. ``records`` is the producer's buffer if all was done in place, else new bytes.
 
-    ``offset_of_max_timestamp`` is shallow: the last offset of the first batch that holds the largest timestamp, as
-    Kafka's time index has it; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
+    ``offset_of_max_timestamp`` is the last offset of the first batch that holds the largest timestamp, as in Kafka's
+    time index; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
     """
 
     records: Buffer

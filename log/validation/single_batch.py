@@ -1,7 +1,7 @@
-"""Compiled check of the usual produced batch: magic 2, nothing to change but offset and epoch.
+"""Compiled check of the usual produced batch: magic 2, with nothing to change but offset and leader epoch.
 
-Equal to ``LogValidator._single_unchanged`` in plain Python, which serves uncompiled, but for malformed records: those
-are left to the general way, which names the fault. Types for C stand in ``single_batch.pxd``. Any thread.
+``LogValidator._single_unchanged`` is the same in plain Python, and is used where nothing is compiled. Malformed records
+are left to ``validator.validate_generally``, which names the fault. C types are in ``single_batch.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IS_COMPILED = cython.compiled
 """Whether this module runs as machine code."""
 
 NO_CODEC = -1
-"""The topic keeps the codec that came."""
+"""Value of ``BatchLimits.codec`` when the topic keeps the producer's codec."""
 _SLOW_ATTRIBUTES = TIMESTAMP_TYPE_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
 _CODEC = 0x07
 _TRANSACTIONAL = TRANSACTIONAL_MASK
@@ -44,16 +44,16 @@ _LENGTH, _EPOCH, _CRC, _LAST_DELTA, _BASE_TIMESTAMP, _MAX_TIMESTAMP = 8, 12, 17,
 _PRODUCER_ID, _PRODUCER_EPOCH, _BASE_SEQUENCE, _COUNT = 43, 51, 53, 57
 _NO_PRODUCER, _NO_TIME = NO_PRODUCER_ID, NO_TIMESTAMP
 _FAR = 1 << 62
-"""Timestamps and deltas beyond this are left to the general way: their sums may not fit 64 bits."""
+"""Larger timestamps and deltas are left to ``validate_generally``: their sums may not fit into 64 bits."""
 _LOCKED_BYTES = 4096
 """Up to this size the interpreter lock is kept: to drop it and take it again takes longer than the work."""
 _MOST_RECORDS = TURN_RECORDS_COMPILED if IS_COMPILED else TURN_RECORDS
 
 
 class CheckedBatch:
-    """Facts of validated records that an append takes: offsets, times, and the producer's side of their first batch.
+    """Validated records and what an append needs of them: offsets, times, and the first batch's producer fields.
 
-    ``indexed_offset`` is what an index entry says of the position: the last offset of the first batch.
+    ``indexed_offset`` is the last offset of the first batch, for an entry of the offset index.
     """
 
     __slots__ = (
@@ -83,7 +83,7 @@ class CheckedBatch:
         base_sequence: int,
         is_transactional: bool,
     ) -> None:
-        """Take over one batch of a client, whose header has all that is asked for."""
+        """Set all fields from the header of a client's batch."""
         self.records = records
         self.first_offset = first_offset
         self.last_offset = self.indexed_offset = first_offset + last_delta
@@ -98,12 +98,12 @@ class CheckedBatch:
         self.is_control = False
 
     def take(self, result: ValidationResult) -> None:
-        """Take over the result of the general way."""
+        """Set all fields from a result of ``validate_generally``."""
         summary = result.batches[0]
         self.records = result.records
         self.first_offset = result.first_offset
         self.last_offset = result.last_offset
-        # A message set of several entries is indexed by its first one, which is what lies at the position.
+        # For a message set of several entries, an index entry has the offset of the first one, as its position.
         self.indexed_offset = result.last_offset if result.shallow_count == 1 else summary.last_offset
         self.max_timestamp = result.max_timestamp
         self.offset_of_max_timestamp = result.offset_of_max_timestamp
@@ -115,8 +115,8 @@ class CheckedBatch:
         self.is_transactional = summary.is_transactional
         self.is_control = summary.is_control
 
-    def result(self) -> ValidationResult:
-        """Build the result that the general way has for one batch with nothing to change."""
+    def build_result(self) -> ValidationResult:
+        """Build the same result as ``validate_generally`` for a batch that :meth:`note` took."""
         summary = BatchSummary(
             0, len(self.records), self.first_offset, self.last_offset, self.max_timestamp, self.producer_id,
             self.producer_epoch, self.base_sequence, self.last_sequence, bool(self.is_transactional), False,
@@ -128,7 +128,8 @@ class CheckedBatch:
 
 
 class BatchLimits:
-    """The topic's side of the check; ``codec`` is NO_CODEC where any will do."""
+    """A topic's limits for a batch: codec (or NO_CODEC), bytes before and after decompression, timestamps relative to
+    now in ms, and whether records need keys."""
 
     __slots__ = ("after_ms", "before_ms", "codec", "is_keyed", "max_bytes", "max_plain")
 
@@ -144,9 +145,7 @@ class BatchLimits:
 
 
 def attributes_of(records: Buffer | None) -> int:
-    """Return the attributes of the batch where the bytes are those of one batch of magic 2, as long as it says; else
-    -1.
-    """
+    """Return the attributes if ``records`` is exactly one batch of magic 2, by its length field; else -1."""
     if records is None:
         return -1
     held = words.hold(records)
@@ -169,7 +168,7 @@ def check_and_assign(
 ) -> bool:
     """Check a batch, write its offset and leader epoch in place and note it in ``checked``.
 
-    False: take the general way, nothing was changed.
+    Returns False, with nothing changed, if ``validate_generally`` has to validate it.
 
     Raises what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
     """
@@ -237,7 +236,8 @@ def _check_and_assign(
 
 
 def _is_usual(data: words.Bytes, size: int, limits: BatchLimits) -> bool:
-    """Return whether the header asks for nothing but an offset, and the checksum is right."""
+    """Return whether the batch needs nothing but an offset by its header, and whether its checksum is right if it is
+    compressed."""
     if size < _OVERHEAD or data[_MAGIC] != _V2 or size > limits.max_bytes or words.load_be_u64(data, 0) != 0:
         return False
     attributes = words.load_be_u16(data, _ATTRIBUTES)
@@ -254,11 +254,11 @@ def _is_usual(data: words.Bytes, size: int, limits: BatchLimits) -> bool:
         return False
     if codec:
         return words.crc32c(data, _ATTRIBUTES, size - _ATTRIBUTES) == words.load_be_u32(data, _CRC)
-    return True  # the checksum of records that are not compressed is computed with the walk over them
+    return True  # without compression, ``_check_plain`` compares the checksum
 
 
 def _check_plain(data: words.Bytes, size: int, count: int) -> tuple[bool, int, int, int, bool]:
-    """Check checksum and walk of a batch that is not compressed."""
+    """Compare the checksum of a batch that is not compressed, and walk over its records; see ``section_walk.walk``."""
     if words.crc32c(data, _ATTRIBUTES, size - _ATTRIBUTES) != words.load_be_u32(data, _CRC):
         return False, 0, 0, 0, False
     return section_walk.walk(words.at(data, _OVERHEAD), size - _OVERHEAD, count)

@@ -5,18 +5,18 @@
     assign     offsets and leader epoch: in place when nothing else changes, else the set is rebuilt
     restamp    log append time (or a wrong largest timestamp): in place, with a new CRC
 
-In place whenever it can be: a magic 2 batch whose codec, format and offset deltas are already what the topic wants; an
-uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1
+Three kinds of records are changed in place: a magic 2 batch that has the topic's codec, its format and offset deltas
+0..n-1; an uncompressed set of the topic's magic; a magic 1 wrapper whose inner offsets are 0..n-1
 (``tidelog.log.validation.message_sets``). Otherwise the records are decoded and one batch (or set) of the topic's
 format and codec is built from them.
 
-The usual request, one magic 2 batch with nothing to change, takes a path of its own: one header unpack, one CRC, one
-walk over the records, one ``pack_into``; where the package is compiled, ``tidelog.log.validation.single_batch``. What
-it dislikes goes the general way, which finds the same fault again and names it.
+The usual request, one magic 2 batch with nothing else to change, takes a short path: one header unpack, one CRC, one
+walk over the records, one ``pack_into``; where the package is compiled, ``tidelog.log.validation.single_batch``. If
+that finds any fault, :func:`validate_generally` finds it again and names it.
 
-What is refused is what Kafka's LogValidator and UnifiedLog refuse, with the same error codes; faults of single records
-carry the records' indices (KIP-467). Three things are stricter: a producer may not set the delete horizon bit, and
-timestamps below -1 or beyond 64 bits are invalid.
+The same records are refused as by Kafka's LogValidator and UnifiedLog, with the same error codes; errors about single
+records have the records' indices (KIP-467). Three rules are stricter: a producer may not set the delete horizon bit,
+and timestamps below -1 or beyond 64 bits are invalid.
 """
 
 from __future__ import annotations
@@ -83,16 +83,16 @@ _MAX_TIMESTAMP_OFFSET = 35
 _SLOW_ATTRIBUTES = TIMESTAMP_TYPE_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
 
 UNBOUNDED_MS = (1 << 63) - 1
-#: What a produced batch may decompress to, or ``MAX_EXPANSION`` times ``max.message.bytes`` where that is more; Kafka
-#: has no bound. gzip takes 3.3 ms a MiB, so a bomb stalls its thread for 50 ms, the other codecs for 10.
+#: Most bytes to which a produced batch may decompress, or ``MAX_EXPANSION`` times ``max.message.bytes`` if that is
+#: more; Kafka has no bound. gzip takes 3.3 ms a MiB: a decompression bomb takes 50 ms, with other codecs 10 ms.
 MIN_DECOMPRESSED_BOUND_BYTES = 16 * 1024 * 1024
 MAX_EXPANSION = 4
-#: Faults listed one by one in an answer; a request of a million bad records must not make a million strings.
+#: Most faults that an answer lists one by one: a request of a million bad records must not make a million strings.
 MAX_RECORD_ERRORS = 100
 
 
 class AppendOrigin(Enum):
-    """The origin of an append: clients may not write control batches; coordinators and replication may."""
+    """The origin of an append. Clients may not write control batches; coordinators and replication may."""
 
     CLIENT = 0
     COORDINATOR = 1
@@ -100,9 +100,10 @@ class AppendOrigin(Enum):
 
 
 class ValidationParams(NamedTuple):
-    """The topic's side of validation; the log keeps one per configuration. Sizes in bytes, times in ms.
+    """The topic's configuration, as far as validation needs it; the log keeps one per configuration. Sizes in bytes,
+    times in ms.
 
-    ``magic`` is the topic's message format. ``compression`` None means "producer": keep the codec that came.
+    ``magic`` is the topic's message format. ``compression`` None means "producer": keep the producer's codec.
     ``max_decompressed_bytes`` None means the bound that follows from ``max_message_bytes``.
     """
 
@@ -127,7 +128,8 @@ class ValidationParams(NamedTuple):
 
 
 class AppendContext(NamedTuple):
-    """The moment's side of validation: the offset to assign first, the leader epoch, now in ms, and who appends."""
+    """The circumstances of an append: the offset to assign first, the leader epoch, the time in ms, the origin and the
+    request's work budget."""
 
     next_offset: int
     leader_epoch: int
@@ -144,7 +146,7 @@ class RecordError(NamedTuple):
 
 
 class RejectedRecordsError(InvalidRecordError):
-    """Single records are at fault: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
+    """Single records are invalid: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError]) -> None:
         super().__init__(message)
@@ -160,14 +162,14 @@ class RejectedTimestampsError(InvalidTimestampError):
 
 
 def record_errors(error: BaseException) -> tuple[RecordError, ...]:
-    """Return the records an error of this module blames, for Produce v8+ answers; empty when the whole batch is at
-    fault.
+    """Return the invalid records that an error of this module names, for Produce v8+ answers; empty when the whole
+    batch is refused.
     """
     return error.record_errors if isinstance(error, RejectedRecordsError | RejectedTimestampsError) else ()
 
 
 class LogValidator:
-    """Validates and assigns under one :class:`ValidationParams`. Immutable; any thread, one at a time per buffer."""
+    """Validator for one :class:`ValidationParams`. Immutable; any thread, but only one for the same buffer."""
 
     __slots__ = (
         "_after_ms",
@@ -211,12 +213,12 @@ class LogValidator:
         """Check ``records`` (any magic) and give them offsets from ``next_offset`` on, in place where possible.
 
         Raises InvalidRecordError, CorruptMessageError, MessageTooLargeError, InvalidTimestampError,
-        UnsupportedCompressionTypeError, UnsupportedForMessageFormatError, and TooMuchForTurnError where ``budget`` is
-        that of a turn; the buffer is then unchanged.
+        UnsupportedCompressionTypeError, UnsupportedForMessageFormatError, and TooMuchForTurnError if ``budget`` has the
+        limits of a turn; the buffer is then unchanged.
         """
         checked = CheckedBatch.__new__(CheckedBatch)
         if self.assign_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked):
-            return checked.result()
+            return checked.build_result()
         context = AppendContext(next_offset, leader_epoch, now_ms, origin, budget)
         return validate_generally(records, self.params, context)
 
@@ -229,7 +231,8 @@ class LogValidator:
         budget: WorkBudget,
         checked: CheckedBatch,
     ) -> bool:
-        """Do the same for the usual batch, noted in ``checked``; False for another one, which is unchanged.
+        """Check the usual batch and give it offsets in place, noted in ``checked``; return False for any other batch,
+        which stays unchanged.
 
         Raises what ``WorkBudget.decompress`` raises, TooMuchForTurnError.
         """
@@ -252,9 +255,9 @@ class LogValidator:
         budget: WorkBudget,
         checked: CheckedBatch,
     ) -> bool:
-        """Take the path of one magic 2 batch that needs nothing but offset and epoch; return false for the general way.
+        """Check one magic 2 batch that needs nothing but offset and epoch, and write these; False for any other batch.
 
-        In plain Python; ``tidelog.log.validation.single_batch`` is the same, compiled.
+        This is the plain Python form of ``single_batch.check_and_assign``.
         """
         (
             base_offset, length, _, _, checksum, attributes, last_delta, base_timestamp, max_timestamp,
@@ -303,12 +306,12 @@ class LogValidator:
 def validate_and_assign_offsets(
     records: memoryview, params: ValidationParams, context: AppendContext
 ) -> ValidationResult:
-    """Do once what :meth:`LogValidator.validate_and_assign_offsets` does; same errors."""
+    """Validate records once by :meth:`LogValidator.validate_and_assign_offsets`, with the same errors."""
     return LogValidator(params).validate_and_assign_offsets(records, *context)
 
 
 def validate_generally(records: memoryview, params: ValidationParams, context: AppendContext) -> ValidationResult:
-    """Validate without the short cut; the same result and errors as the short cut, by a longer way."""
+    """Validate records of any kind, without the short path for the usual batch; the result is the same."""
     batches = _checked_batches(records, params, context)
     first = batches[0]
     if isinstance(first, RecordBatch):
@@ -322,7 +325,8 @@ def validate_generally(records: memoryview, params: ValidationParams, context: A
 def _checked_batches(
     records: memoryview, params: ValidationParams, context: AppendContext
 ) -> list[RecordBatch | LegacyRecordBatch]:
-    """Return one batch or wrapper, or the messages of an old set, of one magic, each of a good size and checksum."""
+    """Return one batch or wrapper, or the messages of an old set. All have one magic, an allowed size and a right
+    checksum."""
     batches: list[RecordBatch | LegacyRecordBatch] = []
     for batch in iter_batches(records):
         magic = batches[0].magic if batches else batch.magic
@@ -373,7 +377,7 @@ def _validate_batch(batch: RecordBatch, params: ValidationParams, context: Appen
 
 
 def _section_of(batch: RecordBatch, params: ValidationParams, context: AppendContext) -> Buffer:
-    """Return the batch's records section, decompressed within what the request may still cause."""
+    """Return the batch's records section, decompressed within the request's work budget."""
     count = batch.record_count
     ensure_few_records(count, context.budget)
     if not batch.is_compressed:
@@ -383,7 +387,7 @@ def _section_of(batch: RecordBatch, params: ValidationParams, context: AppendCon
 
 
 def ensure_few_records(count: int, budget: WorkBudget) -> None:
-    """Raise TooMuchForTurnError when a turn is too short to look at ``count`` records of magic 2."""
+    """Raise TooMuchForTurnError if ``count`` records of magic 2 are too many for the limits of a turn."""
     budget.ensure_for_turn(count, TURN_RECORDS_COMPILED if engine.IS_COMPILED else TURN_RECORDS)
 
 
@@ -425,7 +429,7 @@ def _check_client_header(batch: RecordBatch, where: str) -> None:
 def _check_records(
     batch: RecordBatch, section: Buffer, check: engine.SectionCheck, params: ValidationParams, context: AppendContext
 ) -> None:
-    """Check whole-batch bounds first; only when they fail are the records looked at one by one, to name them."""
+    """Check the bounds of the whole batch first; only if these fail, check each record, to name the invalid ones."""
     low = batch.base_timestamp + check.min_timestamp_delta
     high = batch.base_timestamp + check.max_timestamp_delta
     if low < -UNBOUNDED_MS - 1 or high > UNBOUNDED_MS:
@@ -492,7 +496,8 @@ def _finish_in_place(
 
 
 def restamp(view: memoryview, timestamp_type: int, max_timestamp: int) -> None:
-    """Set timestamp type and largest timestamp (ms) of the magic 2 batch ``view`` in place; new CRC if they change."""
+    """Set timestamp type and largest timestamp (ms) of the magic 2 batch ``view`` in place, with a new CRC if they
+    change."""
     batch = RecordBatch(view)
     if batch.timestamp_type == timestamp_type and batch.max_timestamp == max_timestamp:
         return
@@ -525,7 +530,7 @@ def _options(batch: RecordBatch, codec: int, params: ValidationParams, context: 
 def _recompressed(
     batch: RecordBatch, section: Buffer, max_timestamp: int, options: BatchOptions, params: ValidationParams
 ) -> ValidationResult:
-    """Put another codec around the same, well-formed records: no record is decoded."""
+    """Compress the same well-formed records by another codec; no record is decoded."""
     if options.log_append_time is not None:
         max_timestamp = options.log_append_time
     times = BatchTimes(batch.base_timestamp, max_timestamp)
@@ -542,7 +547,7 @@ def _recompressed(
 
 
 def rebuild(records: Iterable[Record], options: BatchOptions, params: ValidationParams) -> ValidationResult:
-    """Give ``records`` consecutive offsets from ``options.base_offset`` on and build them in the topic's format.
+    """Build batches of the topic's format from ``records``, with consecutive offsets from ``options.base_offset`` on.
 
     Raises MessageTooLargeError when the result is too large.
     """
@@ -563,7 +568,8 @@ def rebuild(records: Iterable[Record], options: BatchOptions, params: Validation
 
 
 def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool) -> ValidationResult:
-    """Build the result for finished ``view``. Raises MessageTooLargeError when rebuilding made a batch too large."""
+    """Build the result for the finished batches in ``view``. Raises MessageTooLargeError if rebuilding made one too
+    large."""
     return result_from(
         view, tuple(_summary(batch) for batch in iter_batches(view)), params, sizes_changed=sizes_changed
     )
@@ -572,7 +578,7 @@ def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool
 def result_from(
     view: memoryview, summaries: tuple[BatchSummary, ...], params: ValidationParams, *, sizes_changed: bool
 ) -> ValidationResult:
-    """Build what :func:`result_of` returns, from summaries that are already there."""
+    """Build the result of :func:`result_of` from the batches' summaries."""
     newest = max(summaries, key=lambda summary: summary.max_timestamp)
     if sizes_changed:
         for summary in summaries:

@@ -178,7 +178,7 @@ def test_status_lists_logs_that_nobody_has_opened_and_those_that_are_refused(tmp
             producer.poll(0.1)
         producer.purge()
         producer.flush()
-        assert "begins with offset 0, which is not its name's" in refused["last_error"]
+        assert "begins with offset 0, which does not fit its name" in refused["last_error"]
 
 
 def test_what_a_round_could_not_read_is_told(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:

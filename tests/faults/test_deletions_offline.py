@@ -98,7 +98,7 @@ def test_a_new_topic_of_that_name_is_left_as_it_is(disks: TwoDisks, clean: bool)
     create_topic(disks.data, "t", PARTITIONS)
     assert [disks.data.append("t", b"new", partition=index) for index in range(PARTITIONS)] == [0] * PARTITIONS
     disks.restart(clean=clean)
-    assert disks.data.log_manager.is_whole
+    assert disks.data.log_manager.has_all_directories
     assert disks.shown() == [f"t-{index}" for index in range(PARTITIONS)]
     assert [disks.data.append("t", b"next", partition=index) for index in range(PARTITIONS)] == [1] * PARTITIONS
     disks.data.close()

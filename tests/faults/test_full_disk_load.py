@@ -142,7 +142,7 @@ def test_calls_that_fail_at_random_refuse_the_log_for_now_at_most(tmp_path: Path
     try:
         assert picture_of(bench.open(recovery_point=recovery_point)) == expected
     except LogStorageError as error:
-        assert error.recoverable or error.operation == "sync"  # noqa: PT017 - either way is right
+        assert error.is_recoverable or error.operation == "sync"  # noqa: PT017 - either way is right
     disk.fail_at.clear()
 
     assert picture_of(bench.open(recovery_point=recovery_point)) == expected

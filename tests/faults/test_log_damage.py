@@ -107,7 +107,7 @@ def test_damage_below_the_recovery_point_of_an_unsynced_segment_is_counted_and_l
     recovered = bench.open(recovery_point=end)
     assert recovered.log_end_offset == end + 3, "nothing behind the damage is lost"
     assert bench.environment.damage.batches == 1
-    assert any("damaged batch kept" in record.getMessage() for record in caplog.records)
+    assert any("damaged batch is kept" in record.getMessage() for record in caplog.records)
 
 
 def test_synced_damage_at_the_end_is_refused_not_cut(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def nth_place(section: Buffer, index: int) -> tuple[int, int]:
 
 
 def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """Read a raw varint of any length: (raw, next position), position -1 when it does not end in time."""
+    """Read a varint of up to ``max_bytes``: (value before zigzag, next position); position -1 if it does not end."""
     raw = 0
     shift = 0
     end = position + max_bytes if position + max_bytes < size else size
@@ -119,7 +119,8 @@ def _read_long_varint(data: Buffer, size: int, position: int, max_bytes: int) ->
 
 
 def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[int, int]:
-    """Read a raw varint, its one- and two-byte cases inline: (raw, next position), position -1 when malformed."""
+    """Read a varint, those of one and two bytes inline: (value before zigzag, next position); position -1 when
+    malformed."""
     if position + 2 <= size:
         first = data[position]
         if first < 0x80:
@@ -136,7 +137,7 @@ def _signed(word: int) -> int:
 
 
 def _zigzag(raw: int) -> int:
-    """Undo zigzag on the 64 bits of ``raw``."""
+    """Decode the zigzag form of 64 bits."""
     return (raw >> 1) ^ -(raw & 1)
 
 
@@ -153,8 +154,8 @@ def _is_sum_larger(one: int, other: int) -> bool:
 
 
 def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int, int]:
-    """Read a record's beginning: (timestamp delta, offset delta, position after them, end of the record); end -1 when
-    malformed.
+    """Read the first fields of a record: (timestamp delta, offset delta, position after them, end of the record); end
+    -1 when malformed.
     """
     raw, position = _read_raw(data, size, position, 5)
     length = raw >> 1

@@ -54,7 +54,7 @@ def test_check_tells_of_every_fault_of_a_segment(directory: str, capsys: pytest.
     wrong, lost, cut, *_ = capsys.readouterr().out.splitlines()
     assert "wrong CRC" in wrong
     assert "offsets 0 to 1 are lost to damage" in lost
-    assert "bytes of a cut batch at the end" in cut
+    assert "bytes of an incomplete last batch" in cut
 
 
 def test_check_of_an_empty_data_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

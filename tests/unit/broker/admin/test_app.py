@@ -359,7 +359,7 @@ async def test_run_says_why_a_log_is_refused(tmp_path: Path) -> None:
         status, answer = await pages.post(f"/compaction/{TOPIC}")
 
         assert status == 409
-        assert "begins with offset 0, which is not its name's" in answer[0]["error"]
+        assert "begins with offset 0, which does not fit its name" in answer[0]["error"]
         assert "error" not in answer[1]
 
 

@@ -34,7 +34,7 @@ def test_a_full_disk_takes_what_makes_no_file_longer(files: LaboratoryFileSystem
     file.write_at(b"ab", 2)
     with pytest.raises(LogStorageError) as refused:
         file.write_at(b"cd", 3)
-    assert (refused.value.os_errno, refused.value.recoverable) == (errno.ENOSPC, True)
+    assert (refused.value.os_errno, refused.value.is_recoverable) == (errno.ENOSPC, True)
     assert files.disk_space(str(tmp_path))[1] == 0
     files.disk.is_full = False
     file.write_at(b"cd", 3)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.logs import NOW_MS
 from tidelog.log.config import LogConfig
-from tidelog.log.directories.deletion import is_of, rename_away
+from tidelog.log.directories.deletion import belongs_to, rename_away
 from tidelog.log.files.checkpoints import write_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
@@ -22,13 +22,13 @@ ID = bytes(range(16))
 
 
 def test_a_directory_is_of_a_deleted_topic_by_its_id_alone(tmp_path: Path) -> None:
-    assert not is_of({ID: "t"}, FILES, PARTITION, str(tmp_path))
+    assert not belongs_to({ID: "t"}, FILES, PARTITION, str(tmp_path))
     write_partition_metadata(FILES, str(tmp_path), ID)
-    assert is_of({ID: "t"}, FILES, PARTITION, str(tmp_path))
-    assert not is_of({bytes(16 * [7]): "t"}, FILES, PARTITION, str(tmp_path))
-    assert not is_of({ID: "u"}, FILES, PARTITION, str(tmp_path))
+    assert belongs_to({ID: "t"}, FILES, PARTITION, str(tmp_path))
+    assert not belongs_to({bytes(16 * [7]): "t"}, FILES, PARTITION, str(tmp_path))
+    assert not belongs_to({ID: "u"}, FILES, PARTITION, str(tmp_path))
     (tmp_path / "partition.metadata").write_bytes(b"")
-    assert not is_of({ID: "t"}, FILES, PARTITION, str(tmp_path))
+    assert not belongs_to({ID: "t"}, FILES, PARTITION, str(tmp_path))
 
 
 def test_a_missing_directory_is_gone_already_and_one_that_cannot_move_is_not(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_foreign_names_go_with_a_deleted_partition_and_what_links_point_at_stays
     manager.environment.deletions.run(everything=True)
     assert names(kept) == before
     assert not [name for name in names(data) if name.startswith("t-0")]
-    assert manager.is_whole
+    assert manager.has_all_directories
     manager.shutdown()
 
 

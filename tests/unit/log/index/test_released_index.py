@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.swapping import SwappingFileSystem
 from tidelog.log.index import abstract_index
-from tidelog.log.index.abstract_index import AbstractIndex, rest_index, seal_index
+from tidelog.log.index.abstract_index import AbstractIndex, close_until_lookup, seal_index
 from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.index.time_index import TimeIndex
 from tidelog.log.system.file_system import LogStorageError, OsFile, OsFileSystem
@@ -71,7 +71,7 @@ def closing_after(monkeypatch: pytest.MonkeyPatch, name: str, close: Callable[[A
     monkeypatch.setattr(AbstractIndex, name, property(look, attribute.__set__))
 
 
-@pytest.mark.parametrize("close", [AbstractIndex.release, AbstractIndex.close, rest_index])
+@pytest.mark.parametrize("close", [AbstractIndex.release, AbstractIndex.close, close_until_lookup])
 @pytest.mark.parametrize("name", ["_entries", "_memory"])
 def test_closed_before_it_is_read_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, close: Callable[[AbstractIndex], None]
@@ -84,11 +84,11 @@ def test_closed_before_it_is_read_at_all(
 
 def test_the_count_of_an_index_that_is_closed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = offsets(tmp_path)
-    closing_after(monkeypatch, "_entries", rest_index)
+    closing_after(monkeypatch, "_entries", close_until_lookup)
     assert index.size_bytes == 20 * 8
 
 
-@pytest.mark.parametrize("close", [AbstractIndex.close, rest_index])
+@pytest.mark.parametrize("close", [AbstractIndex.close, close_until_lookup])
 def test_entries_of_a_write_that_failed_are_not_those_of_the_file_when_it_opens_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, close: Callable[[AbstractIndex], None]
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_name_that_another_file_has_next_is_not_opened(tmp_path: Path) -> None
 def test_a_rested_index_of_a_deleted_log_is_not_opened_again(tmp_path: Path) -> None:
     """Its name may be that of another topic's index by now."""
     index = offsets(tmp_path)
-    rest_index(index)
+    close_until_lookup(index)
     seal_index(index)
     with pytest.raises(KafkaStorageError, match="is closed"):
         index.lookup(BASE + 15)
@@ -145,7 +145,7 @@ def test_a_rested_index_of_a_deleted_log_is_not_opened_again(tmp_path: Path) -> 
 def test_the_last_time_of_an_index_that_is_closed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = TimeIndex(OsFileSystem(), str(tmp_path / "0.timeindex"), BASE, 4096)
     index.maybe_append(1000, BASE)
-    closing_after(monkeypatch, "_memory", rest_index)
+    closing_after(monkeypatch, "_memory", close_until_lookup)
     assert index.last_entry == (1000, BASE)
 
 

@@ -87,7 +87,7 @@ def test_both_ways_agree(steps: list[tuple[int, int, int, int, str]], first: int
         offsets = (10 * offset, 10 * offset + count - 1)
         batch = ProducerBatch(producer, epoch, sequence, last, *offsets, 1000 + offset, kind == "transactional")
         outcome = append(long, batch)
-        entry = None if batch.is_transactional else short.expecting(producer, epoch, sequence, last)
+        entry = None if batch.is_transactional else short.find_if_next(producer, epoch, sequence, last)
         if entry is None:
             assert append(short, batch) == outcome
         else:
@@ -128,9 +128,9 @@ def test_the_first_unstable_offset_is_of_what_is_open_or_ended_above_the_high_wa
 
 def test_what_follows_takes_the_short_way() -> None:
     short = state()
-    assert short.expecting(7, 3, 0, 4) is None, "nothing is known of it"
+    assert short.find_if_next(7, 3, 0, 4) is None, "nothing is known of it"
     assert append(short, ProducerBatch(7, 3, 0, 4, 0, 4, 1000, False)) == "appended"
-    assert short.expecting(7, 3, 5, 5) is short.producers[7]
+    assert short.find_if_next(7, 3, 5, 5) is short.producers[7]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -31,7 +31,7 @@ def test_error_names_operation_path_and_errno(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "code", "recoverable"),
+    ("operation", "code", "is_recoverable"),
     [
         ("write", errno.ENOSPC, True),
         ("write", errno.EROFS, True),
@@ -39,8 +39,8 @@ def test_error_names_operation_path_and_errno(tmp_path: Path) -> None:
         ("sync", errno.ENOSPC, False),
     ],
 )
-def test_what_takes_a_directory_offline(operation: str, code: int, recoverable: bool) -> None:
-    assert LogStorageError(operation, "x", code).recoverable is recoverable
+def test_what_takes_a_directory_offline(operation: str, code: int, is_recoverable: bool) -> None:
+    assert LogStorageError(operation, "x", code).is_recoverable is is_recoverable
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

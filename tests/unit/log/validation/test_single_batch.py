@@ -79,7 +79,7 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
         is_one = len(view) >= 61 and view[16] == 2
         checked = single_batch.CheckedBatch()
         is_usual = is_one and validator._single_unchanged(view, 77, 3, NOW_MS, NO_BUDGET, checked)
-        return checked.result() if is_usual else None
+        return checked.build_result() if is_usual else None
 
     expected = outcome(plain, sent)
     for module in (single_batch, PLAIN):
@@ -92,7 +92,7 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
         def compiled(view: memoryview, module: Any = module, limits: Any = limits) -> object:
             checked = module.CheckedBatch()
             is_usual = module.check_and_assign(view, 77, 3, NOW_MS, limits, NO_BUDGET, checked)
-            return checked.result() if is_usual else None
+            return checked.build_result() if is_usual else None
 
         assert outcome(compiled, sent) == expected
 
