@@ -1,5 +1,5 @@
-"""One module per API key: what the broker answers.
+"""Handlers of requests, one module for each API key.
 
-Imports: ``tidelog.broker.network`` and the layers below; not ``admin`` or ``adoption``.
-Invariant: a module's key and versions are those of its line in ``tidelog.broker.requests.registry``.
+Imports: ``tidelog.broker.network`` and the layers below; not ``admin`` or ``adoption``. Invariant: a module's key and
+versions are those of its entry in ``tidelog.broker.requests.registry``.
 """

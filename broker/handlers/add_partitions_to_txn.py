@@ -1,7 +1,7 @@
 """AddPartitionsToTxn: partitions become part of a transaction before they are written to.
 
-v0-3 one transaction, from a client; v4+ many, or only verified, as brokers ask each other (KIP-890); v2 PRODUCER_FENCED
-instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transaction does not exist none is added.
+v0-3 one transaction, from a client; v4+ many, added or only verified, from another broker (KIP-890); v2 PRODUCER_FENCED
+instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transaction does not exist, none is added.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VERSION_OF_BROKERS = 2
 def handle(
     broker: Broker, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> Steps[AddPartitionsToTxnResponse]:
-    """Add or verify; each partition has its own error."""
+    """Add or verify partitions; each has its own error."""
     waits: list[Deferred[None]] = []
     if context.api_version >= _FIRST_BATCHED_VERSION:
         results = []
@@ -68,7 +68,7 @@ def handle(
 
 
 def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> AddPartitionsToTxnResponse:
-    """Answer with the error at the top for v4+, in every partition before."""
+    """Answer with the error: for the whole answer from v4 on, for every partition before v4."""
     codes = dict.fromkeys(_partitions(request.v3_and_below_topics), error.code)
     return AddPartitionsToTxnResponse(
         error_code=error.code, results_by_topic_v3_and_below=_results(request.v3_and_below_topics, codes)
@@ -78,7 +78,7 @@ def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> Add
 def _handle_one(
     broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]], version: int
 ) -> dict[PartitionKey, int]:
-    """Return the error code of each partition."""
+    """Add or verify the partitions of one transaction; return the error code of each."""
     partitions = _partitions(transaction.topics)
     missing = {partition for partition in partitions if not _exists(broker, partition)}
     if missing:

@@ -1,5 +1,5 @@
-"""AddRaftVoter: a lone node's quorum takes no other voter (KIP-853). A member forwards it. Versions 0 and 1 are refused
-alike."""
+"""AddRaftVoter: refused, because a lone node's quorum takes no other voter (KIP-853). A member of a cluster forwards it
+to the controller. Versions 0 and 1 are refused alike."""
 
 from __future__ import annotations
 

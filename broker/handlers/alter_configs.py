@@ -1,4 +1,4 @@
-"""AlterConfigs: put a whole set of configs in place of a resource's own. Versions 0 to 2 differ in encoding only."""
+"""AlterConfigs: replace all of a resource's own configs. Versions 0 to 2 differ in encoding only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ Request = AlterConfigsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> Steps[AlterConfigsResponse]:
-    """Change each resource by itself; what is set on it and not named is removed. Answered when all is durable."""
+    """Change each resource by itself; configs that the request does not name are removed. Answered when all is
+    durable."""
     with Notes(broker.late_lines) as notes:
         results = yield from replace_each(broker, context, request, notes)
         yield from notes.write()
@@ -57,7 +58,7 @@ def replace_each(
 
 
 def read_texts(resource: AlterConfigsResource) -> dict[str, str]:
-    """Read the texts to set. Raises InvalidRequestError for a key without a value, or named twice."""
+    """Return the values to set, as texts. Raises InvalidRequestError for a key without a value, or named twice."""
     texts: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:

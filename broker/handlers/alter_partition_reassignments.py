@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments: on one node the only assignment is the one there is (KIP-455).
+"""AlterPartitionReassignments of a lone node, where each partition has one possible assignment (KIP-455).
 
-Asking for it is done at once; any other is an invalid assignment; cancelling finds nothing to cancel. Versions 0, 1.
+A request for that assignment succeeds at once; any other is invalid; there is no reassignment to cancel. Versions 0, 1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def handle(
 
 
 def check(broker: Broker, partition: ReassignablePartition, partition_count: int) -> None:
-    """Raise KafkaErrors unless the partition is where it is asked to be."""
+    """Raise a KafkaError unless the partition has the requested replicas already."""
     if not 0 <= partition.partition_index < partition_count:
         raise UnknownTopicOrPartitionError
     if partition.replicas is None:
@@ -69,7 +69,7 @@ def check(broker: Broker, partition: ReassignablePartition, partition_count: int
 
 
 def build_error_result(partition: ReassignablePartition, error: KafkaError) -> ReassignablePartitionResponse:
-    """Build the answer for a partition that stays where it is."""
+    """Build the answer for a partition whose reassignment is refused."""
     return ReassignablePartitionResponse(
         partition_index=partition.partition_index, error_code=error.code, error_message=error.message
     )

@@ -1,6 +1,6 @@
-"""AlterReplicaLogDirs: a replica stays in the directory it was made in (KIP-113).
+"""AlterReplicaLogDirs: refused, because replicas cannot move to other directories (KIP-113).
 
-Asking for the directory it is in is done at once. Versions 0 to 2 differ in encoding only.
+A request for the directory that a replica is in succeeds. Versions 0 to 2 differ in encoding only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Request = AlterReplicaLogDirsRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:
-    """Check each partition against the directory asked for."""
+    """Check whether each partition is in the requested directory."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -49,7 +49,7 @@ def handle(
 
 
 def check(broker: Broker, path: str, topic_partition: TopicPartition) -> int:
-    """Return 0 when the partition is in this directory, else the code that says what is wrong."""
+    """Return 0 if the partition is in this directory, else an error code."""
     if path not in map(os.path.abspath, broker.config.log_dirs):
         return LogDirNotFoundError.code
     image = broker.metadata.topics.get(topic_partition.topic)

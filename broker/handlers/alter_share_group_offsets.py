@@ -33,7 +33,7 @@ def handle(
 
 
 def changed_topics(response: AlterShareGroupOffsetsResponse) -> Iterator[str | None]:
-    """Yield the name of each topic whose offsets were changed, None for another one."""
+    """Yield the name of each topic whose offsets were changed, and None for each other topic."""
     for topic in response.responses:
         yield topic.topic_name if any(not one.error_code for one in topic.partitions) else None
 

@@ -30,7 +30,7 @@ Request = AlterUserScramCredentialsRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Steps[AlterUserScramCredentialsResponse]:
-    """Make the changes one by one; a user's answer is its first error. A credential named twice is changed by none.
+    """Make the changes one by one; a user's answer is its first error. A credential that is named twice is not changed.
     Answered when all is durable."""
     credentials = ScramCredentials(broker.controller)
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
@@ -65,7 +65,7 @@ def changes_of(
 
 
 def apply_change(credentials: ScramCredentials, change: ScramCredentialDeletion | ScramCredentialUpsertion) -> None:
-    """Make one change. Raises KafkaErrors."""
+    """Make one change. Raises a KafkaError if it is refused."""
     mechanism = mechanism_of(change.mechanism)
     if isinstance(change, ScramCredentialDeletion):
         credentials.delete(change.name, mechanism)

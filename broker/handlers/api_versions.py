@@ -1,4 +1,4 @@
-"""ApiVersions: the versions in the registry; of APIs that a member forwards, those that its controller serves, too.
+"""ApiVersions: the versions in the registry; for APIs that a member forwards, those that its controller also serves.
 
 v0-2 equal; v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
 it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
@@ -35,7 +35,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Answer with the table. Raises InvalidRequestError for a malformed client software name."""
+    """Answer with the served APIs and features. Raises InvalidRequestError for a malformed client software name."""
     if context.api_version >= 3:
         for name in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(name) is None:
@@ -53,7 +53,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
 
 
 def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> ApiVersionsResponse:
-    """Answer with the error; with UNSUPPORTED_VERSION the table too, so that the client can choose a version
+    """Answer with the error; with UNSUPPORTED_VERSION the served APIs too, so that the client can choose a version
     (KIP-511).
     """
     known = table() if isinstance(error, UnsupportedVersionError) else []
@@ -61,7 +61,7 @@ def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> Api
 
 
 def list_supported_features(version: int) -> list[SupportedFeatureKey]:
-    """List the features this broker could do; before v4 without those whose lowest level is 0 (KAFKA-17011)."""
+    """List the features that this broker supports; before v4 without those whose lowest level is 0 (KAFKA-17011)."""
     return [
         SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
         for name, levels in supported_features().items()
@@ -70,9 +70,9 @@ def list_supported_features(version: int) -> list[SupportedFeatureKey]:
 
 
 def list_served_apis(broker: Broker) -> list[ApiVersion]:
-    """Return the table; the APIs of client metrics only while there is a subscription (KIP-714).
+    """Return the served APIs; those of client metrics only while there is a subscription (KIP-714).
 
-    Clients that see them ask for subscriptions on each connection, and librdkafka prints a line then.
+    Clients that see these APIs ask for subscriptions on each connection, and librdkafka then prints a line.
     """
     entries = within(table(), broker.controller.forwarded_versions())
     if broker.configs.resource_names(ResourceType.CLIENT_METRICS):
@@ -81,7 +81,7 @@ def list_served_apis(broker: Broker) -> list[ApiVersion]:
 
 
 def within(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVersion]:
-    """Return the entries, those that the active controller answers in versions that it serves too."""
+    """Limit forwarded APIs to versions that the active controller serves; leave out those without any."""
     for entry in entries:
         lowest, highest = limits.get(entry.api_key, (entry.min_version, entry.max_version)) or (0, -1)
         entry.min_version, entry.max_version = max(entry.min_version, lowest), min(entry.max_version, highest)
@@ -89,7 +89,7 @@ def within(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVers
 
 
 def table() -> list[ApiVersion]:
-    """Build one entry per line of the registry."""
+    """Build an answer's entry for each entry of the registry."""
     return [
         ApiVersion(api_key=key, min_version=entry.min_version, max_version=entry.max_version)
         for key, entry in sorted(REGISTRY.items())

@@ -1,4 +1,4 @@
-"""The change of one resource's configs, as both requests that alter configs begin it."""
+"""Change of one resource's configs, for AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NamedConfig(Protocol):
 
 
 class ConfigResource(Protocol):
-    """A resource in a request, whatever is to be done with its configs."""
+    """A resource in a request of either API."""
 
     resource_type: int
     resource_name: str
@@ -31,9 +31,10 @@ class ConfigResource(Protocol):
 def begin_change(
     broker: Broker, context: RequestContext, resource: ConfigResource, work: Callable[[], None], notes: Notes | None
 ) -> Deferred[None]:
-    """Begin a change in its topic's turn, and note it for the audit log; without ``notes`` it is only validated.
+    """Begin a change after earlier ones of its topic, and note it for the audit log. ``notes`` is None if it is only
+    validated.
 
-    Settles when the change is durable. Raises what ``work`` raises.
+    Returns a Deferred that settles when the change is durable. Raises what ``work`` raises.
     """
     change = broker.topics.changes.commit(topic_of(resource.resource_type, resource.resource_name), work)
     if notes is not None:

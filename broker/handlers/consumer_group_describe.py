@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe: members of consumer groups, with their current and target assignments (KIP-848).
 
-v1 tells whether a member uses the classic protocol.
+v1 adds whether a member uses the classic protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Request = ConsumerGroupDescribeRequest
 def handle(
     broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> Steps[ConsumerGroupDescribeResponse]:
-    """Describe each once, however often it is named; each group has its own error."""
+    """Describe each group once, however often it is named; each has its own error."""
     coordinator = coordinators_of(broker).groups
     describe = coordinator.describe_consumer_group
     names, operations = broker.metadata.topic_names, request.include_authorized_operations

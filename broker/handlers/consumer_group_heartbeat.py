@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat: members of consumer groups join, live, reconcile and leave by this alone (KIP-848).
+"""ConsumerGroupHeartbeat: members of consumer groups join, stay alive, reconcile and leave by this request alone
+(KIP-848).
 
 v1 lets the client choose its member id, and adds subscription by regular expression.
 """

@@ -1,7 +1,7 @@
 """CreateAcls: add access rules (KIP-290). SECURITY_DISABLED without an authorizer, as Kafka answers.
 
-Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). Valid rules are created even
-where others of the request are not. A created rule holds at once; the answer is sent when all are durable.
+Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). Valid rules are created even where others
+of the request are not. A created rule applies at once; the answer is sent when all are durable.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
 
 
 def rule_of(creation: AclCreation) -> AccessRule:
-    """Return the rule that is to be created. Raises InvalidRequestError, CloseConnectionError."""
+    """Return the rule that an entry of the request creates. Raises InvalidRequestError, CloseConnectionError."""
     numbers = (creation.resource_type, creation.resource_pattern_type, creation.operation, creation.permission_type)
     if not all(numbers):
         raise CloseConnectionError("CreateAcls with UNKNOWN in an ACL")
@@ -80,7 +80,7 @@ def rule_of(creation: AclCreation) -> AccessRule:
     )
     check_acl(rule)
     if rule.resource_type == ResourceType.TOPIC and base_name(rule.resource_name) != rule.resource_name:
-        logger.warning("an ACL names the virtual topic %r: it has no effect, its topic's ACLs hold", rule.resource_name)
+        logger.warning("an ACL of the virtual topic %r has no effect: those of its topic apply", rule.resource_name)
     return rule
 
 

@@ -1,4 +1,4 @@
-"""CreateDelegationToken: a token for the client itself or, where it may, for another owner (KIP-48, KIP-373).
+"""CreateDelegationToken: a token for the client itself or, if it has the right, for another owner (KIP-48, KIP-373).
 
 Versions 0 to 3. Checks in this order, with their error codes: whether the connection may ask (64), CREATE_TOKENS on the
 owner (65), the owner's and the renewers' type (67), whether there is a secret key (61). Answered when the token is
@@ -40,8 +40,8 @@ Request = CreateDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest
 ) -> Steps[CreateDelegationTokenResponse]:
-    """Create a token."""
-    from tidelog.broker.security import delegation_tokens  # no broker without tokens pays for it
+    """Create a token, and answer when it is durable; an error is in the response."""
+    from tidelog.broker.security import delegation_tokens  # brokers without tokens never load it
 
     requester = context.principal
     owner = owner_of(request, requester)
@@ -75,18 +75,19 @@ def handle(
 
 
 def owner_of(request: CreateDelegationTokenRequest, requester: Principal) -> Principal:
-    """Return whom the token is for."""
+    """Return the token's owner: the requester, unless the request names another."""
     if not request.owner_principal_name:
         return requester
     return Principal(request.owner_principal_type or "", request.owner_principal_name)
 
 
 def check(broker: Broker, context: RequestContext, request: CreateDelegationTokenRequest, owner: Principal) -> None:
-    """Raise KafkaErrors unless the client may have such a token."""
+    """Raise a KafkaError unless the client may have such a token."""
     check_may_ask(broker.config, context)
     if broker.authorizer is not None and owner != context.principal:
         require_right(broker.authorizer, context, owner)
-    # A bearer logs in as a user: one for ``Group:admin`` would be User:admin, whom CREATE_TOKENS was not asked for.
+    # Who has a token logs in as a user. A token for ``Group:admin`` would let a client in as User:admin, for whom
+    # CREATE_TOKENS was not checked.
     if owner.type != USER or any(one.principal_type != USER for one in request.renewers):
         raise InvalidPrincipalTypeError
 

@@ -1,4 +1,5 @@
-"""CreatePartitions: widen topics. Versions 0 to 3 differ in encoding only; answered when the partitions exist."""
+"""CreatePartitions: add partitions to topics. Versions 0 to 3 differ in encoding only; answered when the partitions
+exist."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 3
 def handle(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest
 ) -> Steps[CreatePartitionsResponse]:
-    """Widen each topic by itself."""
+    """Add partitions to each topic by itself."""
     with Notes(broker.late_lines) as notes:
         results = yield from widen_each(broker, context, request, notes)
         yield from notes.write()
@@ -49,7 +50,7 @@ def handle(
 def widen_each(
     broker: Broker, context: RequestContext, request: CreatePartitionsRequest, notes: Notes
 ) -> Steps[list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]]]:
-    """Begin to widen each topic, one in a step."""
+    """Begin to add partitions to each topic, one in each step."""
     names = RepeatedNames(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatePartitionsTopic, Deferred[TopicImage] | KafkaError]] = []
@@ -83,7 +84,7 @@ def outcome(topic: CreatePartitionsTopic, result: Deferred[TopicImage] | KafkaEr
 
 
 def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> Deferred[TopicImage]:
-    """Begin to widen one topic. Raises KafkaErrors."""
+    """Begin to add partitions to one topic. Raises a KafkaError if that is refused."""
     if topic.assignments is not None:
         image = broker.metadata.topics.get(topic.name)
         if image is None:
@@ -99,7 +100,7 @@ def widen(broker: Broker, topic: CreatePartitionsTopic, validate_only: bool) -> 
 
 
 def build_error_result(topic: CreatePartitionsTopic, error: KafkaError) -> CreatePartitionsTopicResult:
-    """Build the answer for a topic that was not widened."""
+    """Build the answer for a topic to which no partitions were added."""
     return CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
 
 

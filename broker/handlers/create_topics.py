@@ -40,9 +40,9 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 6
 
 
 def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest) -> Steps[CreateTopicsResponse]:
-    """Create each topic by itself: one that fails does not hold up the others.
+    """Create each topic by itself: one that fails does not prevent the others.
 
-    Raises PolicyViolationError for more partitions than one request may make, as Kafka's controller does.
+    Raises PolicyViolationError for more partitions than one request may create, as Kafka's controller does.
     """
     check_partition_limit(sum(map(partial(count_wanted_partitions, broker), request.topics)))
     with Notes(broker.late_lines) as notes:
@@ -58,7 +58,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateTopicsRequest
 def create_each(
     broker: Broker, context: RequestContext, request: CreateTopicsRequest, notes: Notes
 ) -> Steps[list[tuple[CreatableTopic, Change | KafkaError]]]:
-    """Begin to create each topic, one in a step."""
+    """Begin to create each topic, one in each step."""
     names = RepeatedNames(topic.name for topic in request.topics)
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[CreatableTopic, Change | KafkaError]] = []
@@ -89,14 +89,14 @@ def count_wanted_partitions(broker: Broker, topic: CreatableTopic) -> int:
 
 
 class DescribedConfigs:
-    """Configs of new topics as one response shows them: topics with equal configs of their own share one list."""
+    """Configs of new topics in one response; topics with equal configs of their own share one list."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._known: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 
     def of(self, image: TopicImage) -> list[CreatableTopicConfigs]:
-        """Return the configs of a topic, its own and the defaults, as they were when the first such topic was met."""
+        """Return the configs of a topic, its own and the defaults, as they were for the first topic with equal ones."""
         key = frozenset(image.configs.items())
         found = self._known.get(key)
         if found is None:
@@ -116,7 +116,7 @@ def answer(described: DescribedConfigs, topic: CreatableTopic, result: Change | 
 
 
 def create(broker: Broker, topic: CreatableTopic, validate_only: bool) -> Change:
-    """Begin to create one topic. Raises KafkaErrors."""
+    """Begin to create one topic. Raises a KafkaError if that is refused."""
     partitions = topic.num_partitions
     if topic.assignments:
         if partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:

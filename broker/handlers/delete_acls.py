@@ -2,8 +2,8 @@
 authorizer, as Kafka answers.
 
 Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). The rules of all filters are removed in
-one batch, and hold no more from that moment; the answer comes when that is durable. Unlike Kafka, a request that finds
-more than may be removed at once removes nothing.
+one batch, and no longer apply from that moment; the answer is sent when that is durable. Unlike Kafka, a request that
+finds more than may be removed at once removes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ Request = DeleteAclsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> Steps[DeleteAclsResponse]:
-    """Remove what the filters find. Raises SecurityDisabledError, PolicyViolationError, CloseConnectionError."""
+    """Remove the rules that the filters find. Raises SecurityDisabledError, PolicyViolationError,
+    CloseConnectionError."""
     if broker.authorizer is None:
         raise SecurityDisabledError("No Authorizer is configured.")
     filters: list[AclFilter] = []
@@ -66,7 +67,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
 
 
 def filter_of(given: DeleteAclsFilter | DescribeAclsRequest, version: int) -> AclFilter:
-    """Return a filter of a request. Version 0 has literal names alone. Raises CloseConnectionError for UNKNOWN."""
+    """Convert a filter of a request. Version 0 has literal names alone. Raises CloseConnectionError for UNKNOWN."""
     pattern_type = PatternType.LITERAL if version == 0 else given.pattern_type_filter
     if not all((given.resource_type_filter, pattern_type, given.operation, given.permission_type)):
         raise CloseConnectionError("a filter of ACLs with UNKNOWN in it")

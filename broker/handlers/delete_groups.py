@@ -18,7 +18,7 @@ Request = DeleteGroupsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Steps[DeleteGroupsResponse]:
-    """Delete each; each group has its own error."""
+    """Delete each group; each has its own error."""
     coordinator = coordinators_of(broker).groups
     deleted = []
     with Notes(broker.late_lines) as notes:
@@ -31,7 +31,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest
 
 
 def note_group(context: RequestContext, deletion: Deferred[DeletableGroupResult]) -> Lines:
-    """Write that a group was deleted, if it was."""
+    """Write the audit line of a group, if it was deleted."""
     result = deletion.result()
     if not result.error_code:
         note_change("group deleted", context, group=result.group_id)

@@ -1,8 +1,8 @@
-"""DeleteRecords: move a partition's log start offset forward; what lies before is not served any more.
+"""DeleteRecords: move a partition's log start offset forward; records before it are no longer served.
 
 v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are
-only compacted, as Kafka refuses them. The new start is written to log-start-offset-checkpoint before the answer, which
-waits until the living replicas have it, too.
+only compacted, as in Kafka. The new start is written to log-start-offset-checkpoint before the answer, which also waits
+until the live replicas have it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INVALID_LOW_WATERMARK = -1
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse]:
-    """Delete in each partition on its own, then keep the new starts."""
+    """Delete in each partition by itself, then write the new log starts to the checkpoint."""
     topics = []
     waits: list[tuple[DeleteRecordsPartitionResult, Deferred[int]]] = []
     for topic in request.topics:
@@ -76,7 +76,7 @@ def error_response(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRe
 
 
 def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
-    """Delete before ``offset``; returns the new log start offset.
+    """Delete the records before ``offset``; return the new log start offset.
 
     Raises UnknownTopicOrPartitionError, InvalidTopicError, and as ``Partition.delete_records``.
     """
@@ -87,7 +87,7 @@ def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
 
 
 def note_end(result: DeleteRecordsPartitionResult, wait: Deferred[int]) -> None:
-    """Put into a partition's answer what its wait for the followers ended with."""
+    """Put the result of the wait for the followers into a partition's answer."""
     try:
         result.low_watermark = wait.result()
     except KafkaError as error:

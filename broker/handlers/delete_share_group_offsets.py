@@ -25,7 +25,7 @@ Request = DeleteShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupOffsetsRequest
 ) -> Steps[DeleteShareGroupOffsetsResponse]:
-    """Forget each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
+    """Delete the offsets of each topic. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
     check_enabled(broker)
     change = coordinators_of(broker).share_members.delete_offsets(request)
     event = "share offsets deleted"
@@ -33,7 +33,7 @@ def handle(
 
 
 def changed_topics(response: DeleteShareGroupOffsetsResponse) -> Iterator[str | None]:
-    """Yield the name of each topic whose offsets were deleted, None for another one."""
+    """Yield the name of each topic whose offsets were deleted, and None for each other topic."""
     for topic in response.responses:
         yield topic.topic_name if not topic.error_code else None
 

@@ -1,4 +1,4 @@
-"""DeleteShareGroupState v0: a group coordinator has states of share partitions deleted (KIP-932)."""
+"""DeleteShareGroupState v0: delete states of share partitions, for a group coordinator (KIP-932)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Request = DeleteShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupStateRequest
 ) -> Steps[DeleteShareGroupStateResponse]:
-    """Delete states; answered when that is committed."""
+    """Delete states; answered when the deletions are committed."""
     response: DeleteShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

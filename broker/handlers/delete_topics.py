@@ -33,7 +33,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
-    """Delete each topic by itself; one that is asked for twice is refused, and answered once."""
+    """Delete each topic by itself; one that is named twice is refused, with one answer."""
     asked = yield from distinct_by(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
@@ -73,7 +73,7 @@ def list_asked_topics(request: DeleteTopicsRequest) -> Iterable[DeleteTopicState
 
 
 def delete(broker: Broker, context: RequestContext, topic: DeleteTopicState, quota: MutationQuota) -> Change:
-    """Begin to delete one topic. Raises KafkaErrors."""
+    """Begin to delete one topic. Raises a KafkaError if that is refused."""
     name = topic.name
     if name is None:
         image = broker.metadata.topic_by_id(topic.topic_id)

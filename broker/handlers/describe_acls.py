@@ -27,7 +27,7 @@ Request = DescribeAclsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeAclsRequest) -> Steps[DescribeAclsResponse]:
-    """List what the filter finds, by resource. Raises SecurityDisabledError, CloseConnectionError."""
+    """List the rules that the filter finds, by resource. Raises SecurityDisabledError, CloseConnectionError."""
     if broker.authorizer is None:
         raise SecurityDisabledError("No Authorizer is configured on the broker")
     found = yield from find_acls(broker.controller.image.acls, [filter_of(request, context.api_version)])

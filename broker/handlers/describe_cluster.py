@@ -1,7 +1,7 @@
 """DescribeCluster: the brokers, the controller and the cluster's id, for admin clients (KIP-700).
 
-Versions: 0; 1+ the client says whether it asks for brokers (1) or controllers (2) (KIP-919); 2 fenced brokers,
-of which a lone node has none.
+Versions: 0; 1+ the client says whether it wants brokers (1) or controllers (2) (KIP-919); 2 fenced brokers, of which a
+lone node has none.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Describe the brokers. Raises MismatchedEndpointTypeError when asked for controllers."""
+    """Describe the brokers. Raises MismatchedEndpointTypeError for controllers, UnsupportedEndpointTypeError."""
     if request.endpoint_type == CONTROLLERS:
         raise MismatchedEndpointTypeError(
-            "The request was sent to an endpoint of type BROKER, but CONTROLLER is asked for."
+            "The request was sent to an endpoint of type BROKER, but the client wants CONTROLLER."
         )
     if request.endpoint_type != BROKERS:
         raise UnsupportedEndpointTypeError(f"Unsupported endpoint type {request.endpoint_type}")

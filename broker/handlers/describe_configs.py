@@ -27,12 +27,12 @@ MAX_VERSION = 4
 Request = DescribeConfigsRequest
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""The longest answer, which has room for some 30,000 topics with all keys. Without it a request of 240 KB was answered
-with 1.4 GB."""
+"""Most bytes of an answer: enough for some 30,000 topics with all keys. Without a limit a request of 240 KB was
+answered with 1.4 GB."""
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
-    """Describe each resource by itself; one that is asked for again is answered once.
+    """Describe each resource by itself, and once, however often it is named.
 
     Raises InvalidRequestError when the answer would be longer than MAX_ANSWER_BYTES.
     """
@@ -61,7 +61,8 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
 
 
 class Described:
-    """The described keys of one answer, and their size. Equal keys of several topics are one object; each counts."""
+    """Described keys of one answer, and their size. Topics with an equal key share one object, whose size counts for
+    each."""
 
     __slots__ = ("_known", "_request", "_size")
 

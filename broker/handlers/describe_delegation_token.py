@@ -1,7 +1,7 @@
-"""DescribeDelegationToken: tokens of some owners, or all, as far as the client may know them (KIP-48, KIP-373).
+"""DescribeDelegationToken: the tokens of some owners, or of all, that the client may see (KIP-48, KIP-373).
 
-Versions 0 to 3. Its owner and its renewers may see a token; others need DESCRIBE on it, or DESCRIBE_TOKENS on its
-owner.
+Versions 0 to 3. A token's owner, requester and renewers may see it; others need DESCRIBE on it, or DESCRIBE_TOKENS on
+its owner.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parties(token: TokenState) -> set[str]:
 
 
 def may_see(broker: Broker, context: RequestContext, token: TokenState) -> bool:
-    """Return whether a client may know a token."""
+    """Return whether a client may see a token."""
     authorizer = broker.authorizer
     if authorizer is None or str(context.principal) in parties(token):
         return True

@@ -21,7 +21,7 @@ Request = DescribeGroupsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Steps[DescribeGroupsResponse]:
-    """Describe each once, however often it is named; each group has its own error."""
+    """Describe each group once, however often it is named; each has its own error."""
     operations = request.include_authorized_operations
     coordinator = coordinators_of(broker).groups
     describe = partial(coordinator.describe_group, context, operations=operations)

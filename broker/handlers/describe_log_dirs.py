@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what each data directory holds, and how much room it has.
+"""DescribeLogDirs: partitions and sizes of logs in each log directory, and the bytes of its file system.
 
 Versions: 2 flexible; 3+ an error for the whole answer; 4+ total and usable bytes (KIP-827); 5 cordoned directories
 (KIP-1066). Sizes are read from the directories in a thread, so that no log has to be opened for it.
@@ -38,7 +38,7 @@ LOG_SUFFIX = ".log"
 def handle(
     broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
 ) -> Deferred[DescribeLogDirsResponse]:
-    """Look in a thread; null topics mean all."""
+    """Describe the directories in a thread; null topics mean all."""
     counts = {name: image.partition_count for name, image in broker.metadata.topics.items()}
     asked: dict[str, set[int]] | None = None
     if request.topics is not None:
@@ -58,7 +58,7 @@ def describe_all(
     counts: Mapping[str, int],
     asked: Mapping[str, set[int]] | None,
 ) -> DescribeLogDirsResponse:
-    """Describe all data directories; those in ``failed`` are offline and answer with the error. Any thread."""
+    """Describe all log directories; those in ``failed`` are offline and have the error. Any thread."""
     results = []
     for path in map(os.path.abspath, directories):
         if path in failed:
@@ -73,7 +73,7 @@ def describe_all(
 def describe_directory(
     path: str, counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
 ) -> DescribeLogDirsResult:
-    """Describe one data directory; one that cannot be read has the error."""
+    """Describe one log directory; one that cannot be read has the error."""
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     try:
         with os.scandir(path) as entries:
@@ -100,7 +100,7 @@ def describe_directory(
 
 
 def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartition | None:
-    """Return the partition a directory belongs to, None for anything else that lies there."""
+    """Return the partition of a directory in a log directory; None if it is not a partition's."""
     try:
         found = TopicPartition.parse(directory_name)
     except ValueError:
@@ -109,8 +109,8 @@ def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartiti
 
 
 def log_bytes(path: str) -> int:
-    """Count bytes in a partition's segments; a file that was deleted meanwhile counts nothing. Raises OSError,
-    FileNotFoundError where the directory itself is gone.
+    """Return the bytes in a partition's segments; a file that was deleted meanwhile counts nothing. Raises OSError,
+    FileNotFoundError if the directory itself is gone.
     """
     size = 0
     with os.scandir(path) as entries:

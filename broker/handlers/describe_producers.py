@@ -1,4 +1,4 @@
-"""DescribeProducers v0: producers that wrote to a partition lately, and where their transactions began (KIP-664)."""
+"""DescribeProducers v0: active producers of partitions, with the start offsets of open transactions (KIP-664)."""
 
 from __future__ import annotations
 

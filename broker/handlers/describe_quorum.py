@@ -1,4 +1,4 @@
-"""DescribeQuorum: the metadata quorum of one node: leader, only voter, always caught up (KIP-595, KIP-836).
+"""DescribeQuorum: the metadata quorum of a lone node, its leader and only voter (KIP-595, KIP-836).
 
 Versions: 1+ times of the last fetch; 2 directory ids, listeners of the voters and error messages (KIP-853).
 """
@@ -63,7 +63,7 @@ def quorum(broker: Broker) -> PartitionDataResponse:
 
 
 def unknown(index: int) -> PartitionDataResponse:
-    """Build the answer for any partition but the quorum's."""
+    """Build the answer for any other partition."""
     error = UnknownTopicOrPartitionError()
     return PartitionDataResponse(partition_index=index, error_code=error.code, error_message=error.message)
 

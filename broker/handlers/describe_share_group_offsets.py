@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets v0-1: start offsets of share groups (KIP-932). v1 tells the lag (KIP-1226)."""
+"""DescribeShareGroupOffsets v0-1: start offsets of share groups (KIP-932). v1 adds the lag (KIP-1226)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Request = DescribeShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> Steps[DescribeShareGroupOffsetsResponse]:
-    """Describe each; each group has its own error. One whose partitions are all asked for is described once."""
+    """Describe each group; each has its own error. A group whose offsets are all requested is described once."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
     groups = []

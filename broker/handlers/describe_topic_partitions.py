@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: topics page by page, with a cursor where the answer was cut (KIP-966). Version 0.
+"""DescribeTopicPartitions: topics page by page, with a cursor to the next page (KIP-966). Version 0.
 
 Topics come in the order of their names. ``response_partition_limit`` and ``max.request.partition.size.limit`` bound the
 partitions of one answer; the cursor names the first partition that did not fit.
@@ -61,7 +61,7 @@ def handle(
 
 
 def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, cursor: Cursor | None) -> Steps[list[str]]:
-    """Return a heap of the names asked for, or of all, from the cursor's on: to sort them all would take too long."""
+    """Return a heap of the requested names, or of all, from the cursor's on: sorting them all would take too long."""
     first = "" if cursor is None else cursor.topic_name
     names = set()
     for name in [topic.name for topic in request.topics] or list(broker.metadata.topics):
@@ -74,7 +74,7 @@ def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, curso
 
 
 def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopicPartitionsResponseTopic:
-    """Return some partitions of a topic as the image has them."""
+    """Describe some partitions of a topic, as the image has them."""
     states = [image.partitions[index] for index in indexes]
     return DescribeTopicPartitionsResponseTopic(
         name=image.name,
@@ -112,7 +112,7 @@ def page(
 
 
 def error_response(request: DescribeTopicPartitionsRequest, error: KafkaError) -> DescribeTopicPartitionsResponse:
-    """Answer every topic asked for with the error."""
+    """Answer every requested topic with the error."""
     return DescribeTopicPartitionsResponse(
         topics=[
             DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name) for topic in request.topics

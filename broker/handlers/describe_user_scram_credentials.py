@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: which users have which mechanisms (KIP-554). Version 0; null users mean all."""
+"""DescribeUserScramCredentials: the SCRAM mechanisms of users (KIP-554). Version 0; null users mean all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Request = DescribeUserScramCredentialsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Read the metadata image."""
+    """Describe the users' credentials in the metadata image."""
     found = ScramCredentials(broker.controller).users()
     asked = Counter(user.name for user in request.users) if request.users else Counter(list(found))
     results = []
@@ -51,7 +51,7 @@ def build_error_result(name: str, error: KafkaError) -> DescribeUserScramCredent
 def error_response(
     request: DescribeUserScramCredentialsRequest, error: KafkaError
 ) -> DescribeUserScramCredentialsResponse:
-    """Answer with the error, and with it for each user asked for, whose name Kafka leaves out."""
+    """Answer with the error, and repeat it for each requested user, without the name, as Kafka does."""
     result = DescribeUserScramCredentialsResult(user="", error_code=error.code, error_message=error.message)
     return DescribeUserScramCredentialsResponse(
         error_code=error.code, error_message=error.message, results=[result] * len(request.users or ())

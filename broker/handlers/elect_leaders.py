@@ -1,7 +1,7 @@
-"""ElectLeaders: with one replica each, the preferred leader leads already: ELECTION_NOT_NEEDED.
+"""ElectLeaders of a lone node: the preferred leader is the only replica and leads already, so ELECTION_NOT_NEEDED.
 
-Versions: 0 preferred leaders only; 1+ the kind of election; 2 flexible. Null topics mean all partitions; as Kafka's,
-the answer then leaves out those that need no election, so it is empty.
+Versions: 0 preferred leaders only; 1+ the kind of election; 2 flexible. Null topics mean all partitions. As in Kafka,
+the answer then omits those that need no election, so it is empty.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest
 
 
 def not_elected(count: int, index: int) -> PartitionResult:
-    """Return why there is no election for this partition of a topic that has ``count``."""
+    """Build the answer for a partition of a topic with ``count`` partitions: no election."""
     return result(index, ElectionNotNeededError() if 0 <= index < count else UnknownTopicOrPartitionError())
 
 
@@ -49,7 +49,7 @@ def result(index: int, error: KafkaError) -> PartitionResult:
 
 
 def error_response(request: ElectLeadersRequest, error: KafkaError) -> ElectLeadersResponse:
-    """Answer every partition asked for with the error, and the whole answer from version 1 on."""
+    """Answer every requested partition with the error; from version 1 on the whole answer has it, too."""
     return ElectLeadersResponse(
         error_code=error.code,
         replica_election_results=[

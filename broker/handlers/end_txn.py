@@ -1,7 +1,7 @@
 """EndTxn: commit or abort the transaction of a producer.
 
-v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 is transaction
-version 2: the epoch is raised with each transaction and answered, and what never began may be aborted (KIP-890).
+v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 is transaction version
+2: each transaction raises the epoch, which the answer has, and one that never began may be aborted (KIP-890).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIRST_VERSION_THAT_RAISES = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Deferred[EndTxnResponse]:
-    """Decide; answered when the decision is committed. Raises what ``TransactionShard.end`` raises."""
+    """Commit or abort; answered when the decision is committed. Raises what ``TransactionShard.end`` raises."""
     version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0
     try:
         decided = coordinators_of(broker).transactions.end(request, version)
@@ -34,5 +34,5 @@ def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> D
 
 
 def error_response(request: EndTxnRequest, error: KafkaError) -> EndTxnResponse:
-    """Answer with the error, and no producer id to go on with."""
+    """Answer with the error, and without a producer id."""
     return EndTxnResponse(error_code=error.code)

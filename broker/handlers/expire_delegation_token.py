@@ -1,4 +1,4 @@
-"""ExpireDelegationToken: set when a token expires, or remove it (a negative period) (KIP-48). Versions 0 to 2.
+"""ExpireDelegationToken: set a token's expiry time, or delete it with a negative period (KIP-48). Versions 0 to 2.
 
 Its owner and its renewers may do so. Answered when the change is durable.
 """
@@ -25,7 +25,7 @@ Request = ExpireDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: ExpireDelegationTokenRequest
 ) -> Steps[ExpireDelegationTokenResponse]:
-    """Expire a token. Raises KafkaErrors."""
+    """Change a token's expiry time, or delete it. Raises a KafkaError if that is refused."""
     expires_ms = yield from change_end(
         broker,
         context,

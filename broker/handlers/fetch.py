@@ -2,15 +2,16 @@
 """Fetch: read partitions up to the limits, or wait until there is enough to read.
 
 v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions
-(KIP-227); v9+ leader epochs (KIP-320); v11+ a rack (KIP-392: with one replica there is no nearer one); v12+ the epoch
-of the last fetched record; v13+ topic ids; v16+ the address of the leader that an error names (KIP-951).
+(KIP-227); v9+ leader epochs (KIP-320); v11+ a rack, to read from a nearer replica (KIP-392); v12+ the epoch of the last
+fetched record; v13+ topic ids; v16+ the address of the leader that an error names (KIP-951).
 
     read all targets -> enough bytes, an error, no time to wait -> answer
-                     -> parked under its partitions; looked at again when one of them moves, answered at the deadline
+                     -> parked under its partitions; tried again when one is touched, answered at the deadline
 
-Types for C stand in ``fetch.pxd``; generators are in ``long_fetch``, as the dispatcher knows those of Python only.
-Nothing here is per record: a result is a slice of a file. A first batch larger than a limit is returned
-whole from v3 on, so that a consumer always gets on (KIP-74); v0-2 get its beginning, which tells them to ask for more.
+``fetch.pxd`` declares the C types. Generators are in ``long_fetch``: the dispatcher recognizes only those of plain
+Python. Nothing here is per record: a result is a slice of a file. From v3 on a first batch larger than a limit is
+returned whole, so that a consumer always makes progress (KIP-74). Clients of v0-2 get its beginning, and then ask for
+more.
 """
 
 from __future__ import annotations
@@ -92,9 +93,10 @@ class ReadParams:
         self.min_bytes = min_bytes
         self.is_incremental = False
         self.guard: FetchGuard | None = None
-        """The authorizer's check of each partition; None where there is none."""
+        """The authorizer's check of each partition; None without an authorizer."""
         self.find_nearer = find_nearer
-        """Returns the replica that the client should read from, -1 for this one; None where all read from leaders."""
+        """Returns the replica that the client should read from, -1 for this one; None if the client is to read from
+        leaders."""
 
 
 class ReadResult:
@@ -112,15 +114,15 @@ class ReadResult:
     ) -> None:
         self.results = results
         self.partitions = partitions
-        """Of each result the partition that was read, None where there is none."""
+        """The partition of each result; None if it was not found."""
         self.total_bytes = total_bytes
         self.must_answer = must_answer
-        """An error or a diverging epoch: the client should know now."""
+        """Whether the client must be answered now: an error, a diverging epoch or a nearer replica."""
         self.proof = proof
         """A check of an index file under way, before which some partition cannot be read."""
 
     def is_enough(self, min_bytes: int) -> bool:
-        """Return whether this answers a request that may wait; nothing at all is no answer while a proof runs."""
+        """Return whether this answers a request that may wait; an empty result is no answer while a proof runs."""
         return self.must_answer or (self.total_bytes >= min_bytes and (self.total_bytes > 0 or self.proof is None))
 
 
@@ -224,7 +226,7 @@ def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
 
 
 class DelayedFetch:
-    """A fetch that waits for records. A purgatory operation."""
+    """A fetch that waits for records, as an operation of the purgatory."""
 
     __slots__ = ("_asker", "_broker", "_context", "_deferred", "_params")
 
@@ -236,7 +238,7 @@ class DelayedFetch:
         self._deferred: Deferred[FetchResponse] = Deferred()
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
-        """Wait for one of the partitions to move."""
+        """Park the fetch under its partitions, for ``max_wait_ms`` at most."""
         partition = self._broker.replica_manager.partition
         partition_by_id = self._broker.replica_manager.partition_by_id
         keys = [
@@ -255,7 +257,7 @@ class DelayedFetch:
         return True
 
     def expire(self) -> None:
-        """Answer with what there is."""
+        """Answer with the records that can be read now."""
         self._answer(read_targets(self._broker, self._context.targets, self._params))
 
     def _answer(self, read: ReadResult) -> None:
@@ -281,7 +283,7 @@ def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams)
 class PartitionRead:
     """One pass over the targets of a fetch, or over some of them at a time.
 
-    ``in_turn`` ends it, with ``is_unopened``, at a partition whose log a thread has to open first.
+    With ``in_turn`` it stops at a partition whose log a thread must open first, and sets ``is_unopened``.
     """
 
     __slots__ = (
@@ -314,7 +316,7 @@ class PartitionRead:
         return ReadResult(self._results, self._total, self._must_answer, self._proof, self._partitions)
 
     def add(self, targets: list[FetchTarget]) -> None:
-        """Read these targets next."""
+        """Read more targets."""
         params, replica_manager = self._params, self._replica_manager
         results, partitions = self._results, self._partitions
         limit, total, must_answer = self._limit, self._total, self._must_answer
@@ -379,7 +381,7 @@ def read_partition(
     one_message: bool,
     by_follower: bool = False,
 ) -> PartitionData | None:
-    """Read one partition's part of the response; None when an incremental client knows all of it already.
+    """Read one partition's part of the response; None if an incremental response omits it, as nothing has changed.
 
     Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
     """
@@ -435,10 +437,10 @@ def converted_response(
 
     converting: list[PartitionData] = []
     conversions: list[Conversion] = []
-    # The partition that was read: another topic may have the name by now.
+    # Not looked up again: another topic may have the name by now.
     for partition, (target, data) in zip(read.partitions, read.results, strict=True):
         if data.records:
-            assert partition is not None, "what has records was read"
+            assert partition is not None, "only a partition that was found has records"
             records = cast(TransferableRecords, data.records)
             converting.append(data)
             conversions.append(
@@ -500,7 +502,7 @@ def add_results(response: FetchResponse, results: list[Result]) -> None:
 
 
 def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
-    """Add the endpoints of leaders that errors name (KIP-951, v16+): spares the client a round of metadata."""
+    """Add the endpoints of leaders that errors name (KIP-951, v16+), which saves the client a Metadata request."""
     if read.must_answer:
         for target, data in read.results:
             if data.error_code in LEADER_ERRORS and data.current_leader.leader_id == NO_LEADER:

@@ -3,9 +3,9 @@
 v0 knows groups only; v1 adds key types and error messages; v3 is flexible; v4 takes several keys (KIP-699); v5 adds the
 error TRANSACTION_ABORTABLE (KIP-890); v6 adds share partitions, with the key "group:topic-id:partition" (KIP-932).
 
-The address of a node is the one that Metadata gives the same client. A lone node coordinates all keys; its internal
-topics are created with their first record. In a cluster the leader of the key's partition of the internal topic
-coordinates it; a missing internal topic is created, and the client asks again.
+A node's address is the one that Metadata gives the same client. A lone node coordinates all keys; its internal topics
+are created with their first record. In a cluster the leader of the key's partition of the internal topic coordinates
+it; a missing internal topic is created, and the client tries again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""GetTelemetrySubscriptions: which metrics a client should push (KIP-714). Version 0.
+"""GetTelemetrySubscriptions: the metrics that a client should push (KIP-714). Version 0.
 
-A client without an id is given one. With no subscription set the list is empty, and the client asks again later.
+A client without an id is given one. Without a subscription the list is empty, and the client asks again later.
 """
 
 from __future__ import annotations

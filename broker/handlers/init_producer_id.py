@@ -1,7 +1,7 @@
-"""InitProducerId: an id and epoch for an idempotent producer; a transactional one's coordinator answers (KIP-98).
+"""InitProducerId: an id and epoch for an idempotent producer, or from the coordinator of a transactional one (KIP-98).
 
-v2 flexible; v3+ a producer may name the id and epoch it has (KIP-360); v4 PRODUCER_FENCED (KIP-588); v6 two-phase
-commit (KIP-939), which is refused. Without a transactional id every call gives a new id with epoch 0, whatever the
+v2 flexible; v3+ a producer may send the id and epoch that it has (KIP-360); v4 PRODUCER_FENCED (KIP-588); v6 two-phase
+commit (KIP-939), which is refused. Without a transactional id every request gets a new id with epoch 0, whatever the
 producer had.
 """
 
@@ -26,7 +26,7 @@ _COORDINATORS = "tidelog.broker.coordinator.coordinators"
 
 
 def handle(broker: Broker, context: RequestContext, request: InitProducerIdRequest) -> Any:
-    """Give an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
+    """Answer with an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
     available = broker.producer_ids.when_available()
     if request.transactional_id is None:
         return available.then(
@@ -43,7 +43,7 @@ def _answer_later(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest, available: Deferred[None]
 ) -> Steps[Any]:
     yield from broker.imports.loaded(_COORDINATORS)
-    if not available.done:  # what it fails with is told to those who take an id
+    if not available.done:  # its error is for requests that take an id from it
         yield available
     return _answer_of_coordinator(broker, context, request)
 
@@ -51,7 +51,7 @@ def _answer_later(
 def _answer_of_coordinator(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest
 ) -> Deferred[InitProducerIdResponse]:
-    from tidelog.broker.coordinator.coordinators import coordinators_of  # idempotent producers do without
+    from tidelog.broker.coordinator.coordinators import coordinators_of  # idempotent producers need none
     from tidelog.broker.coordinator.errors import error_for_old_producer
 
     try:

@@ -1,4 +1,4 @@
-"""InitializeShareGroupState v0: a group coordinator has states of share partitions made (KIP-932)."""
+"""InitializeShareGroupState v0: create states of share partitions, for a group coordinator (KIP-932)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Request = InitializeShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: InitializeShareGroupStateRequest
 ) -> Steps[InitializeShareGroupStateResponse]:
-    """Make states; answered when that is committed."""
+    """Create states; answered when they are committed."""
     response: InitializeShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

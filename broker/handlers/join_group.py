@@ -1,7 +1,7 @@
-"""JoinGroup: become a member of a classic group; the answer waits until the rebalance is through.
+"""JoinGroup: join a classic group; the answer waits until the rebalance is complete.
 
-v1 adds the rebalance timeout; v4 makes new dynamic members ask twice (KIP-394); v5 static members (KIP-345); v6
-flexible; v7 answers the protocol type; v8 a reason; v9 may tell the leader to skip the assignment (KIP-814).
+v1 adds the rebalance timeout; v4 new dynamic members send it twice (KIP-394); v5 static members (KIP-345); v6 flexible;
+v7 answers the protocol type; v8 a reason; v9 the leader may be told to skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 
 
 def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-    """Join; what the request holds of its frame is copied before this returns."""
+    """Join; fields that are views of the frame are copied before this returns."""
     try:
         response = coordinators_of(broker).groups.join_group(context, request)
     except KafkaError as error:
@@ -34,7 +34,7 @@ def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -
 
 
 def name_no_protocol(done: Deferred[JoinGroupResponse]) -> None:
-    """Set an error's protocol name to null, which version 7 and later can hold."""
+    """Set an error's protocol name to null, which versions from 7 on allow."""
     if done.has_value and done.result().error_code:
         done.result().protocol_name = None
 

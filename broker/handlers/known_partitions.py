@@ -1,7 +1,7 @@
-"""Partitions of an offset commit, divided into those that are there and those that are unknown.
+"""Partitions of an offset commit, divided into those that exist and those that are unknown.
 
-The coordinator gets those that are there alone, and may refuse the group, the member or the producer. The others are
-answered as unknown whatever it says. Where none is there, it is not asked at all: no group is made, and no transaction
+The coordinator gets only those that exist, and may refuse the group, the member or the producer. The others are
+answered as unknown in any case. If none exists, the coordinator is not called: no group is created, and no transaction
 gets a partition. Source: KafkaApis of Kafka 4.3.
 """
 
@@ -22,11 +22,11 @@ class Divided(NamedTuple):
 
     known: list[Any]
     unknown: list[tuple[Any, KafkaError]]
-    """Topics with partitions that are not there, each with its error; and topics without partitions."""
+    """Topics with partitions that do not exist, each with its error; and topics without partitions."""
 
 
 def divide(metadata: MetadataCache, topics: list[Any]) -> Divided:
-    """Divide topics by name, or by id where they have one."""
+    """Divide the partitions of topics, which are found by id if they have one, else by name."""
     divided = Divided([], [])
     for topic in topics:
         topic_id = getattr(topic, "topic_id", ZERO_UUID)
@@ -46,7 +46,7 @@ def divide(metadata: MetadataCache, topics: list[Any]) -> Divided:
 
 
 def join_answers(unknown: list[Any], known: list[Any]) -> list[Any]:
-    """Return the answers about topics, unknown ones first, each topic once."""
+    """Merge two lists of answers, each topic once, unknown ones first."""
     found = {(topic.name, getattr(topic, "topic_id", None)): topic for topic in unknown}
     more = []
     for topic in known:

@@ -1,4 +1,4 @@
-"""Leaders and their addresses in answers of Produce and Fetch, beside errors of a client that asked the wrong broker.
+"""Leaders and their addresses in answers of Produce and Fetch, for a client that has asked the wrong broker.
 
 After NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH a client sends a Metadata request, unless the answer names the
 leader (KIP-951).
@@ -31,7 +31,7 @@ class Leader(NamedTuple):
 
 
 def leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> Leader:
-    """Return the leader by the newest metadata; the topic is found by name if its id is zero, else by id."""
+    """Return the leader in the newest metadata. The topic is found by name if its id is zero, else by id."""
     metadata = broker.metadata
     image = metadata.topics.get(topic) if topic_id == ZERO_UUID else metadata.topic_by_id(topic_id)
     if image is None or not 0 <= index < len(image.partitions):
@@ -46,8 +46,8 @@ def endpoints_of(broker: Broker, asker: RequestContext, leaders: Iterable[int]) 
 
 
 def name_leaders(broker: Broker, asker: RequestContext, response: ProduceResponse) -> None:
-    """Add leaders and their addresses to an answer of Produce, where an error asks for them."""
-    from tidelog.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint  # here, as Fetch needs neither
+    """Add leaders and their addresses to an answer of Produce, for errors in LEADER_ERRORS."""
+    from tidelog.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint  # not for Fetch
 
     named = []
     for topic in response.responses:

@@ -1,4 +1,4 @@
-"""LeaveGroup: members go of their own accord, or are removed by an admin.
+"""LeaveGroup: members leave a classic group, or are removed by an admin.
 
 v0-2 one member; v3 a batch, static members by instance id (KIP-345); v4 flexible; v5 reasons (KIP-800).
 """

@@ -1,6 +1,6 @@
-"""ListConfigResources: what has configs, by kind (KIP-1142). Version 0 lists client metrics only; 1 any kinds.
+"""ListConfigResources: resources with configs, by type (KIP-1142). Version 0 lists client metrics only; 1 any types.
 
-Brokers and their loggers are listed by node id, topics all, groups and client metrics those with configs of their own.
+All brokers (and their loggers) and topics are listed; of groups and client metrics those with configs of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Request = ListConfigResourcesRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
-    """List all resources of the kinds asked for. Raises UnsupportedVersionError for a kind that does not exist."""
+    """List all resources of the requested types. Raises UnsupportedVersionError for a type that does not exist."""
     known = {int(kind) for kind in ResourceType}
     kinds = request.resource_types if context.api_version > 0 else [ResourceType.CLIENT_METRICS]
     resources = []

@@ -1,4 +1,4 @@
-"""ListOffsets: offsets by time, from memory where the question is "first" or "next".
+"""ListOffsets: offsets by time; the first and the next offset are known from memory.
 
 v0 lists segment base offsets (old consumers), v1+ one offset and its timestamp, v2+ isolation level, v4+ leader epoch;
 v7+ the record with the largest timestamp (KIP-734), v8+ earliest local (KIP-405), v9+ latest tiered, v11+ earliest
@@ -48,11 +48,11 @@ _NEVER = 1 << 15
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _MAX_OLD_STYLE_OFFSETS = 10_000
-"""A v0 client names how many offsets it wants; a log has that many segments only in a mistake."""
+"""Most offsets in one answer of v0, where the client says how many it wants; no sane log has more segments."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
-    """Answer each partition on its own; one that is asked for twice is refused, and answered once."""
+    """Answer each partition by itself; one that is named twice is refused, with one answer."""
     named = ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     repeated = (yield from distinct_by(named, lambda pair: pair)).repeated
     topics = []
@@ -94,8 +94,8 @@ def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffset
 def _look_up(
     partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
-    """Look up the offset that a partition is asked for. Raises UnsupportedVersionError, KafkaStorageError, and as
-    ``Partition.check_leader``; OffsetNotAvailableError while a new leader does not know yet what its followers have.
+    """Look up one partition's offset. Raises UnsupportedVersionError, KafkaStorageError, and as
+    ``Partition.check_leader``; OffsetNotAvailableError while a new leader does not know its followers' ends yet.
     """
     timestamp = asked.timestamp
     if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):
@@ -117,5 +117,5 @@ def _look_up(
 
 
 def is_open(found: FoundOffset, timestamp: int) -> bool:
-    """Return whether a look-up by time found nothing, which records that are committed soon may change (KIP-207)."""
+    """Return whether a look-up by time found nothing and may find a record that is committed soon (KIP-207)."""
     return found.offset == UNKNOWN and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)

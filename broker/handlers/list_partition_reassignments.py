@@ -1,6 +1,6 @@
 """ListPartitionReassignments of a lone node: no partition ever moves, so the list is empty (KIP-455). Version 0.
 
-A member of a cluster hands the request on to the active controller instead.
+A member of a cluster forwards the request to the active controller instead.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ListTransactions: transactional ids of this node (KIP-664). v1 filters by duration; v2 by a pattern of the id.
 
-Names of states that do not exist are given back, not refused. The duration counts for open transactions only.
+Names of states that do not exist are returned, not refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _LABELS = {state.label for state in State}
 def handle(
     broker: Broker, context: RequestContext, request: ListTransactionsRequest
 ) -> Steps[ListTransactionsResponse]:
-    """List what passes all filters. Raises CoordinatorLoadInProgressError, InvalidRegularExpressionError."""
+    """List the transactions that pass all filters. Raises CoordinatorLoadInProgressError,
+    InvalidRegularExpressionError."""
     unknown = [name for name in request.state_filters if name not in _LABELS]
     response = ListTransactionsResponse(unknown_state_filters=unknown)
     states = set(request.state_filters) - set(unknown)
@@ -68,7 +69,7 @@ def error_response(request: ListTransactionsRequest, error: KafkaError) -> ListT
 def _is_long_enough(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
     if duration_ms < 0:
         return True
-    return now_ms - transaction.start_ms > duration_ms  # at rest it began at -1: listed, as Apache Kafka does
+    return now_ms - transaction.start_ms > duration_ms  # -1 without a transaction, which is listed, as in Kafka
 
 
 def _pattern(text: str | None) -> Pattern | None:

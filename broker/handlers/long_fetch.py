@@ -1,8 +1,8 @@
-"""A fetch of many partitions, in steps: read, wait, read again, answer.
+"""Fetch of many partitions, in steps: read, wait, read again, answer.
 
-It does what ``tidelog.broker.handlers.fetch`` does in one turn for a few partitions. When too little is there, it parks
-on all its partitions and reads them all again once one has moved, as Kafka's does: in steps too, so that an append to
-one of them costs its sender nothing. Slices that were read are released when the connection goes away.
+It does what ``tidelog.broker.handlers.fetch`` does in one turn for a few partitions. If there is too little to read, it
+parks under all its partitions, and reads them all again once one is touched, as Kafka does. That is done in steps, too,
+so that an append to one of them does not wait for it. Slices that were read are released when the connection closes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.fetch import FetchRequest
 
 PER_STEP = 1
-"""Partitions that are read in one step, each in 20 µs."""
+"""Partitions that are read in one step; each takes 20 µs."""
 
 
 PROOF_WAIT_MS = 5_000
-"""A request that gives no time waits so long for transaction indices that are proven in a thread."""
+"""Longest wait of a request without ``max_wait_ms`` for transaction indices that a thread proves."""
 
 
 def fetch_many(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer as ``fetch.handle`` does a request that names many partitions."""
+    """Answer a request that names many partitions, as ``fetch.handle`` does."""
     from tidelog.broker.handlers.fetch import read_params
 
     fetch_context = yield from context_in_steps(broker.fetch_sessions, context.api_version, request)
@@ -46,7 +46,7 @@ def fetch_many(
 def fetch_in_steps(
     broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer as ``fetch.handle`` does for many partitions."""
+    """Answer a fetch of many partitions, as ``fetch.handle`` does."""
     from tidelog.broker.handlers.fetch import LAST_VERSION_DOWN_CONVERTED, converted_response, with_endpoints
 
     yield from open_logs(broker, context)
@@ -59,7 +59,7 @@ def fetch_in_steps(
 
 
 class Moved:
-    """The wait for one of many partitions to move. A purgatory operation; ``is_over`` says that the time is up."""
+    """Wait for a touch of one of many partitions, as an operation of the purgatory; ``is_over``: the time is up."""
 
     __slots__ = ("happened", "is_over")
 
@@ -68,18 +68,18 @@ class Moved:
         self.is_over = False
 
     def try_complete(self) -> bool:
-        """Look whether there is enough now, as one has moved."""
+        """End the wait: a partition was touched, and the fetch reads again."""
         self.happened.complete(None)
         return True
 
     def expire(self) -> None:
-        """End the wait: the time is up, or the client waits for something else."""
+        """End the wait: the time is up, or another request of the client waits."""
         self.is_over = True
         self.happened.complete(None)
 
 
 def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
-    """Wait for one of the partitions to move; return whether the time is up."""
+    """Wait for a touch of one of the partitions; return whether the time is up."""
     moved = Moved()
     left_ms = max(until_ms - broker.timers.monotonic_ms(), 0)
     parked = broker.purgatory.park(moved, partitions, left_ms, moved.happened.refuse)
@@ -110,12 +110,12 @@ def context_in_steps(cache: FetchSessionCache, version: int, request: FetchReque
         for first in range(0, len(forgotten.partitions), ITEMS_PER_STEP):
             session.forget(forgotten, forgotten.partitions[first : first + ITEMS_PER_STEP])
             yield None
-    cache.find(version, request)  # raises where the session was closed or went on meanwhile
+    cache.find(version, request)  # raises if the session was closed or advanced meanwhile
     return cache.follow(session)
 
 
 def response_in_steps(context: FetchContext, results: list[Result]) -> Steps[FetchResponse]:
-    """Run ``build_response`` in steps and return its result. The slices are released if the client has gone."""
+    """Run ``build_response`` in steps and return its result. The slices are released if the client is gone."""
     from tidelog.broker.handlers.fetch import add_results, release_results
 
     response = blank(FetchResponse)
@@ -133,13 +133,13 @@ def response_in_steps(context: FetchContext, results: list[Result]) -> Steps[Fet
 
 
 def open_logs(broker: Broker, context: FetchContext) -> Steps[None]:
-    """Have the logs opened by threads, one after another."""
+    """Open the logs in threads, one after another."""
     for target in list(context.targets):
         yield opening_of(broker, target.topic, target.index, target.topic_id)
 
 
 class TargetRead(Protocol):
-    """A pass over partitions, some at a time."""
+    """A read of partitions, some at a time."""
 
     def add(self, targets: list[FetchTarget]) -> None: ...
 
@@ -147,7 +147,7 @@ class TargetRead(Protocol):
 
 
 def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadResult]:
-    """Run ``read_targets`` in steps and return its result. The slices are released if the client has gone."""
+    """Run ``read_targets`` in steps and return its result. The slices are released if the client is gone."""
     from tidelog.broker.handlers.fetch import release_results
 
     try:
@@ -161,7 +161,7 @@ def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadRes
 
 
 def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
-    """Read, and wait and read again until there is enough, or for ``max_wait_ms``; for a proof somewhat longer."""
+    """Read, wait and read again until there is enough, or for ``max_wait_ms``; for a proof up to PROOF_WAIT_MS."""
     from tidelog.broker.handlers.fetch import PartitionRead, release_results
 
     clock = broker.timers.monotonic_ms
@@ -175,7 +175,7 @@ def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams,
             return read
         release_results(read.results)
         if read.proof is not None and read.proof.done:
-            continue  # between two steps
+            continue  # the proof ended between two steps
         partitions = yield from partitions_of(broker, context)
         is_over = yield from wait_until_moved(broker, partitions, limit_ms)
 

@@ -1,7 +1,7 @@
 """Produce requests that take longer than a turn of the loop: partition by partition, in steps.
 
-Records that take longer than a turn are validated in a thread. Between steps a topic may be deleted and other producers
-append: partitions are looked up and all but the records is checked again after a thread.
+Records that take longer than a turn are validated in a thread. Between steps a topic may be deleted, and other
+producers may append. So after a thread the partition is looked up again, and all but the records is checked again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from tidelog.protocol.messages.produce import (
 
 _MERGED_PER_STEP = 256
 _MOST_VALIDATIONS = 8
-"""Attempts to validate wrappers of magic 0 again because others appended meanwhile."""
+"""Most validations of one partition's records: wrappers of magic 0 are validated again if others appended meanwhile."""
 
 
 def append_after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
-    """Append into a transaction once what knows of transactions is imported. Raises as :func:`handle` does."""
+    """Append into a transaction once the check of transactions is imported. Raises as :func:`handle` does."""
     _own_records(context, request)
     yield from broker.imports.loaded(TRANSACTIONS)
     answer = handle(broker, context, request)
@@ -54,13 +54,13 @@ def append_after_import(broker: Broker, context: RequestContext, request: Produc
 def append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
-    """Append the rest of a request in steps; the records outlive the frame from here on."""
+    """Append the rest of a request in steps, from records that outlive the receive buffer."""
     _own_records(context, request)
     return _append_each(broker, context, request, progress)
 
 
 def _own_records(context: RequestContext, request: ProduceRequest) -> None:
-    """Copy the records of a frame that does not live on."""
+    """Copy the records, if the frame is valid only in this turn."""
     if context.owns_frame:
         return
     for topic in request.topic_data:
@@ -72,7 +72,7 @@ def _own_records(context: RequestContext, request: ProduceRequest) -> None:
 def _append_each(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
-    """Append partition by partition and let others be served in between. Raises CloseConnectionError."""
+    """Append partition by partition; other connections are served in between. Raises CloseConnectionError."""
     response = ProduceResponse(responses=[], throttle_time_ms=context.throttle_ms)
     before = iter(progress.outcomes)
     for topic in (yield from _merged(request.topic_data)):
@@ -89,7 +89,7 @@ def _append_each(
 
 
 def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
-    """Merge each topic and partition to one; of records for the same one the last count, as in Kafka, whose clients
+    """Merge entries of the same topic and partition; the last one's records are appended, as in Kafka, whose clients
     send no such request.
     """
     merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
@@ -113,7 +113,7 @@ def _append_patiently(
     data: PartitionProduceData,
     progress: Progress,
 ) -> Steps[PartitionProduceResponse]:
-    """Append one partition's records, validated in a thread where they take longer than a turn."""
+    """Append one partition's records; if they take longer than a turn, a thread validates them."""
     version, error = context.api_version, KafkaError()
     try:
         return append(broker, context, request, topic, data, progress)
@@ -134,7 +134,7 @@ def _append_patiently(
 def _validate_in_thread(
     broker: Broker, version: int, topic: TopicProduceData, data: PartitionProduceData, budget: WorkBudget
 ) -> Steps[ValidationResult]:
-    """Validate one partition's records as they will be stored. Raises KafkaErrors of all kinds."""
+    """Validate one partition's records, as they will be stored, in a thread. Raises KafkaErrors of all kinds."""
     if version < FIRST_VERSION_WITH_IDS:
         partition = broker.replica_manager.partition(topic.name, data.index)
     else:

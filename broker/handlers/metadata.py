@@ -1,4 +1,4 @@
-"""Metadata: who the brokers are and where each partition's leader is.
+"""Metadata: the brokers, and each partition's leader and replicas.
 
 Versions
   0      an empty list of topics asks for all
@@ -8,7 +8,7 @@ Versions
   10+    topic ids in answers    12+  topics may be asked for by id (KIP-516)    13  an error code for the whole answer
 
 A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so; unlike Kafka's
-broker, which answers LEADER_NOT_AVAILABLE at first, this one answers when the topic is there.
+broker, which answers LEADER_NOT_AVAILABLE at first, this one answers when the topic exists.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ Request = MetadataRequest
 
 FIRST_VERSION_BY_ID = 12
 MAX_AUTO_CREATED = 1_000
-"""Topics that one request creates; clients ask again for those that are unknown, and then the next ones are made."""
+"""Most topics that one request creates. Clients ask again for unknown topics, and then the next ones are created."""
 
 
 Outcomes = dict[str, "Change | KafkaError"]
-"""What comes of the topics that a request creates, by name."""
+"""Topics that a request creates, by name, with the change or its error."""
 
 
 def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
@@ -102,7 +102,7 @@ def respond(
 
 
 def check_topic_ids(topics: list[MetadataRequestTopic], version: int) -> None:
-    """Raise InvalidRequestError for topics without a name, or with an id, where the version has no ids to ask by."""
+    """Raise InvalidRequestError for topics without a name or with an id, if the version has no topics by id."""
     if version < FIRST_VERSION_BY_ID:
         for topic in topics:
             if topic.name is None:
@@ -114,7 +114,7 @@ def check_topic_ids(topics: list[MetadataRequestTopic], version: int) -> None:
 def answer(
     broker: Broker, context: RequestContext, request: MetadataRequest, topic: MetadataRequestTopic, outcomes: Outcomes
 ) -> MetadataResponseTopic:
-    """Describe one topic that was asked for, by id if it has one, else by name; errors become the topic's code."""
+    """Describe one requested topic, found by id if it has one, else by name; errors become the topic's code."""
     try:
         if topic.topic_id != ZERO_UUID:
             image = broker.metadata.topic_by_id(topic.topic_id)
@@ -142,19 +142,19 @@ def create(broker: Broker, context: RequestContext, request: MetadataRequest, na
             validate_topic_name(name)
             return UnknownTopicOrPartitionError()
         return broker.topics.changes.auto_create(name, partial(note_named, context, name))
-    except TopicAlreadyExistsError:  # it is being deleted, or another process of this cluster was faster
+    except TopicAlreadyExistsError:  # it is being deleted, or another broker created it first
         return UnknownTopicOrPartitionError()
     except KafkaError as error:
         return without_traceback(error)
 
 
 def note_named(context: RequestContext, name: str) -> None:
-    """Write that a topic was created because this client named it."""
+    """Write the audit line of a topic that was created because this client named it."""
     note_change("topic created", context, name=name, is_automatic=True)
 
 
 def find(broker: Broker, name: str, outcomes: Outcomes) -> TopicImage:
-    """Find the topic of this name. Raises what its creation failed with, UnknownTopicOrPartitionError."""
+    """Return the topic of this name. Raises the error of its creation, UnknownTopicOrPartitionError."""
     image = broker.metadata.find(name)
     if image is not None:
         return image

@@ -1,8 +1,8 @@
-"""Replica that a consumer should read from: one of its rack, where ``replica.selector.class`` says so (KIP-392).
+"""Replica in a consumer's rack that it should read from, if ``replica.selector.class`` is set (KIP-392).
 
-Asked at the leader, with the rack of a Fetch from v11 on. A replica of that rack is named if it has the offset and its
-broker is alive; the leader itself, if it is of that rack, serves. Of several the one with the furthest log end is
-named.
+The leader answers a Fetch from v11 on, which has the client's rack, with a replica in that rack. The replica must have
+the offset, and its broker must be alive; of several the one with the highest log end is chosen. A leader in that rack
+serves the fetch itself.
 
 Source: RackAwareReplicaSelector and ReplicaManager.findPreferredReadReplica of Kafka 4.3.
 """
@@ -25,7 +25,8 @@ SELECTOR_KEY = "replica.selector.class"
 
 
 def find_nearer(broker: Broker, context: RequestContext, rack: str) -> Callable[[Partition, FetchTarget], int] | None:
-    """Return how to find the replica for a client of this rack; None where all clients read from leaders."""
+    """Return the function that finds the replica for a client in this rack; None if the client is to read from
+    leaders."""
     if not broker.config.get(SELECTOR_KEY) or rack == broker.config.get("broker.rack"):
         return None
 
@@ -41,7 +42,7 @@ def find_nearer(broker: Broker, context: RequestContext, rack: str) -> Callable[
 
 
 def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
-    """Return the followers whose logs hold an offset, or end there, with their log ends."""
+    """Return the followers whose logs have an offset, or end there, with their log ends."""
     followers = ((one, core.follower(one)) for one in core.replicas)
     return [
         (one, follower.log_end_offset)
@@ -51,6 +52,6 @@ def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
 
 
 def _rack_of(broker: Broker, context: RequestContext, node_id: int) -> str | None:
-    """Return the rack of a broker that is alive and has the client's listener."""
+    """Return the rack of a live broker with the client's listener; None for others."""
     node = broker.nodes.find(context, node_id)
     return None if node is None else node.rack

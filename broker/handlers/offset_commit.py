@@ -1,4 +1,4 @@
-"""OffsetCommit: store how far a group has read.
+"""OffsetCommit: store a group's committed offsets.
 
 v0 has no member, v1 a timestamp per partition, v2-4 a retention time; v6 leader epochs; v7 static members; v8
 flexible; v9 the consumer group protocol (KIP-848); v10 topics by id. v0 went to ZooKeeper in old Kafka; here all
@@ -49,7 +49,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
 
 
 def _commit(broker: Broker, context: RequestContext, part: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
-    """Have the coordinator commit partitions that are there."""
+    """Let the coordinator commit the offsets of partitions that exist."""
     if not part.topics:
         return completed(OffsetCommitResponse())
     refuse = partial(error_response, part)

@@ -1,4 +1,4 @@
-"""OffsetDelete v0: forget committed offsets of topics that the group does not read any more (KIP-496)."""
+"""OffsetDelete v0: delete committed offsets of topics that the group no longer reads (KIP-496)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Request = OffsetDeleteRequest
 def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
     """Delete, some partitions at a time; each partition has its own error.
 
-    An error of the group stands for the whole request where nothing was deleted, else with the partitions it refused.
+    If nothing was deleted, the group's error is that of the whole request; else the refused partitions have it.
     """
     deletions = []
     with Notes(broker.late_lines) as notes:
@@ -46,7 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 
 
 def _delete(broker: Broker, part: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
-    """Have the coordinator delete the offsets of some partitions."""
+    """Let the coordinator delete the offsets of some partitions."""
     refuse = partial(_refuse, part)
     try:
         return coordinators_of(broker).groups.delete_offsets(part).otherwise(refuse)
@@ -55,7 +55,7 @@ def _delete(broker: Broker, part: OffsetDeleteRequest) -> Deferred[OffsetDeleteR
 
 
 def _refuse(part: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
-    """Build the answer of partitions that are all refused: the error for the request, and for each of them."""
+    """Build an answer that refuses all partitions: the error for the request, and for each partition."""
     topics = [
         OffsetDeleteResponseTopic(
             name=topic.name,
@@ -70,7 +70,7 @@ def _refuse(part: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteRespons
 
 
 def note_offsets(context: RequestContext, group_id: str, deletion: Deferred[OffsetDeleteResponse]) -> Lines:
-    """Write of which partitions a group's offsets were deleted, a line for each topic."""
+    """Write an audit line for each topic, with the partitions whose offsets were deleted."""
     for topic in deletion.result().topics:
         indexes = [one.partition_index for one in topic.partitions if not one.error_code]
         if indexes:

@@ -1,8 +1,8 @@
-"""OffsetFetch: how far groups have read.
+"""OffsetFetch: the committed offsets of groups.
 
 v0-7 one group, its answer at the top; v2 null topics ask for all, errors at the top; v5 leader epochs; v6 flexible; v7
-require stable (KIP-447); v8 many groups (KIP-709); v9 member id and epoch (KIP-848); v10 topics by id.
-v0 answers UNKNOWN_TOPIC_OR_PARTITION where nothing is committed, later versions offset -1.
+require stable (KIP-447); v8 many groups (KIP-709); v9 member id and epoch (KIP-848); v10 topics by id. Without a
+committed offset v0 answers UNKNOWN_TOPIC_OR_PARTITION, later versions offset -1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIRST_VERSION_WITH_ERROR = 2
 _NO_OFFSET = -1
 
 AskedPartition = tuple[str, str, bytes, int]
-"""Group, topic's name and id, partition."""
+"""Group id, topic name, topic id and partition."""
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
@@ -120,7 +120,7 @@ def _single_group(
 
 
 def _old_partition(version: int, partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
-    """Describe a partition as versions below 8 tell of it."""
+    """Convert a partition's answer to the form of versions below 8."""
     return OffsetFetchResponsePartition(
         partition_index=partition.partition_index,
         committed_offset=partition.committed_offset,

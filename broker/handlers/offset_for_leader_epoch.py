@@ -1,8 +1,8 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client can tell whether its position still exists
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, which shows a client whether its position still exists
 (KIP-101, KIP-320).
 
-v0 end offset only, v1 its epoch, v2 current epoch checked, v3 replica id, v4 flexible. An epoch we know nothing of is
-answered with epoch and offset -1, which is not an error.
+v0 end offset only, v1 its epoch, v2 current epoch checked, v3 replica id, v4 flexible. An unknown epoch is answered
+with epoch and offset -1, which is not an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Request = OffsetForLeaderEpochRequest
 def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> Steps[OffsetForLeaderEpochResponse]:
-    """Answer each partition on its own."""
+    """Answer each partition by itself."""
     topics = []
     for topic in request.topics:
         partitions = []

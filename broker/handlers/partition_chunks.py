@@ -1,7 +1,7 @@
-"""Requests for many partitions, split into requests for few, which a coordinator decides and stores at once.
+"""Chunks of a request for many partitions, each small enough for a coordinator to store in one turn of the loop.
 
-A commit of 20,000 partitions is one record each, built, checked, appended and replayed at about 10 µs: at once it would
-hold the loop for 200 ms. Each partition is committed by itself, so some of them may be committed before others.
+A commit of 20,000 partitions has a record for each, which takes about 10 µs: in one turn it would block the loop for
+200 ms. Each partition is committed by itself, so some may be committed before others.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 from tidelog.protocol.schema.copies import with_fields
 
 CHUNK = 64
-"""Partitions that are committed at once."""
+"""Most partitions of one chunk."""
 
 
 def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
-    """Yield the topics of a request as lists of topics with at most CHUNK partitions in all; a long topic comes in
-    parts.
+    """Yield the topics of a request in lists of at most CHUNK partitions each; a longer topic is split.
 
     A topic without partitions counts as one. A short request is one chunk: the given list.
     """

@@ -1,16 +1,16 @@
-"""Produce: append each partition's records and say at which offset they begin.
+"""Produce: append each partition's records, and answer with their first offset.
 
-v0-1 carry message sets of magic 0, v2 magic 1, v3+ exactly one or more batches of magic 2; v7+ may use zstd; v8+ answer
-with the records at fault (KIP-467); v13 names topics by id. acks 0 is never answered: an error closes
-the connection, so that the client asks for metadata again; 1 and -1 are the same with one replica.
+v0-1 carry message sets of magic 0, v2 magic 1, v3+ one batch of magic 2; v7+ may use zstd; the answer from v8 on names
+the records at fault (KIP-467); v13 has topics by id. acks=0 is never answered: an error closes the connection, so that
+the client asks for metadata again. With one replica, 1 and -1 are the same.
 
     a partition, or few with little    appended in the turn in which the request came
-    many partitions, many bytes        in steps, a partition in each
+    many partitions, or many bytes     in steps, one partition in each
     records that take longer than a turn (``tidelog.log.records.work_budget``)
-                                       validated in a thread, appended when the loop comes back to them
+                                       validated in a thread, then appended on the loop
 
-Between steps a topic may be deleted and other producers append: partitions are looked up and all but the records is
-checked again after a thread. Each partition's records are appended at once or not at all.
+Between steps a topic may be deleted, and other producers may append. So after a thread the partition is looked up
+again, and all but the records is checked again. Each partition's records are appended together or not at all.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ _FIRST_VERSION_WITH_STORAGE_ERROR = 4
 _ZSTD = 4
 TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
 _ADMIN_CLIENT_ID = "__admin_client"
-"""Kafka's tools write to internal topics under this client id; all others are kept out of them."""
+"""Client id of Kafka's tools, which alone may write to internal topics."""
 
 
 Answer = ProduceResponse | Deferred[ProduceResponse] | Steps[Any] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
 
 TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
-"""A request with no more of both is appended within one turn of the loop, if its records allow it."""
+"""A request within both limits is appended in one turn of the loop, if its records allow it."""
 
 
 class Progress:
@@ -91,16 +91,16 @@ class Progress:
     def __init__(self, budget: WorkBudget) -> None:
         self.budget = budget
         self.outcomes: list[PartitionProduceResponse] = []
-        """Answers for the first partitions, where the others are left to steps."""
+        """Answers of the first partitions, if the others are appended in steps."""
         self.waits: Waits = []
         self.has_failed = False
         self.asks_coordinator = False
-        """True where the answer waits for a transaction's coordinator: the next batch may depend on it."""
+        """Whether the answer waits for a transaction's coordinator, on which the next batch may depend."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Append the records. The answer is None for acks=0, deferred where ``flush.messages`` asks for a sync before it,
-    and comes in steps where it takes longer than a turn.
+    """Append the records. The result is None for acks=0, a Deferred if the answer waits for replicas or a sync, and a
+    generator if the work takes longer than a turn.
 
     Raises InvalidRequiredAcksError; CloseConnectionError when acks=0 and something failed.
     """
@@ -120,17 +120,17 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 
 
 def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Answer a request for one partition as ``handle`` does. Raises as that."""
+    """Answer a request for one partition as ``handle`` does. Raises as it does."""
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if context.frame_bytes > TURN_BYTES:
         return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
-    progress = Progress(TURN)  # its topic bounds one batch
+    progress = Progress(TURN)  # the topic's max.message.bytes bounds its one batch
     topic = request.topic_data[0]
     try:
         appended = append(broker, context, request, topic, topic.partition_data[0], progress)
     except TooMuchForTurnError:
-        progress.budget = one_batch_budget()  # a thread has no turn to keep to, and this is its only batch
+        progress.budget = one_batch_budget()  # the thread's work need not fit into a turn, and this is its only batch
         return _in_steps(broker, context, request, progress)
     response, answer = blank(ProduceResponse), blank(TopicProduceResponse)
     answer.name, answer.topic_id = topic.name, topic.topic_id
@@ -196,7 +196,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
 def answer_of(
     broker: Broker, context: RequestContext, request: ProduceRequest, response: ProduceResponse, progress: Progress
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
-    """Return the response, deferred where it waits; None for acks=0. Raises CloseConnectionError."""
+    """Return the response, a Deferred of it if it waits, or None for acks=0. Raises CloseConnectionError."""
     if request.acks == 0:
         if progress.has_failed:
             raise CloseConnectionError("a produce request with acks=0 failed")
@@ -208,14 +208,14 @@ def answer_of(
 
 
 def _forget_records(request: ProduceRequest) -> None:
-    """Forget the records, which are in the log: they would keep a connection's buffer while the answer waits."""
+    """Drop the records, which are in the log: they would keep the connection's buffer while the answer waits."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             data.records = None
 
 
 def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResponse) -> ProduceResponse:
-    """Add the leaders that errors ask for to the response; a lone node leads all."""
+    """Add leaders to the response for errors that need them; a lone node leads every partition."""
     if broker.peers is not None:
         from tidelog.broker.handlers.leaders import name_leaders
 
@@ -226,9 +226,7 @@ def _with_leaders(broker: Broker, context: RequestContext, response: ProduceResp
 def _when_committed(
     broker: Broker, context: RequestContext, response: ProduceResponse, progress: Progress
 ) -> Deferred[ProduceResponse]:
-    """Return the response once every partition's records are committed; those that are not get their partition's
-    error.
-    """
+    """Return a Deferred of the response, which settles when every partition's records are committed or have failed."""
     deferred: Deferred[ProduceResponse] = Deferred() if progress.asks_coordinator else Acknowledgement()
     waits, outstanding, version = progress.waits, len(progress.waits), context.api_version
 
@@ -257,7 +255,7 @@ def append(
     progress: Progress,
     validated: ValidationResult | None = None,
 ) -> PartitionProduceResponse:
-    """Append one partition's records and return the answer. What it waits for, or a failure, is noted in ``progress``.
+    """Append one partition's records and return the answer. Its wait, or a failure, is noted in ``progress``.
 
     Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
     """
@@ -267,7 +265,7 @@ def append(
         return note_failure(progress, request, data, context.api_version, error)
     except EXPECTED_ERRORS:
         raise
-    except Exception:  # noqa: BLE001 - it is logged there, and must not fail the partitions beside it
+    except Exception:  # noqa: BLE001 - logged there; it must not fail the other partitions
         return note_failure(progress, request, data, context.api_version, unexpected_failure())
     answer = blank(PartitionProduceResponse)
     answer.index = data.index
@@ -280,8 +278,8 @@ def append(
 def note_failure(
     progress: Progress, request: ProduceRequest, data: PartitionProduceData, version: int, error: KafkaError
 ) -> PartitionProduceResponse:
-    """Note that nothing was appended, and build the answer that says so. Records of a transaction without an id are
-    refused for that, whatever else is wrong with them.
+    """Note that nothing was appended, and build the answer with the error. Transactional records without a
+    transactional id are refused for that, whatever else is wrong.
     """
     progress.has_failed = True
     has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2
@@ -299,7 +297,7 @@ def _append_records(
     progress: Progress,
     validated: ValidationResult | None,
 ) -> tuple[LogAppendInfo, Deferred[None] | None]:
-    """Append one partition's records; the Deferred is there where the answer waits until they are committed.
+    """Append one partition's records; return a Deferred if the answer has to wait until they are committed.
 
     Raises KafkaErrors of all kinds, TooMuchForTurnError, StaleOffsetsError.
     """
@@ -324,7 +322,7 @@ def _append_records(
     metrics.messages_in.count += last_offset - first_offset + 1
     if request.acks == 0:
         return info, None
-    if last_offset >= high_watermark and last_offset >= partition.high_watermark:  # it may have moved since
+    if last_offset >= high_watermark and last_offset >= partition.high_watermark:  # not yet committed
         committed = partition.when_acknowledged(last_offset, request.acks, request.timeout_ms)
         if committed is not None:
             wait = committed if wait is None else when_all((wait, committed), None)
@@ -334,14 +332,14 @@ def _append_records(
 def _check_transaction(
     broker: Broker, version: int, transactional_id: str | None, partition: TopicPartition, records: memoryview
 ) -> Deferred[None] | None:
-    """Check that a producer writes only into an open transaction of its own (KIP-890). Returns what to wait for, None
-    if nothing.
+    """Check that a producer writes only into an open transaction of its own (KIP-890). Returns a Deferred if the check
+    takes time.
 
     Raises TransactionalIdAuthorizationFailedError without an id, and what the coordinator raises.
     """
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailedError
-    from tidelog.broker.coordinator.produce_check import check_transactional_batch  # most producers need none
+    from tidelog.broker.coordinator.produce_check import check_transactional_batch  # few need it
 
     checked = check_transactional_batch(broker, version, transactional_id, partition, records)
     return None if checked.done else checked
@@ -350,12 +348,12 @@ def _check_transaction(
 def check_records(records: memoryview | None, version: int) -> tuple[memoryview, int]:
     """Check that a request of this version may carry these records for one partition.
 
-    Returns them and the attributes of their batch, 0 for message sets. Raises InvalidRecordError,
+    Returns the records and the attributes of their batch, 0 for message sets. Raises InvalidRecordError,
     CorruptMessageError, UnsupportedCompressionTypeError, TransactionalIdAuthorizationFailedError.
     """
     if version < _FIRST_VERSION_WITH_MAGIC_2:
         if has_transactional_batch(records):
-            raise TransactionalIdAuthorizationFailedError  # no coordinator would ever end it
+            raise TransactionalIdAuthorizationFailedError  # no coordinator would ever end the transaction
         return memoryview(b"") if records is None else records, 0
     attributes = attributes_of(records)
     if records is None or attributes < 0:

@@ -20,9 +20,9 @@ Request = PushTelemetryRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
-    """Check and accept.
+    """Check the metrics, and drop them.
 
-    Raises InvalidRequestError, UnknownSubscriptionIdError (the client asks for its subscription again),
+    Raises InvalidRequestError, UnknownSubscriptionIdError (after which the client gets its subscription again),
     TelemetryTooLargeError.
     """
     if request.client_instance_id == ZERO_UUID:

@@ -1,4 +1,4 @@
-"""ReadShareGroupState v0: the leader of partitions reads where a share group is in them (KIP-932)."""
+"""ReadShareGroupState v0: read states of share partitions, for the leader of their partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Request = ReadShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: ReadShareGroupStateRequest
 ) -> Steps[ReadShareGroupStateResponse]:
-    """Read states, and fence the leaders before this one; answered when that is committed."""
+    """Read states, and fence earlier leaders; answered when that is committed."""
     response: ReadShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

@@ -1,6 +1,6 @@
-"""ReadShareGroupStateSummary v0-1: a group coordinator reads the start offsets of share partitions (KIP-932).
+"""ReadShareGroupStateSummary v0-1: read the start offsets of share partitions, for a group coordinator (KIP-932).
 
-v1 delivery complete count (KIP-1226).
+v1 adds the delivery complete count (KIP-1226).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Request = ReadShareGroupStateSummaryRequest
 def handle(
     broker: Broker, context: RequestContext, request: ReadShareGroupStateSummaryRequest
 ) -> Steps[ReadShareGroupStateSummaryResponse]:
-    """Read start offsets; answered when that is committed."""
+    """Read start offsets; answered when they are committed."""
     response: ReadShareGroupStateSummaryResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

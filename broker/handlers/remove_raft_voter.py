@@ -1,4 +1,5 @@
-"""RemoveRaftVoter on a lone node: its quorum's only voter is not removed (KIP-853). A member forwards the request.
+"""RemoveRaftVoter on a lone node: refused, because its quorum's only voter cannot be removed (KIP-853). A member of a
+cluster forwards it.
 
 Version 0.
 """

@@ -1,6 +1,6 @@
-"""RenewDelegationToken: move the end of a token to a later time (KIP-48). Versions 0 to 2.
+"""RenewDelegationToken: set a later expiry time of a token (KIP-48). Versions 0 to 2.
 
-The token's owner and its renewers may do so. Answered when the new end is durable.
+The token's owner and its renewers may do so. Answered when the new time is durable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Request = RenewDelegationTokenRequest
 def handle(
     broker: Broker, context: RequestContext, request: RenewDelegationTokenRequest
 ) -> Steps[RenewDelegationTokenResponse]:
-    """Renew a token. Raises KafkaErrors."""
+    """Renew a token. Raises a KafkaError if that is refused."""
     expires_ms = yield from change_end(
         broker,
         context,

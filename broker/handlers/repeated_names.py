@@ -1,4 +1,4 @@
-"""Topic names of a request for changes: a name that stands more than once is answered once, with an error."""
+"""Topic names of a request that changes topics: a repeated name is answered once, with an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.protocol.errors import InvalidRequestError
 
 
 class RepeatedNames:
-    """Count of each name, and which repeated ones were answered."""
+    """Count of each name; 0 for a repeated name that was answered."""
 
     __slots__ = ("_counts",)
 

@@ -1,14 +1,14 @@
-"""Fetch by a replica: records up to the log end. Its fetch offsets tell the leader which records it has.
+"""Fetch of a follower: records up to the log end. Its fetch offsets show the leader which records it has.
 
-    leader epoch checked -> log start and divergence checked -> read -> fetch offset noted, with the log end from before
-    the read -> high watermark, which that may have moved, and log start answered
+    check leader epoch -> check log start and divergence -> read -> note fetch offset, with the log end from before the
+    read -> answer with high watermark, which the note may have moved, and log start
 
-Nothing to read: parked until one of the partitions has records, or another leader. A partition without records and
-without new offsets then rests: the next fetches of its session pass it over until something moves
+With nothing to read the fetch is parked until one of the partitions has records, or another leader. A partition without
+records and without new offsets then rests: the next fetches of its session do not read it until something moves
 (:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
 
-A replica whose last epoch is not known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset makes Kafka's
-followers ask again without a pause.
+A follower whose last epoch is not known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset would make
+Kafka's followers fetch again without a pause.
 
 Source: ReplicaManager.fetchMessages and Partition.fetchRecords of Kafka 4.3; KIP-227, KIP-595, KIP-903.
 """
@@ -60,7 +60,7 @@ class Replica(NamedTuple):
 
 
 def replica_of(request: FetchRequest) -> Replica:
-    """Return the broker that fetches; its id is -1 for consumers."""
+    """Return the broker that fetches, with id -1 for a consumer."""
     asking = request.replica_state
     if asking.replica_id >= 0:
         return Replica(asking.replica_id, asking.replica_epoch)
@@ -70,7 +70,7 @@ def replica_of(request: FetchRequest) -> Replica:
 def answer_replica(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse] | Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Read for a replica, and wait if there is nothing. Raises as ``FetchSessionCache.context_for``."""
+    """Answer a follower's fetch, or wait if there is nothing to read. Raises as ``FetchSessionCache.context_for``."""
     if names_many(request):
         return _answer_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
@@ -87,7 +87,7 @@ def answer_replica(
 
 
 def targets_now(context: FetchContext) -> list[FetchTarget]:
-    """Return the partitions that a fetch reads: all those of its session now and then, else those that do not rest."""
+    """Return the partitions that a fetch reads: those that do not rest, or after READ_ALL_MS all of its session."""
     session = context.session
     if session is not None and session.last_used_ms - session.active_since_ms >= READ_ALL_MS:
         session.activate_all()
@@ -104,8 +104,8 @@ def _answer_many(
 def _answer_in_steps(
     broker: Broker, context: RequestContext, fetch_context: FetchContext, request: FetchRequest
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer as ``answer_replica`` does for many partitions. A full fetch does not wait; the
-    next fetches of its session do.
+    """Answer a fetch of many partitions, as ``answer_replica`` does. A full fetch does not wait; the next fetches of
+    its session do.
     """
     asking = Asking(broker, context, fetch_context, request)
     targets = targets_now(fetch_context)
@@ -121,7 +121,7 @@ def _answer_in_steps(
 
 
 class Asking:
-    """One fetch of a replica: the replica, its session, and the parameters of the request."""
+    """One fetch of a follower: the follower, its session, and the parameters of the request."""
 
     __slots__ = ("_asker", "_replica", "broker", "context", "params")
 
@@ -133,7 +133,7 @@ class Asking:
         self._replica = replica_of(request)
 
     def reading(self, *, is_asked: bool) -> ReplicaRead:
-        """Begin to read. ``is_asked``: see ``ReplicaRead``."""
+        """Return a new read of this fetch. ``is_asked``: see ``ReplicaRead``."""
         return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_asked=is_asked)
 
     def read(self, targets: list[FetchTarget], *, is_asked: bool) -> ReadResult:
@@ -143,7 +143,7 @@ class Asking:
         return reading.result()
 
     def let_rest(self, targets: list[FetchTarget]) -> None:
-        """Have these partitions passed over from now on, where the replica has all of them and knows all offsets."""
+        """Let those of these partitions rest of which the follower has all records and knows all offsets."""
         session = self.context.session
         if session is None:
             return
@@ -155,7 +155,7 @@ class Asking:
                 leading.rests.add(self._replica.broker_id, Resting(self.broker.purgatory, session, target))
 
     def _leading_at_rest(self, target: FetchTarget) -> Leading | None:
-        """Return the leader's side of a partition that may rest."""
+        """Return the leader's side of a partition that may rest; None if it may not."""
         try:
             partition = found_partition(self.broker.replica_manager, target)
         except KafkaError:
@@ -166,8 +166,8 @@ class Asking:
         return leading if leading.rests.may_rest(self._replica, target.fetch_offset) else None
 
     def respond(self, read: ReadResult, response: FetchResponse) -> FetchResponse:
-        """Return the response, whole. Offsets beside a divergence are told again: a follower that truncates does not
-        take them."""
+        """Complete the response. Offsets that it has beside a divergence are sent again later: a follower that
+        truncates ignores them."""
         for target, data in read.results:
             if data.records:
                 self._note_sent(target, len(data.records))
@@ -181,16 +181,16 @@ class Asking:
         try:
             leading = found_partition(self.broker.replica_manager, target).leading
         except KafkaError:
-            return  # the partition went between two steps
+            return  # the partition was removed between two steps
         if leading is not None and leading.throttle is not None:
             leading.throttle.note_sent(size)
 
 
 class DelayedReplicaFetch:
-    """A replica's fetch that waits for records. A purgatory operation.
+    """A follower's fetch that waits for records, as an operation of the purgatory.
 
-    It reads what has moved, not the whole session. It is parked under the partitions that do not rest, and under the
-    session for those that do: a partition whose rest ends is answered at once.
+    It reads the partitions that have moved, not the whole session. It is parked under the partitions that do not rest,
+    and under the session for those that do: the end of a rest is answered at once.
     """
 
     __slots__ = ("_asking", "_deferred", "_waited")
@@ -204,7 +204,7 @@ class DelayedReplicaFetch:
             session.is_woken = False
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
-        """Wait for one of the partitions to move. One may have done so since it was read, in an earlier step."""
+        """Park the fetch, unless one of the partitions has moved since it was read, in an earlier step."""
         if self.try_complete():
             return self._deferred
         keys: list[Hashable] = [partition for partition, _ in self._waited if partition is not None]
@@ -213,8 +213,8 @@ class DelayedReplicaFetch:
         return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
-        """Answer if there is something to tell now. Most touches only moved a high watermark, for which it
-        does not wait."""
+        """Answer if there are records or errors now. Most touches are for a high watermark, for which it does not
+        wait."""
         session = self._asking.context.session
         if session is not None and session.is_woken:
             self._answer(self._read(self._asking.context.active))
@@ -230,7 +230,7 @@ class DelayedReplicaFetch:
         return True
 
     def expire(self) -> None:
-        """Answer with what there is: records, and offsets that the replica has not been told."""
+        """Answer with the records that there are, and with offsets that the follower does not know."""
         self._answer(
             self._read(
                 [
@@ -242,7 +242,7 @@ class DelayedReplicaFetch:
         )
 
     def _read(self, targets: list[FetchTarget]) -> ReadResult:
-        """Read these targets; a full fetch is answered about all of its partitions."""
+        """Read these targets, or all of a full fetch, whose answer has all of its partitions."""
         context = self._asking.context
         return self._asking.read(targets if context.is_incremental else context.targets, is_asked=False)
 
@@ -251,12 +251,12 @@ class DelayedReplicaFetch:
 
 
 def has_moved(partition: Partition | None, target: FetchTarget) -> bool:
-    """Return whether a partition has records for a replica, or another leader, or is gone."""
+    """Return whether a partition has records for a follower, or another leader, or was removed."""
     return partition is None or partition.leading is None or partition.log_end_offset > target.fetch_offset
 
 
 def partition_or_none(manager: ReplicaManager, target: FetchTarget) -> Partition | None:
-    """Return the partition that a replica asks for, None where it went between two steps."""
+    """Return the partition that a follower fetches; None if it was removed between two steps."""
     try:
         return found_partition(manager, target)
     except KafkaError:
@@ -264,7 +264,7 @@ def partition_or_none(manager: ReplicaManager, target: FetchTarget) -> Partition
 
 
 def found_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
-    """Return the partition that a replica asks for. Raises UnknownTopicIdError and its like,
+    """Return the partition that a follower fetches. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
     NotLeaderOrFollowerError."""
     if target.topic:
         return manager.partition(target.topic, target.index)
@@ -277,7 +277,8 @@ class ReplicaRead:
     __slots__ = ("_is_asked", "_manager", "_must_answer", "_params", "_replica", "_results", "_total")
 
     def __init__(self, manager: ReplicaManager, params: ReadParams, replica: Replica, *, is_asked: bool) -> None:
-        """``is_asked``: True while the request is handled, whose offsets the leader notes; False when it waited."""
+        """``is_asked``: True for the first read, at which the leader notes the request's offsets; False after a
+        wait."""
         self._manager = manager
         self._params = params
         self._replica = replica
@@ -318,13 +319,13 @@ class ReplicaRead:
 
 
 def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
-    """Return whether the replica's session has been told these offsets."""
+    """Return whether these offsets were sent in the follower's session."""
     return (target.sent_high_watermark, target.sent_log_start_offset) == (data.high_watermark, data.log_start_offset)
 
 
 def is_held_back(leading: Leading, replica_id: int) -> bool:
-    """Return whether a throttled replica gets no records now (KIP-73). One that acks=all waits for always gets them:
-    the ISR, and replicas that this leader has asked the controller to add to it."""
+    """Return whether a throttled follower gets no records now (KIP-73). Those for which acks=all waits always get them:
+    the ISR, and followers that this leader has asked the controller to add to it."""
     throttle, core = leading.throttle, leading.core
     if throttle is None or replica_id in core.isr or not throttle.is_exceeded:
         return False
@@ -334,8 +335,8 @@ def is_held_back(leading: Leading, replica_id: int) -> bool:
 def read_partition(
     partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_asked: bool, one_message: bool
 ) -> PartitionData:
-    """Read one partition's part of the answer, and note the replica's offsets (``is_asked``: see ``ReplicaRead``). A
-    throttled replica gets no records.
+    """Read one partition's part of the answer, and note the follower's offsets (``is_asked``: see ``ReplicaRead``). A
+    throttled follower gets no records.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,
     KafkaStorageError.

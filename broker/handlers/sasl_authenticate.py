@@ -1,6 +1,6 @@
 """SaslAuthenticate outside of an authentication: ILLEGAL_SASL_STATE. Versions 0 to 2.
 
-While a connection authenticates its requests do not come here (``tidelog.broker.security.sasl.authenticator``).
+While a connection authenticates, ``tidelog.broker.security.sasl.authenticator`` handles its requests.
 """
 
 from __future__ import annotations

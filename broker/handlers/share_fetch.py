@@ -1,11 +1,11 @@
-"""ShareFetch v1-2: acknowledge what was acquired, and acquire more, or wait until there is something (KIP-932).
+"""ShareFetch v1-2: acknowledge acquired records, and acquire more, or wait until there are some (KIP-932).
 
 v2 acquire mode (KIP-1206) and renewal of locks (KIP-1222): a request that renews fetches nothing, so that its answer
-comes before the locks run out again.
+comes before the locks expire again.
 
-Acknowledgements are taken over first; they may make room for what is fetched. Then comes the read
-(``tidelog.broker.share.reading``); its response tells of partitions with records or errors, of those that are new in
-the session, and of what became of the acknowledgements.
+Acknowledgements are handled first: they may free room for the fetched records. Then comes the read
+(``tidelog.broker.share.reading``). The response has the partitions with records or errors, those that are new in the
+session, and the results of the acknowledgements.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Response = ShareFetchResponse | Deferred[ShareFetchResponse]
 
 
 def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) -> Response | Steps[Response]:
-    """Acknowledge, and once that is committed fetch, and wait if there is not enough.
+    """Acknowledge; once that is committed fetch, and wait if there are too few records.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
@@ -79,7 +79,7 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
 
 
 def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession) -> list[Deferred[None]]:
-    """Open the logs that the session's partitions need and that are not open: of records, and of the group's states."""
+    """Begin to open the logs of the session's partitions, and those with the group's states, that are not open."""
     found = [
         opening
         for topic_id, index in session.partitions
@@ -92,8 +92,8 @@ def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: Shar
 
 
 def fetch_after(waits: list[Deferred[None]], read: Callable[[], Response]) -> Steps[Response]:
-    """Read once the acknowledgements are committed, so that a request that waits for the disk acquires nothing, and
-    once the logs are open."""
+    """Read once the acknowledgements are committed and the logs are open: a request that waits for the disk acquires
+    nothing."""
     yield from waits
     return read()
 
@@ -104,7 +104,7 @@ def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchR
 
 
 def check_renewal(request: ShareFetchRequest) -> None:
-    """Raise InvalidRequestError for a request that renews and fetches."""
+    """Raise InvalidRequestError for a request that renews locks and fetches."""
     if not request.is_renew_ack:
         return
     for name in ("max_bytes", "min_bytes", "max_records", "max_wait_ms"):
@@ -113,14 +113,14 @@ def check_renewal(request: ShareFetchRequest) -> None:
 
 
 def has_acknowledgements(request: ShareFetchRequest) -> bool:
-    """Return whether any partition is acknowledged."""
+    """Return whether the request acknowledges records of any partition."""
     return any(asked.acknowledgement_batches for topic in request.topics for asked in topic.partitions)
 
 
 def find_session(
     groups: ShareGroups, context: RequestContext, request: ShareFetchRequest, key: SessionKey
 ) -> ShareSession:
-    """Find the session that this request begins, goes on with or ends.
+    """Return the session that this request begins, continues or ends.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError, ShareSessionLimitReachedError.
     """
@@ -141,7 +141,7 @@ def find_session(
 
 
 def refuse_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferred[ShareFetchResponse]:
-    """Refuse later, as there are too many sessions: the answer waits, so that the client does not ask again at once."""
+    """Refuse a session, as there are too many; the answer waits, so that the client does not try again at once."""
     deferred: Deferred[ShareFetchResponse] = Deferred()
     timer = broker.timers.schedule(max(0, max_wait_ms), lambda: deferred.fail(error))
     deferred.on_abandon(timer.cancel)
@@ -151,7 +151,7 @@ def refuse_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferre
 def fetch(
     broker: Broker, context: RequestContext, request: ShareFetchRequest, answer: _Answer
 ) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
-    """Read the session's partitions."""
+    """Read the session's partitions, and wait if there are too few records."""
     groups = answer.groups
     wanted, errors = find_known_partitions(broker, context, answer.session)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
@@ -176,7 +176,7 @@ def fetch(
 def split_topics(
     broker: Broker, context: RequestContext, request: ShareFetchRequest
 ) -> tuple[list[FetchTopic], Outcomes]:
-    """Split off the topics whose records may be acknowledged; the others get errors."""
+    """Return the topics whose records the client may acknowledge, and errors for the others."""
     authorizer = broker.authorizer
     if authorizer is None:
         return request.topics, {}
@@ -193,7 +193,7 @@ def split_topics(
 
 
 def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Results) -> Results:
-    """Take back what was acquired of topics that the client was forbidden while it waited."""
+    """Release acquired records of topics that the client may no longer read since it waited."""
     authorizer = broker.authorizer
     if authorizer is None:
         return found
@@ -211,7 +211,7 @@ def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Re
 def find_known_partitions(
     broker: Broker, context: RequestContext, session: ShareSession
 ) -> tuple[list[PartitionKey], Results]:
-    """Find the session's partitions that exist and may be read, and errors for the others."""
+    """Return the session's partitions that exist and may be read, and errors for the others."""
     authorizer = broker.authorizer
     wanted: list[PartitionKey] = []
     errors: Results = {}
@@ -261,7 +261,7 @@ class _Answer:
         )
 
     def withdrawn(self) -> ShareFetchResponse:
-        """Build the response that goes out in place of the one just made: what was acquired is available as before."""
+        """Build the response that replaces the last one: the acquired records are available again."""
         results, partitions = self._results, self.session.partitions
         for partition, data in results.items():
             self.groups.take_back(self.key, partition, data.acquired_records)

@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat v1: members of share groups join, live and leave by this alone (KIP-932)."""
+"""ShareGroupHeartbeat v1: members of share groups join, stay alive and leave by this request alone (KIP-932)."""
 
 from __future__ import annotations
 

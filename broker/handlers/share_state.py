@@ -1,4 +1,4 @@
-"""Answers of the share coordinator to other brokers: the APIs 83 to 87, of one shape (KIP-932)."""
+"""Answers of the share coordinator to other brokers: the APIs 83 to 87, whose messages are alike (KIP-932)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ READS = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
 
 
 def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
-    """Make the calls of a request, one share partition in a step; answered when all are committed.
+    """Make the calls of a request, one share partition in each step; answered when all are committed.
 
     A state is read once, however often it is named: a short request cannot ask for a huge response.
     """
@@ -40,7 +40,7 @@ def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
 
 
 def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[Any, Outcomes]]]:
-    """Begin the calls, and return for each topic the outcomes of its partitions."""
+    """Begin the calls, and return each topic with the outcomes of its partitions."""
     call = CALLS[api]
     seen: set[StateKey] = set()
     begun = []
@@ -60,13 +60,13 @@ def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[A
 
 
 def opening_of(broker: Broker, key: StateKey) -> Deferred[None] | None:
-    """Begin to open the log of a state; None where it is open, or another broker's."""
+    """Begin to open the log of a state; return None if it is open, or another broker leads it."""
     share = coordinators_of(broker).share
     return share.opening(key) if share.runtime.is_here(coordinator_key(key)) else None
 
 
 def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferred[Any]:
-    """Make one call; what it fails with is in the Deferred."""
+    """Make one call; the Deferred has its result or its error."""
     share = coordinators_of(broker).share
     try:
         if not share.runtime.is_here(coordinator_key(key)):
@@ -95,7 +95,7 @@ def build_result(call: Call, partition: int, outcome: Deferred[Any]) -> Steps[An
 
 
 def build_error(api: ApiKey, request: Any, error: KafkaError) -> Steps[Any]:
-    """Build a response with one error for every share partition, some of them in a step."""
+    """Build a response with one error for every share partition, in steps."""
     call = CALLS[api]
     results = []
     for topic in request.topics:

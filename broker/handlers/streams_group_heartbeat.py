@@ -1,4 +1,4 @@
-"""StreamsGroupHeartbeat v0: members of streams groups join, live and leave by this alone (KIP-1071)."""
+"""StreamsGroupHeartbeat v0: members of streams groups join, stay alive and leave by this request alone (KIP-1071)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader hands in the assignment, all members get theirs.
+"""SyncGroup: the leader sends the assignment, and each member gets its own.
 
 v3 static members (KIP-345); v4 flexible; v5 checks protocol type and name (KIP-559).
 """
@@ -23,7 +23,7 @@ _FIRST_VERSION_WITH_PROTOCOL = 5
 def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
     """Answer at once in a stable group, else when the leader has sent the assignment.
 
-    Raises InconsistentGroupProtocolError when v5 leaves the protocol out.
+    Raises InconsistentGroupProtocolError when a request of v5 has no protocol.
     """
     if context.api_version >= _FIRST_VERSION_WITH_PROTOCOL and None in (request.protocol_type, request.protocol_name):
         raise InconsistentGroupProtocolError
@@ -31,5 +31,5 @@ def handle(broker: Broker, context: RequestContext, request: SyncGroupRequest) -
 
 
 def error_response(request: SyncGroupRequest, error: KafkaError) -> SyncGroupResponse:
-    """Answer with the error without an assignment."""
+    """Answer with the error and without an assignment."""
     return SyncGroupResponse(error_code=error.code)

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: store how far a group has read, as part of a transaction.
+"""TxnOffsetCommit: store a group's committed offsets as part of a transaction.
 
 v2 leader epochs; v3 member, instance and generation (KIP-447), flexible; v4 TRANSACTION_ABORTABLE; v5 adds the group's
 partition to the transaction by itself (KIP-890); up to v4 AddOffsetsToTxn must have done so before.
@@ -73,7 +73,7 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
 def _commit(
     broker: Broker, part: TxnOffsetCommitRequest, refusal: KafkaError | None
 ) -> Deferred[TxnOffsetCommitResponse]:
-    """Have the group's coordinator commit partitions that are there, unless the transaction is refused."""
+    """Let the group's coordinator commit the offsets of partitions that exist, unless the transaction is refused."""
     if not part.topics:
         return completed(TxnOffsetCommitResponse())
     refuse = partial(error_response, part)
@@ -86,7 +86,7 @@ def _commit(
 
 
 def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitRequest) -> Steps[Deferred[None]]:
-    """Have the transaction's coordinator, here or on another broker, verify or add the group's partition."""
+    """Let the transaction's coordinator, here or on another broker, verify or add the group's partition."""
     coordinators = coordinators_of(broker)
     partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
     producer = (request.producer_id, request.producer_epoch)

@@ -15,9 +15,7 @@ Request = UnregisterBrokerRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    """Refuse to unregister a broker: the only one is this one. Raises BrokerIdNotRegisteredError,
-    InvalidRequestError.
-    """
+    """Refuse to unregister a broker: this is the only one. Raises BrokerIdNotRegisteredError, InvalidRequestError."""
     if request.broker_id != broker.node_id:
         raise BrokerIdNotRegisteredError(f"Broker ID {request.broker_id} is not currently registered")
     raise InvalidRequestError(f"Broker {request.broker_id} is the only one of this cluster")

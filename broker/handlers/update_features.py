@@ -1,6 +1,6 @@
-"""UpdateFeatures: move feature levels, all of a request or none (KIP-584).
+"""UpdateFeatures: change feature levels, all of a request or none (KIP-584).
 
-Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and validate_only; 2 answers one error for all.
+Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and validate_only; 2 has one error for all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Request = UpdateFeaturesRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> Steps[UpdateFeaturesResponse]:
-    """Check every update, then apply all. The first error stands for the whole request. Answered when all is durable.
+    """Check every update, then apply all. The first error is that of the whole request. Answered when all is durable.
 
     Raises KafkaStorageError.
     """

@@ -1,4 +1,4 @@
-"""Requests for all offsets of groups: each group is answered once, however often the request names it."""
+"""Requests for all offsets of groups: each group is answered once, however often it is named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 
 class AskedGroup(Protocol):
-    """A group of OffsetFetch or DescribeShareGroupOffsets. Topics that are null ask for all offsets of it."""
+    """A group in a request of OffsetFetch or DescribeShareGroupOffsets."""
 
     @property
     def group_id(self) -> str:
@@ -15,15 +15,14 @@ class AskedGroup(Protocol):
 
     @property
     def topics(self) -> Sequence[object] | None:
-        """Topics that are asked of it, or None for all."""
+        """Requested topics, or None for all offsets of the group."""
 
 
 Asked = TypeVar("Asked", bound=AskedGroup)
 
 
 def leave_out_repetitions(groups: Iterable[Asked]) -> Iterator[Asked]:
-    """Yield the groups without those whose offsets were all asked for before: a short request cannot ask for a
-    huge response."""
+    """Yield the groups, each that wants all offsets once: a short request must not get a huge response."""
     seen: set[str] = set()
     for group in groups:
         if group.topics is None:

@@ -1,6 +1,6 @@
-"""WriteShareGroupState v0-1: the leader of partitions stores what changed in a share group's states (KIP-932).
+"""WriteShareGroupState v0-1: store changes of share partitions' states, for the leader of their partitions (KIP-932).
 
-v1 delivery complete count (KIP-1226).
+v1 adds the delivery complete count (KIP-1226).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Request = WriteShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: WriteShareGroupStateRequest
 ) -> Steps[WriteShareGroupStateResponse]:
-    """Store changes; answered when that is committed."""
+    """Store changes; answered when they are committed."""
     response: WriteShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

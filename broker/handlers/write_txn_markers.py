@@ -1,4 +1,4 @@
-"""WriteTxnMarkers: end transactions in given partitions; between brokers, and what ``kafka-transactions abort`` sends.
+"""WriteTxnMarkers: end transactions in given partitions; sent by other brokers and by ``kafka-transactions abort``.
 
 v1 flexible; v2 names the transaction version, by which epochs are compared (KIP-1228). Each partition has its own
 error.
@@ -73,7 +73,8 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
 
 
 def code_of(error: KafkaError) -> int:
-    """Return an error's code; for a coordinator's error NOT_LEADER_OR_FOLLOWER, after which the sender tries again."""
+    """Return an error's code, or for a coordinator's error NOT_LEADER_OR_FOLLOWER, after which the sender tries
+    again."""
     return NotLeaderOrFollowerError.code if isinstance(error, OF_COORDINATORS) else error.code
 
 

@@ -1,14 +1,14 @@
-"""Acceptor of one listener: it takes connections while there is room for them.
+"""Acceptor of one listener: it accepts connections while descriptors and limits allow.
 
     accepting --no descriptor left (EMFILE), or the reserve reached, and no connection gives way--> paused
     accepting --max.connections reached, or max.connection.creation.rate--> paused
     paused    --a connection closed, the rate allows one more, or RETRY_MS after descriptors were short--> accepting
 
-A paused acceptor leaves clients in the kernel's backlog and takes its listener off the loop, so the loop does not spin
-(faults.md F12). The system gives out the lowest free descriptor, so a number above ``limit - reserve`` means that all
-below it are in use. The reserve stays for segments, which must open while clients keep connecting. Before the acceptor
-pauses, ``Shell.make_room`` closes a connection: one that was reset, else the oldest that has sent no request yet. Loop
-thread only.
+A paused acceptor leaves clients in the kernel's backlog and removes its listener from the loop, which would spin
+otherwise (faults.md F12). The system hands out the lowest free descriptor, so a number above ``limit - reserve`` means
+that all below it are in use. The reserve stays for segments, which must open while clients keep connecting. Before the
+acceptor pauses, ``Shell.make_room`` closes a connection: one that was reset, else the oldest that has sent no request
+yet. Loop thread only.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ logger = logging.getLogger(__name__)
 
 ACCEPT_PER_TURN = 64
 ACCEPT_MS = 0.25
-"""Time in a turn after which those who are connected already are served before the next client is accepted. A client
-takes 0.1 ms, and one that is refused or closes another takes more."""
+"""Accepting ends after this time in a turn of the loop, so that connected clients are served. Accepting one takes 0.1
+ms, and more if it is refused or another connection is closed for it."""
 RETRY_MS = 100
-"""Pause after a shortage of descriptors, in which files other than connections may be closed."""
+"""Pause after a shortage of descriptors; meanwhile other files may be closed."""
 LOG_EVERY_MS = 10_000
 RECOUNT_MS = 1_000
-"""Least time between two counts of open files while descriptors are short: a count reads a directory of /proc."""
+"""Shortest time between two counts of open files while descriptors are short: a count reads a directory of /proc."""
 RESERVED_SHARE = 8
-"""One of this many descriptors is reserved for files; at least RESERVED_MINIMUM, at most half of all."""
+"""One descriptor of this many is reserved for files: RESERVED_MINIMUM at least, half of all at most."""
 RESERVED_MINIMUM = 64
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def raise_descriptor_limit() -> int:
-    """Ask for as many descriptors as the system allows this process; returns the limit that holds."""
+    """Raise the limit of open descriptors as far as the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -65,7 +65,7 @@ class ConnectionRate:
         self._read_limit = read_limit
         self._monotonic_ms = monotonic_ms
         self._paid_until_ms = 0.0
-        """Time at which all connections so far would have been accepted, one after the other at the limit."""
+        """Time at which the last connection would have been accepted, had all come evenly spaced at the limit."""
 
     def wait_ms(self) -> float:
         """Return the milliseconds until one more may be accepted; 0 or less if it may be now."""
@@ -77,7 +77,7 @@ class ConnectionRate:
 
 
 def count_open_descriptors() -> int:
-    """Return how many descriptors this process has in use; 0 when the system does not tell."""
+    """Return how many descriptors this process has in use; 0 where there is no /proc."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -88,7 +88,8 @@ class DescriptorReserve:
     """Reserve of descriptors that connections must leave to files. Loop thread only.
 
     The number of an accepted descriptor shows the first shortage. After that the number of connections decides: a new
-    connection gets the low number of one that gave way, so its number no longer shows that descriptors are short.
+    connection gets the low number of one that was closed for it, so its number no longer shows that descriptors are
+    short.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class DescriptorReserve:
         self._counted_until_ms = 0.0
 
     def is_touched(self, descriptor: int) -> bool:
-        """Return whether the connection that got ``descriptor`` is one too many."""
+        """Return whether the new connection, with ``descriptor``, takes from the reserve."""
         connections = self._count_connections()
         if descriptor < self._highest and connections <= self._most_connections:
             return False
@@ -147,7 +148,7 @@ class Acceptor:
         self._closed = False
 
     def resume(self) -> None:
-        """Accept connections; without effect while it does so already."""
+        """Accept connections; do nothing if it accepts already or is closed."""
         if not self._accepting and not self._closed:
             self._accepting = True
             self._loop.add_reader(self._listener.fileno(), partial(self._timers.turns.run, "accept", self.on_readable))
@@ -165,7 +166,8 @@ class Acceptor:
         self._listener.close()
 
     def on_readable(self) -> None:
-        """Accept waiting clients, at most ACCEPT_PER_TURN of them, for ACCEPT_MS; the loop comes back for the rest."""
+        """Accept waiting clients, at most ACCEPT_PER_TURN, until ACCEPT_MS have passed; the loop calls again for the
+        rest."""
         until_ms = self._timers.monotonic_ms() + ACCEPT_MS
         for _ in range(ACCEPT_PER_TURN):
             if not self._has_room():
@@ -179,7 +181,7 @@ class Acceptor:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                # Any other error: this client gave up while it waited.
+                # Any other error means that this client disconnected before it was accepted.
                 if error.errno in OUT_OF_RESOURCES and not self._go_on(str(error)):
                     return
                 continue
@@ -193,7 +195,8 @@ class Acceptor:
                 return
 
     def _go_on(self, shortage: str) -> bool:
-        """Close a connection after a shortage of descriptors, or pause. Return whether accepting goes on."""
+        """Close a connection because descriptors are short, or pause if none may be closed. Return whether to go on
+        accepting."""
         has_made_room = self._make_room()
         now = self._timers.monotonic_ms()
         if now >= self._log_after_ms:

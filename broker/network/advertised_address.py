@@ -1,8 +1,8 @@
 """The address of this broker in answers to a client.
 
-With ``advertised.listeners`` it is the one of the client's listener. Without (or without a host there), it is the
-address this client's connection arrived at. That is right on machines with many names and inside of a container
-network. It is wrong where an address is translated on the way to a network that the client cannot reach by itself.
+It is the client's listener in ``advertised.listeners``. Where that is not set, or names no host, it is the local
+address of the client's connection. That is right on machines with many names and inside a container network. It is
+wrong behind address translation, where clients cannot reach the broker's own network.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.requests.context import RequestContext
 
-_MAPPED_IPV4 = "::ffff:"  # how a dual-stack socket shows an IPv4 address
+_MAPPED_IPV4 = "::ffff:"  # prefix of an IPv4 address on a dual-stack socket
 
 
 class LoneNode:
-    """The only node of its cluster, its own controller."""
+    """A broker that is the only node of its cluster, and its own controller."""
 
     __slots__ = ("_config", "controller_id")
 
@@ -31,29 +31,29 @@ class LoneNode:
         self.controller_id = config.node_id
 
     def alive(self, context: RequestContext) -> list[Node]:
-        """Return this node, as the client of this request reaches it."""
+        """Return this node, at the address where this client reaches it."""
         host, port = address_for_client(self._config, context)
         return [Node(self.controller_id, host, port, self._config.get("broker.rack"))]
 
     def fenced(self, context: RequestContext) -> list[Node]:
-        """Return no node."""
+        """Return an empty list: the node that answers is not fenced."""
         return []
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
-        """Return this node, None for another id."""
+        """Return this node, or None for another id."""
         return self.alive(context)[0] if node_id == self.controller_id else None
 
     def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
-        """Return no replica for any: the one that answers is there."""
+        """Return an empty list for each partition: the node that answers has its only replica."""
         return repeat([])
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
-        """Return this node: it coordinates all."""
+        """Return this node, which coordinates every key."""
         return self.alive(context)[0]
 
 
 def address_for_client(config: BrokerConfig, context: RequestContext) -> tuple[str, int]:
-    """Return host and port under which the client of this request reaches this broker."""
+    """Return the host and port at which the client of this request reaches this broker."""
     advertised = config.advertised_listeners.get(context.listener_name)
     reached = context.local_host.removeprefix(_MAPPED_IPV4)
     if advertised is None:

@@ -1,4 +1,4 @@
-"""The gate of a connection that has to authenticate: it answers the frames until the exchange is complete.
+"""Gate of a connection that must authenticate: it handles the connection's frames until the SASL exchange is complete.
 
     before    frames go to the exchange (``tidelog.broker.security.sasl.authenticator``), ApiVersions to the broker
     waiting   a token is evaluated in a thread; the client's next frame waits
@@ -6,7 +6,8 @@
               session's lifetime (``connections.max.reauth.ms``) any other request closes the connection
     failed    the answer waits (``connection.failed.authentication.delay.ms``), then the connection closes
 
-So no other frame reaches the broker before, and connections of other listeners pay nothing. Loop thread only.
+No other frame reaches the broker before the exchange is complete. Connections of listeners without SASL have no gate.
+Loop thread only.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ _METRIC = "kafka_server_socket"
 
 
 class Authentication:
-    """The listeners of a broker that authenticate, and the shared parts of their connections' gates."""
+    """SASL listeners of a broker, and the parts that the gates of their connections share."""
 
     def __init__(self, broker: Broker, names: Iterable[str]) -> None:
-        """Raises ConfigError."""
+        """Build the listeners called ``names``. Raises ConfigError."""
         config, credentials = broker.config, ScramCredentials(broker.controller)
         tokens = find_tokens(broker)
         self._metrics = broker.metrics
         self._loop = broker.loop
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sasl")  # no thread before its first work
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="sasl")  # its thread starts with the first token
         texts = config.listener_texts()
         self._listeners = {
             name: SaslListener(name, texts, credentials.get, tokens, credentials.usual_iterations) for name in names
@@ -66,13 +67,13 @@ class Authentication:
         )
 
     def watch(self, connection: Connection) -> None:
-        """Have a new connection authenticate first, if its listener asks for it."""
+        """Put a gate before a new connection, if its listener is one with SASL."""
         listener = self._listeners.get(connection.context.listener_name)
         if listener is not None:
             Gate(self, connection, listener)
 
     def begin(self) -> None:
-        """Begin what listeners do in threads of their own."""
+        """Start the threads of listeners, which read the keys of bearer tokens."""
         for listener in self._listeners.values():
             listener.begin()
 
@@ -83,16 +84,16 @@ class Authentication:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def evaluate(self, work: Evaluation) -> Deferred[Evaluation]:
-        """Do a token's work in a thread, one token at a time: other connections need the processor, too."""
+        """Evaluate a token in a thread, one token at a time: other connections need the processor, too."""
         return in_thread(self._loop, self._executor, partial(carry_out, work), self.timers.turns)
 
     def count(self, event: str) -> None:
-        """Count an event, by Kafka's name."""
+        """Count an event under Kafka's name for it."""
         self._metrics.counter(f"{_METRIC}_{event}_total").count += 1
 
 
 def carry_out(work: Evaluation) -> Evaluation:
-    """Do the work, and return it as done. Any thread."""
+    """Evaluate a token, and return a function that gives the reply or raises the failure. Any thread."""
     try:
         reply = work()
     except (AuthenticationFailedError, InvalidTokenError) as error:
@@ -101,7 +102,7 @@ def carry_out(work: Evaluation) -> Evaluation:
 
 
 def find_tokens(broker: Broker) -> TokenCredentials:
-    """Return the look-up of delegation tokens, which are built with the first login that shows one."""
+    """Return the look-up of delegation tokens, whose service is built when the first client logs in with one."""
     return lambda token_id, mechanism: broker.services.tokens.get().credential(token_id, mechanism)
 
 
@@ -137,7 +138,7 @@ class Gate:
         keeper.newcomers.add(self)
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer one request, or let the broker do so. Raises InvalidRequestError, CloseConnectionError."""
+        """Answer one request, or pass it to the broker. Raises InvalidRequestError, CloseConnectionError."""
         exchange = self._exchange
         if exchange is None:
             if frame[:2] != _SASL_HANDSHAKE:
@@ -160,7 +161,7 @@ class Gate:
         return self._settle(exchange, exchange.conclude(evaluation))
 
     def _settle(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
-        """Answer a frame of the exchange, and do what follows from it."""
+        """Return the answer to a frame of the exchange; admit or refuse the client if it was the last one."""
         if outcome.failure is not None:
             return self._refuse(exchange, outcome)
         if exchange.state is State.COMPLETE:
@@ -177,7 +178,7 @@ class Gate:
         return self._exchange
 
     def _complete(self, exchange: SaslAuthenticator) -> None:
-        """Let the client in: its identity is proved."""
+        """Admit the client, or renew its session: it has proved its identity."""
         identity = exchange.identity
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
@@ -189,7 +190,7 @@ class Gate:
         self._note("login" if is_first else "reauthentication", exchange)
 
     def _enter(self, identity: Identity) -> None:
-        """Let the connection in."""
+        """Set the connection's user, and lift the limits of connections that are not authenticated."""
         self._left()
         context = self._connection.context
         context.on_close = None
@@ -197,7 +198,7 @@ class Gate:
         guard(self._connection, self.dispatch)
 
     def _refuse(self, exchange: SaslAuthenticator, outcome: Outcome) -> Answer:
-        """Answer a failure, later."""
+        """Return the answer to a failed authentication, which is sent after a delay."""
         self._note("login" if self._identity is None else "reauthentication", exchange, outcome.failure)
         delay_ms = self._keeper.failed_logins.delay_ms(self.host, self._listener.limits.failed_delay_ms)
         return Refusal(self._keeper.timers, delay_ms, outcome.frame, self._connection)
@@ -215,14 +216,14 @@ class Gate:
         )
 
     def _closed(self) -> None:
-        """Note a failed login of a client that left at a refusal: the connection closed before it came in."""
+        """Count a failed login if the client was refused and left; the connection closed before it was admitted."""
         exchange = self._exchange
         if exchange is not None and exchange.refusal is not None and exchange.state is not State.FAILED:
             self._note("login", exchange, exchange.refusal)
         self._left()
 
     def _left(self) -> None:
-        """Stop waiting for a newcomer: the connection closed, or came in."""
+        """Stop the time limit of authentication: the connection closed, or was admitted."""
         self._timer.cancel()
         self._keeper.newcomers.drop(self)
 
@@ -230,7 +231,7 @@ class Gate:
         self._close(f"it did not authenticate within {self._listener.limits.timeout_ms} ms")
 
     def give_way(self) -> None:
-        """Close: another connection needs the room."""
+        """Close the connection: too many are not authenticated yet."""
         self._close("too many connections are not authenticated yet")
 
     def _close(self, reason: str) -> None:
@@ -265,11 +266,11 @@ class Evaluating(Pending):
             self._refusal.abandon()
 
     def hurry(self) -> None:
-        """Do nothing: the next frame is handled for the user that this one proves."""
+        """Do nothing: the next frame needs the identity that this one proves."""
 
 
 class Refusal(Pending):
-    """The answer to a failed authentication: it comes late, and then the connection closes."""
+    """The answer to a failed authentication: it is sent after a delay, and then the connection closes."""
 
     __slots__ = ("_connection", "_delay_ms", "_frame", "_timer", "_timers")
 

@@ -10,11 +10,11 @@ arriving bytes. So an idle connection owns no buffer.
     waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, rebalance); see ``hurry``
     in line          yes, produce requests        answers that wait for replicas are there (``late_answers``)
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
-    memory is full   to READ_AHEAD_BYTES          it is the first that waits (``tidelog.broker.network.request_memory``)
+    memory is full   to READ_AHEAD_BYTES          it is its turn (``tidelog.broker.network.request_memory``)
     ended            no                           the client has finished: its last requests are handled, then closed
     finishing        no                           the last answer is sent: then closed
 
-A turn is over after FRAMES_PER_TURN frames or TURN_MS. Frames that are left wait in the reader for the next one.
+A turn is over after FRAMES_PER_TURN frames or TURN_MS. Frames that are left wait in the reader for the next turn.
 
 Invariants: frames are carried out and answered in order; a frame's view dies with the ``dispatch`` call; the socket of
 a connection whose stretch a thread is sending closes only after the thread came back (a descriptor number is never
@@ -47,24 +47,24 @@ from tidelog.protocol.transferable import SliceCutShortError, release_slices
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_TURN = 64
-"""Most frames of one turn, so that one pipelining client cannot hold the loop."""
+"""Most frames handled in one turn, so that one pipelining client cannot block the loop."""
 TURN_MS = 2.0
-"""After so much time the connection's next frames wait until the others had their turn."""
+"""After this time the connection's next frames wait until other connections had their turns."""
 FRAMES_PER_LOOK = 4
-"""The time is looked at after so many frames, and after each one that is larger than SMALL_FRAME_BYTES."""
+"""The clock is read after this many frames, and after each one larger than SMALL_FRAME_BYTES."""
 SMALL_FRAME_BYTES = 512
 READ_AHEAD_BYTES = 64 * 1024
-"""What a connection may buffer of requests that wait their turn."""
+"""A connection with this many buffered bytes of requests that have to wait is not read from."""
 QUEUE_BYTES = 1024 * 1024
-"""With more than this to send, a connection's next request waits."""
+"""While this many bytes or more are to be sent, the connection's next request waits."""
 RECEIVE_BYTES = 1024 * 1024
 """One receive into a connection's own buffer takes at most this much."""
 LARGE_FRAME_BYTES = 64 * 1024
 LARGEST_KEPT_BYTES = 4 * 1024 * 1024
-"""A connection that sends frames of such sizes keeps its buffer between them, for RELEASE_AFTER_MS."""
+"""A connection keeps its buffer for RELEASE_AFTER_MS after frames from LARGE_FRAME_BYTES up to this size."""
 RELEASE_AFTER_MS = 2_000
 SLOWEST_BYTES_PER_S = 32 * 1024
-"""A frame too large for the deadline at this rate gets the time that it takes at this rate."""
+"""A frame that would take longer than ``stall_ms`` at this rate may take as long as it does at this rate."""
 
 Dispatch = Callable[[RequestContext, memoryview], Answer]
 
@@ -72,7 +72,7 @@ _unpack_length = struct.Struct(">i").unpack_from
 
 
 class Connection:
-    """One client. Loop thread only."""
+    """One client's connection. Loop thread only."""
 
     __slots__ = (
         "_asked_ms",
@@ -139,7 +139,7 @@ class Connection:
     # Receiving
 
     def on_readable(self) -> None:
-        """Take one turn: the loop says that there is something to receive, or that the peer is gone."""
+        """Take one turn: there is something to receive, or the peer is gone."""
         turns = self._shell.turns
         began = turns.monotonic_ms()
         is_sample = began >= turns.due_ms
@@ -151,11 +151,11 @@ class Connection:
         if ended - began >= turns.notable_ms:
             note_turn(self, began, ended)
         if is_sample and self._reader is None and self._pending is None and not self._line and not self.closed:
-            # What came were whole requests, and all are answered.
+            # Only complete requests were received, and all are answered.
             self._shell.times.record(self.context.api_key, ended - began)
 
     def _receive(self, now_ms: float) -> None:
-        """Take what came, and answer the frames in it."""
+        """Receive once, and answer the frames in it."""
         shell = self._shell
         reader = self._reader
         if reader is not None:
@@ -193,7 +193,7 @@ class Connection:
         self._end_turn()
 
     def _answer_frames(self, view: memoryview, count: int) -> int:
-        """Answer the complete frames in ``view[:count]``, and say how many bytes they took.
+        """Answer the complete frames in ``view[:count]``, and return how many bytes they took.
 
         The hot loop of the broker: a pipelining producer has dozens of frames in one receive.
         """
@@ -231,7 +231,7 @@ class Connection:
         return position
 
     def _take_answer(self, answer: bytes | Parts | Pending) -> bool:
-        """Queue an answer, or wait for one that comes later; says whether the next frame may be handled in this way."""
+        """Queue an answer, or wait for it if it comes later; return whether the hot loop may go on."""
         if not isinstance(answer, Pending):
             owe(self, answer)
         elif answer.is_carried_out:
@@ -278,8 +278,8 @@ class Connection:
         self._end_turn()
 
     def _may_handle(self) -> bool:
-        """Return whether the next request may be handled: the last one is answered, or both write records, not too much
-        is owed, and the connection is not about to close."""
+        """Return whether the next request may be handled. The last one must be answered, unless both are produce
+        requests; few bytes may be unsent, and the connection not about to close."""
         if self._pending is not None or self._finishing:
             return False
         reader = self._reader
@@ -316,15 +316,15 @@ class Connection:
 
     @property
     def last_active_ms(self) -> float:
-        """The time of the last request, or of the accept, by the monotonic clock."""
+        """Monotonic time in milliseconds of the last receive or late answer; of the accept before the first."""
         return self._last_active_ms
 
     def wants_to_read(self) -> bool:
-        """Return whether a whole frame could be handled now."""
+        """Return whether a complete frame could be handled now."""
         return not (self._finishing or self._ended or self._turn_scheduled) and self._may_handle()
 
     def update_reading(self) -> None:
-        """Receive, or stop receiving, as the state says."""
+        """Start or stop reading from the socket, as the connection's state demands."""
         reader = self._reader
         wanted = not (self._finishing or self._ended)
         if reader is not None and reader.buffered_bytes >= READ_AHEAD_BYTES:
@@ -339,7 +339,7 @@ class Connection:
     # Answering
 
     def _on_answer(self, answer: bytes | Parts | None) -> None:
-        """Send a deferred answer that came; inside a turn (it was there at once) the turn goes on with it."""
+        """Send a deferred answer that came; if it came within the request's turn, that turn sends it."""
         self._pending = None
         if self.closed:
             release_slices(answer)
@@ -383,7 +383,7 @@ class Connection:
             self._drain()
 
     def _drain(self) -> None:
-        """Send from the queue what one turn may, and arrange for the rest."""
+        """Send as much of the queue as one turn may, and arrange for the rest."""
         self._drain_scheduled = False
         queue = self._queue
         if self.closed or not queue:
@@ -406,13 +406,13 @@ class Connection:
             self._shell.watch(self)
 
     def _drain_turn(self) -> None:
-        """Go on sending; when the queue got short enough, go on with the requests that waited."""
+        """Go on sending; once the queue is short enough, handle the requests that waited."""
         self._drain()
         if not self.closed:
             self._end_turn()
 
     def _send_cold(self, queue: SendQueue) -> None:
-        """Let a thread wait for the disk."""
+        """Let a thread wait for the disk and send the next stretch."""
         try:
             future = self._shell.loop.run_in_executor(self._shell.executor, queue.send_cold, self.sock)
         except (MemoryError, RuntimeError) as error:  # no thread can be started
@@ -441,7 +441,7 @@ class Connection:
     # The end
 
     def finish(self) -> None:
-        """Handle no further request; close once what is in flight is answered and sent."""
+        """Handle no further request; close once the requests under way are answered and the answers sent."""
         self._finishing = True
         if self.closed:
             return
@@ -453,7 +453,7 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Close now; what was not sent is dropped."""
+        """Close now; unsent answers are dropped."""
         if self.closed:
             return
         self.closed = True
@@ -477,9 +477,9 @@ class Connection:
         self._shell.forget(self)
 
     def notice_reset(self) -> bool:
-        """Close if the client has reset the connection, after the requests that are still here; says whether it has.
+        """Close if the client has reset the connection, after the requests received before; return whether it has.
 
-        The loop tells of a reset once. If data came with it, that call received the data, and there is no other.
+        The loop reports a reset once. If data came with it, that call received the data, and no further call follows.
         """
         self._is_doubted = False
         if self.closed or not is_reset(self.sock):
@@ -495,7 +495,7 @@ class Connection:
         return True
 
     def inspect(self, now_ms: float) -> bool:
-        """Close a client that is too slow, take back an unused buffer; False when there is nothing left to watch."""
+        """Close if the client is too slow, or release an unused buffer; return whether to inspect it again."""
         limits = self._shell.limits
         if self._queue and now_ms - self._last_sent_ms > limits.stall_ms:
             refuse(self, TimeoutError("the client does not read its answers"))
@@ -509,7 +509,7 @@ class Connection:
         elif self._reading and self._may_handle() and not self._turn_scheduled:
             allowed = max(limits.stall_ms, reader.buffered_bytes * 1000 / SLOWEST_BYTES_PER_S)
             if self._shell.memory.is_full:
-                allowed = limits.stall_ms  # others wait for it
+                allowed = limits.stall_ms  # other connections wait for its bytes
             if now_ms - self._partial_since_ms > allowed:
                 refuse(self, TimeoutError("the client began a frame and did not go on"))
                 return False
@@ -530,7 +530,7 @@ def owe(connection: Connection, answer: bytes | Parts) -> None:
 
 
 def answer_in_line(connection: Connection, place: Place, answer: bytes | Parts | None) -> None:
-    """Send the answer of a produce request once it comes, with those after it that waited for it."""
+    """Send the late answer to a produce request, with those after it that waited for it."""
     line, shell = connection._line, connection._shell
     if connection.closed or line is None:
         release_slices(answer)
@@ -547,7 +547,7 @@ def answer_in_line(connection: Connection, place: Place, answer: bytes | Parts |
 
 
 def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:
-    """Take what came after the first part of a frame, and answer the frames in it."""
+    """Receive once into the reader, which has a part of a frame, and answer the frames in it."""
     shell = connection._shell
     if shell.memory.is_full:
         connection.update_reading()
@@ -573,7 +573,7 @@ def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> 
 
 
 def end_of_stream(connection: Connection) -> None:
-    """Close, as the client sends nothing more, once the requests that are here already are handled."""
+    """Close once the received requests are handled: the client sends nothing more."""
     if connection._turn_scheduled:
         connection._ended = True
         connection.update_reading()
@@ -582,7 +582,7 @@ def end_of_stream(connection: Connection) -> None:
 
 
 def keep(connection: Connection, rest: memoryview) -> None:
-    """Copy what the turn left over out of the shared scratch buffer."""
+    """Copy the bytes that the turn did not handle from the shared scratch buffer to a reader."""
     shell = connection._shell
     connection._reader = FrameReader(connection.max_frame_bytes)
     connection._reader.receive_data(rest)
@@ -591,7 +591,7 @@ def keep(connection: Connection, rest: memoryview) -> None:
 
 
 def guard(connection: Connection, dispatch: Dispatch, max_frame_bytes: int | None = None) -> None:
-    """Have another function answer the connection's frames, and none be larger; None: as large as any."""
+    """Let another function answer the frames, and limit their size; None restores the usual limit."""
     connection.dispatch = dispatch
     connection.max_frame_bytes = max_frame_bytes or connection._shell.limits.max_frame_bytes
     if connection._reader is not None:
@@ -599,7 +599,7 @@ def guard(connection: Connection, dispatch: Dispatch, max_frame_bytes: int | Non
 
 
 def check_idle(connection: Connection) -> None:
-    """Close a connection on which nothing happened for too long; else look again later."""
+    """Close a connection that was idle for too long, else check again later."""
     shell = connection._shell
     idle_ms = shell.monotonic_ms() - connection._last_active_ms
     waits = connection._pending is not None or connection._line or connection._queue
@@ -611,7 +611,7 @@ def check_idle(connection: Connection) -> None:
 
 
 def measure(connection: Connection, work: Callable[[], None]) -> None:
-    """Do a connection's ``work`` as a turn of its own. ``on_readable`` has the same in line: it is the hot one."""
+    """Do ``work`` as a turn of its own, and measure it. ``on_readable`` repeats these lines for speed."""
     turns = connection._shell.turns
     began = turns.monotonic_ms()
     if began >= turns.due_ms:
@@ -623,7 +623,7 @@ def measure(connection: Connection, work: Callable[[], None]) -> None:
 
 
 def note_turn(connection: Connection, began_ms: float, ended_ms: float) -> None:
-    """Tell the turn clock of a turn that took some time, and of the last request in it."""
+    """Report a long turn to the turn clock, with the last request in it."""
     context = connection.context
     connection._shell.turns.end(began_ms, ended_ms, api_name(context), context.client_host)
 
@@ -634,7 +634,7 @@ def api_name(context: RequestContext) -> str:
 
 
 def expect_the_next(connection: Connection, wakefulness: Wakefulness) -> None:
-    """Tell of a client whose requests follow one another quickly."""
+    """Count requests in quick succession; after QUICK_REQUESTS of them report each to ``wakefulness``."""
     now = connection._last_active_ms
     gap_ms = now - connection._last_received_ms
     connection._last_received_ms = now
@@ -651,7 +651,8 @@ def hurry(pending: Pending, reader: FrameReader) -> None:
 
     Spark's Kafka source and every Java consumer that asks a position send ListOffsets on the connection of a fetch that
     waits at the end of the log: in order, it would be answered ``fetch.max.wait.ms`` later (500 ms: a query of three
-    small partitions took 1.17 s, and takes 0.18). A fetch after a fetch hurries nothing: its sender would spin.
+    small partitions took 1.17 s, and takes 0.18). A fetch after a fetch changes nothing: a client that pipelines
+    fetches would spin.
     """
     key = reader.next_api_key()
     if key is not None and key != ApiKey.FETCH:
@@ -662,7 +663,7 @@ _EXPECTED = (InvalidRequestError, InvalidReceiveError, CloseConnectionError, OSE
 
 
 def refuse(connection: Connection, error: BaseException) -> None:
-    """Close, and log why in one line; our own mistakes, and a lack of memory, are logged whole."""
+    """Close, and log the reason in one line; a defect, or a lack of memory, is logged with its traceback."""
     if not connection.closed:
         fault = None if isinstance(error, _EXPECTED) else error
         level = logging.INFO if fault is None else logging.ERROR
@@ -671,8 +672,7 @@ def refuse(connection: Connection, error: BaseException) -> None:
 
 
 def refuse_in_order(connection: Connection, error: Exception) -> None:
-    """Close because of the last request once those before it are answered: what they appended is acknowledged, or their
-    sender would append it again."""
+    """Close because of the last request, once those before it are answered: their records are not sent again."""
     if connection._line:
         connection._line.end(error)
         connection._end_turn()
@@ -683,7 +683,7 @@ def refuse_in_order(connection: Connection, error: Exception) -> None:
 
 
 def set_writing(connection: Connection, wanted: bool) -> None:
-    """Watch, or stop watching, for the socket to take more."""
+    """Start or stop waiting until the socket is writable."""
     if wanted == connection._writing:
         return
     connection._writing = wanted

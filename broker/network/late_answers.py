@@ -1,9 +1,10 @@
 """Answers that come later than the turn of their requests: the line of produce requests, and a muted client's pause.
 
-In the line are answers to produce requests whose records are in the log and wait for other replicas, or for the disk.
-The connection's next produce requests are carried out meanwhile, so that its rate is not one batch for each round of
-the followers. They are answered in their order; a request of another kind waits until the line is empty. One that
-cannot be answered ends the line: none is carried out after it, and the connection closes when its turn comes.
+The line holds answers to produce requests whose records are in the log and wait for other replicas, or for the disk.
+The connection's next produce requests are carried out meanwhile. Else its rate would be one batch for each fetch of the
+followers. Answers leave in the order of the requests; a request of another API waits until the line is empty. A request
+that cannot be answered ends the line: none is carried out after it, and the connection closes when its turn to be
+answered comes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_WAITING = 16
 
 
 class Place:
-    """Place of one answer in the line."""
+    """Place of one answer in the line, with the time of its request."""
 
     __slots__ = ("answer", "asked_ms", "error", "pending")
 
@@ -30,9 +31,9 @@ class Place:
         self.asked_ms = asked_ms
         self.pending = pending
         self.answer = answer
-        """None until it comes."""
+        """The answer; None until it comes."""
         self.error: Exception | None = None
-        """Why there will be none."""
+        """The reason that there will be no answer, if so."""
 
 
 class AnswerLine(deque[Place]):
@@ -45,16 +46,17 @@ class AnswerLine(deque[Place]):
         self._has_end = False
 
     def admits(self, api_key: int | None) -> bool:
-        """Return whether a request may be carried out before those in line are answered; None: it has not come yet."""
+        """Return whether a request may be carried out before those in line are answered; None: its API is not received
+        yet."""
         return not self or (len(self) < MOST_WAITING and api_key in (None, ApiKey.PRODUCE) and not self._has_end)
 
     @property
     def failure(self) -> Exception | None:
-        """Why what comes next cannot be answered, once everything before it is."""
+        """Error of the first request in line, which has no answer; None if it may have one."""
         return self[0].error if self else None
 
     def wait_for(self, pending: Pending, asked_ms: float, come: Callable[[Place, bytes | Parts | None], None]) -> None:
-        """Add an answer that comes later, when ``come`` is called with its place."""
+        """Add an answer that comes later; ``come`` is called with its place and the answer then."""
         place = Place(asked_ms, pending)
         self.append(place)
         pending.on_answer(partial(come, place))
@@ -69,12 +71,12 @@ class AnswerLine(deque[Place]):
         self._has_end = True
 
     def end(self, error: Exception) -> None:
-        """Add a request that cannot be answered."""
+        """Add a request that cannot be answered, as the last one in line."""
         self.append(Place(0.0, None))
         self.fail(self[-1], error)
 
     def take_ready(self) -> Parts:
-        """Take the parts of all answers for which no earlier one is waited for."""
+        """Remove the answers that have come from the front of the line, and return their parts."""
         parts: Parts = []
         while self and (answer := self[0].answer) is not None:
             self.popleft()
@@ -82,7 +84,7 @@ class AnswerLine(deque[Place]):
         return parts
 
     def abandon(self) -> None:
-        """Abandon all that is waited for: the connection is gone."""
+        """Abandon the answers that have not come: the connection is closed."""
         places = list(self)
         self.clear()
         for place in places:
@@ -91,7 +93,7 @@ class AnswerLine(deque[Place]):
 
 
 class Muted(Pending):
-    """Empty answer that holds up a connection while its client, over a quota, has to wait (KIP-219)."""
+    """Empty answer that comes when the throttle time of a client over its quota has passed (KIP-219)."""
 
     __slots__ = ("_timer",)
 

@@ -12,7 +12,7 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
     """Open a listening, non-blocking socket for an endpoint. Raises OSError."""
     any_host = not endpoint.host
     host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
-    name = host.encode() if host.isascii() else host  # as text it would load tables of international names
+    name = host.encode() if host.isascii() else host  # a str would load the tables of the IDNA codec
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             name, endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -36,23 +36,22 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
 
 
 def check_ports(config: BrokerConfig) -> None:
-    """Try the ports that are asked for, before anything is written. Raises OSError."""
+    """Check that the configured ports are free, before anything is written to disk. Raises OSError."""
     for endpoint in config.listeners:
         if endpoint.port:
             open_listener(endpoint, config).close()
 
 
 def backlog_size(config: BrokerConfig) -> int:
-    """Return the configured size, else the system's most: with Kafka's 50 a burst of clients overflows, and each waits
-    a second."""
+    """Return the configured backlog, else the system's maximum. A burst of clients overflows Kafka's default of 50, and
+    each of those waits a second."""
     key = "socket.listen.backlog.size"
     return config.get_int(key) if key in config.static_texts else socket.SOMAXCONN
 
 
 def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:
-    """Set socket buffer sizes where someone has configured them: the system's own grow with the connection, Kafka's 100
-    KiB do not.
-    """
+    """Set the sizes of socket buffers that are configured. Else they grow with the connection, which Kafka's default of
+    100 KiB would prevent."""
     for key, option in (
         ("socket.send.buffer.bytes", socket.SO_SNDBUF),
         ("socket.receive.buffer.bytes", socket.SO_RCVBUF),

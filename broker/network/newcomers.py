@@ -1,7 +1,8 @@
 """Connections that are not authenticated yet: how many there may be, and how long a failed one waits for its answer.
 
-One more than ``max.unauthenticated.connections``, in all or of one address, closes the oldest of them: a client that
-authenticates is done long before. Imported with the first listener that authenticates. Loop thread only.
+The oldest is closed when there are more than ``max.unauthenticated.connections``, or more of one address than
+``max.unauthenticated.connections.per.ip``: a client that authenticates is done long before. Imported with the first
+SASL listener. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Newcomer(Protocol):
     host: str
 
     def give_way(self) -> None:
-        """Close: another one needs the room. It is dropped then."""
+        """Close the connection, which then drops itself from the newcomers."""
         ...
 
 
@@ -35,14 +36,14 @@ class Newcomers:
         self._most = most
         self._most_per_host = most_per_host
         self._all: dict[Newcomer, str] = {}
-        """With the address that each is counted for."""
+        """Each connection with the address under which it is counted."""
         self._per_host: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, newcomer: Newcomer) -> None:
-        """Add one more; another may have to give way."""
+        """Add a connection; if that is one too many, the oldest has to give way."""
         source = self._all[newcomer] = source_of(newcomer.host)
         self._per_host[source] += 1
         if self._per_host[source] > self._most_per_host():
@@ -51,7 +52,7 @@ class Newcomers:
             next(iter(self._all)).give_way()
 
     def drop(self, newcomer: Newcomer) -> None:
-        """Drop one that has authenticated, or closed."""
+        """Drop a connection that has authenticated, or closed."""
         source = self._all.pop(newcomer, None)
         if source is not None:
             self._per_host[source] -= 1
@@ -67,7 +68,7 @@ class _Failures(NamedTuple):
 
 
 class FailedLogins:
-    """Counts failures by address: beyond a rate each doubles the delay of its answer."""
+    """Counter of failed logins by address: each one beyond ``rate`` a second doubles the delay of its answer."""
 
     def __init__(self, rate: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._rate = rate
@@ -78,7 +79,7 @@ class FailedLogins:
         return len(self._by_source)
 
     def delay_ms(self, host: str, usual_ms: float) -> float:
-        """Count a failure; returns how long its answer waits."""
+        """Count a failure; return the milliseconds that its answer has to wait."""
         source, now = source_of(host), self._monotonic_ms()
         before = self._by_source.pop(source, _Failures(now, 0))
         fading = int((now - before.since_ms) // _WINDOW_MS) * self._rate()

@@ -1,14 +1,15 @@
 """Bound on the bytes of partly received requests, over all connections.
 
-``queued.max.request.bytes`` bounds them, as in Kafka. Only frames beyond SMALL_BYTES count: those below are read to
+``queued.max.request.bytes`` bounds them, as in Kafka. Only frames beyond SMALL_BYTES count: smaller ones are read to
 their end in any case, so that ordinary requests never wait for large ones.
 
-    full: more than the limit is held -> the connection that holds for longest and wants to read goes on, no other
-    it has its frame whole, goes away, or is too slow (``Connection.inspect``) -> the next one
+    full: more than the limit is held -> of those that want to read, the longest holder alone goes on
+    its frame is complete, it closes, or is too slow (``Connection.inspect``) -> the next one
     not full any more -> all go on
 
-Invariants: while it is full one connection may read, so that a frame becomes whole and its bytes are given back; what
-is held is at most the limit, one whole frame, and SMALL_BYTES and one receive of each connection. Loop thread only.
+Invariants: while the memory is full one connection may read, so that its frame gets complete and its bytes are
+released; what is held is at most the limit, one whole frame, and SMALL_BYTES and one receive of each connection. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ class Holder(Protocol):
     """A connection that holds bytes of a partly received request."""
 
     def wants_to_read(self) -> bool:
-        """Return whether the connection could handle a request now, if it had one whole."""
+        """Return whether the connection could handle a request now, if it had a complete one."""
         ...
 
     def update_reading(self) -> None:
-        """Start or stop reading from the socket, as ``admits`` now allows."""
+        """Start or stop reading from the socket: the answer of ``admits`` may have changed."""
         ...
 
 
 class RequestMemory:
-    """Bound on the memory of queued requests. A limit of 0 or less is none."""
+    """Bound on the memory of queued requests. A limit of 0 or less means no limit."""
 
     __slots__ = ("_held", "_limit_bytes", "held_bytes", "is_full")
 
@@ -43,7 +44,7 @@ class RequestMemory:
         self.is_full = False
 
     def note(self, holder: Holder, held_bytes: int) -> None:
-        """Set the bytes that the connection holds; lets the first holder, or all of them, read on."""
+        """Set the bytes that the connection holds, and let the holders read that now may."""
         before = self._held.get(holder, 0)
         if not before and held_bytes <= SMALL_BYTES:
             return
@@ -63,8 +64,8 @@ class RequestMemory:
                 other.update_reading()
 
     def admits(self, holder: Holder) -> bool:
-        """Return whether the connection may read on: always below the limit; above it, the first holder and those that
-        hold no large request."""
+        """Return whether the connection may read on. Above the limit only these may: the first holder that wants to,
+        and connections without a large request."""
         return not self.is_full or holder not in self._held or self._first() is holder
 
     def _first(self) -> Holder | None:

@@ -1,7 +1,7 @@
 """Shared parts of a loop's connections: the receive buffer, the dispatcher, the limits, and the sweep.
 
-The sweep is a timer that runs while some connection holds a buffer or owes bytes. It closes clients that are too slow
-and takes back buffers that are not used. Loop thread only.
+The sweep is a timer that runs while some connection holds a buffer or owes bytes. It closes connections of slow clients
+and releases unused buffers. Loop thread only.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
     from tidelog.broker.network.connection import Connection
 
 SCRATCH_BYTES = 256 * 1024
-"""One receive takes at most this much; shared by all connections of a loop."""
+"""Size of the receive buffer that all connections of a loop share."""
 SWEEP_PER_TURN = 256
-"""Most connections of one turn, so that a sweep over ten thousand does not hold the loop."""
+"""Most connections swept in one turn of the loop, so that a sweep over ten thousand does not block it."""
 SWEEP_MS = 500
-"""How often half-open frames, stalled readers and kept buffers are looked at, while there are any."""
+"""Time between two sweeps, while there is something to sweep."""
 STALL_MS = 30_000
 """A frame must be complete, and a full socket must drain something, within this time."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
-    """Limits of a connection; from the configuration."""
+    """Limits of connections, from the configuration."""
 
     max_frame_bytes: int
     max_idle_ms: float
     stall_ms: float = STALL_MS
     awake_ms: float = 0.0
     queued_bytes: int = 0
-    """Of requests received in part, over all connections; 0: no limit."""
+    """Most bytes of partly received requests, over all connections; 0: no limit."""
 
 
 def ignore_closed(_connection: Connection) -> None:
-    """Take no note of a connection that closed."""
+    """Do nothing when a connection closes."""
 
 
 class Shell:
@@ -83,7 +83,7 @@ class Shell:
         self._emptied: Event | None = None
 
     async def wait_until_empty(self) -> None:
-        """Return once no connection is left."""
+        """Wait until no connection is left."""
         if self.connections:
             self._emptied = Event()
             await self._emptied.wait()
@@ -94,12 +94,12 @@ class Shell:
         self._silent[connection] = None
 
     def doubt(self, connection: Connection) -> None:
-        """Have the next sweep look whether a connection that received something was reset since."""
+        """Let the next sweep check whether a connection that has received something was reset since."""
         self.doubted[connection] = None
         self._schedule_sweep()
 
     def watch(self, connection: Connection) -> None:
-        """Have ``sweep`` look at a connection that holds a buffer or owes bytes."""
+        """Let sweeps inspect a connection that holds a buffer or has unsent bytes."""
         self.watched[connection] = None
         self._schedule_sweep()
 
@@ -109,12 +109,12 @@ class Shell:
             self.timers.schedule(SWEEP_MS, self.sweep)
 
     def sweep(self) -> None:
-        """Close clients that are too slow or gone, take back buffers that are not used."""
+        """Close connections of clients that are too slow or gone, and release unused buffers."""
         doubted, self.doubted = self.doubted, {}
         self._sweep_some(list({**doubted, **self.watched}))
 
     def _sweep_some(self, connections: list[Connection]) -> None:
-        """Sweep as many connections as one turn may; the others in the next turns."""
+        """Sweep SWEEP_PER_TURN connections; the others in the next turns."""
         now = self.monotonic_ms()
         for connection in connections[:SWEEP_PER_TURN]:
             if not connection.notice_reset() and connection in self.watched and not connection.inspect(now):
@@ -130,7 +130,7 @@ class Shell:
     def make_room(self) -> bool:
         """Close a connection that was reset, else the oldest that has sent no request yet: descriptors are short.
 
-        Says whether one was closed. Clients that have sent a request are never closed for it.
+        Returns whether one was closed. Clients that have sent a request are never closed for it.
         """
         before = len(self.connections)
         for connection in list(islice(self.doubted, SWEEP_PER_TURN)):

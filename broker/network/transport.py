@@ -1,8 +1,8 @@
 """The transport of a connection: a socket as it is, or one that encrypts.
 
 A connection receives, sends and waits for readiness through its transport alone. ``PlainSocket`` is the kernel's socket
-and gives slices of files to ``sendfile``; nothing else may call that, since it would send the bytes in clear whatever
-the connection has agreed with its client. A listener that encrypts brings a transport of its own.
+and sends slices of files by ``sendfile``. Nothing else may call that: it would send plain bytes on an encrypted
+connection. A listener that encrypts brings a transport of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TCP_CLOSE = 7
 class Transport(Protocol):
     """Non-blocking byte stream of one client. Loop thread only, except ``send_cold``.
 
-    What cannot be done now raises BlockingIOError; OSError says that the peer is gone.
+    Raises BlockingIOError when the call would wait, and OSError when the peer is gone.
     """
 
     turn_bytes: int
@@ -35,15 +35,16 @@ class Transport(Protocol):
         ...
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive into the buffer; 0 at the end of the stream."""
+        """Receive into the buffer, and return the number of bytes; 0 at the end of the stream."""
         ...
 
     def expect(self, missing: int, /) -> None:
-        """Take note that so many bytes are missing of a frame; a transport may tell of few bytes later then."""
+        """Note how many bytes of a frame are missing: a transport may call back only once more of them have come."""
         ...
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:
-        """Send what can be sent now; MSG_MORE in ``flags`` says that more follows at once."""
+        """Send what can be sent now, and return the number of bytes; MSG_MORE in ``flags`` means that more follows at
+        once."""
         ...
 
     def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
@@ -51,7 +52,8 @@ class Transport(Protocol):
         ...
 
     def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:
-        """Wait for the disk in a worker thread; 0 where nothing could be sent from there. Raises SliceCutShortError."""
+        """Wait in a worker thread for bytes that are not in the page cache, and send them from there if it can. Returns
+        the number of bytes sent, 0 if none. Raises SliceCutShortError."""
         ...
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes:
@@ -59,19 +61,19 @@ class Transport(Protocol):
         ...
 
     def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
-        """Call back whenever there is something to receive."""
+        """Call ``callback`` whenever there is something to receive."""
         ...
 
     def remove_reader(self, loop: AbstractEventLoop, /) -> None:
-        """Call back no more."""
+        """Remove the callback."""
         ...
 
     def add_writer(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
-        """Call back whenever more can be sent."""
+        """Call ``callback`` whenever more can be sent."""
         ...
 
     def remove_writer(self, loop: AbstractEventLoop, /) -> None:
-        """Call back no more."""
+        """Remove the callback."""
         ...
 
     def close(self) -> None:
@@ -90,7 +92,7 @@ class PlainSocket(socket.socket):
         self.setblocking(False)
 
     def expect(self, missing: int, /) -> None:
-        """Do nothing: few receives of a plain socket find little."""
+        """Do nothing: a plain socket seldom calls back for few bytes."""
 
     def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
         """Send by ``sendfile``. Raises OSError, SliceCutShortError."""
@@ -107,24 +109,24 @@ class PlainSocket(socket.socket):
             return 0
 
     def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
-        """Have the loop watch the descriptor."""
+        """Let the loop watch the descriptor."""
         loop.add_reader(self.fileno(), callback)
 
     def remove_reader(self, loop: AbstractEventLoop, /) -> None:
-        """Have the loop watch it no more."""
+        """Let the loop stop watching the descriptor."""
         loop.remove_reader(self.fileno())
 
     def add_writer(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
-        """Have the loop watch the descriptor."""
+        """Let the loop watch the descriptor."""
         loop.add_writer(self.fileno(), callback)
 
     def remove_writer(self, loop: AbstractEventLoop, /) -> None:
-        """Have the loop watch it no more."""
+        """Let the loop stop watching the descriptor."""
         loop.remove_writer(self.fileno())
 
 
 def is_reset(sock: Transport) -> bool:
-    """Return whether the kernel calls this TCP connection closed. Costs 0.5 µs; never raises."""
+    """Return whether the kernel has closed this TCP connection. Costs 0.5 µs; never raises."""
     try:
         return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
     except OSError:

@@ -1,4 +1,4 @@
-"""Staying awake for a client that asks again at once, where that makes it faster.
+"""Keeping the loop from sleeping before a client's next request, where that makes answers faster.
 
 A client with one request in flight sends the next one as soon as it has its answer. Where the loop sleeps in epoll
 between the two, each request pays for a processor that must be woken first: 20 to 25 µs on a quiet virtual machine,
@@ -6,14 +6,14 @@ more than the request takes. So once a connection has sent QUICK_REQUESTS reques
 one before it, the loop may turn without sleeping until the window has passed; other connections, timers and threads
 get their turns as ever (the interpreter lock is free while the loop polls).
 
-Where the processors are wanted by others too there is nothing to gain, because a busy processor need not be woken, and
-much to lose: a loop that never sleeps uses up its time slice and waits milliseconds for the next, or the client waits
-for it. So it is tried out, with the gaps from request to request::
+Where other processes want the processors there is nothing to gain, because a busy processor need not be woken. There is
+much to lose: a loop that never sleeps uses up its time slice, and then it or the client waits milliseconds for the next
+one. So trials compare the gaps from request to request::
 
     asleep for SAMPLE gaps -> awake for SAMPLE gaps -> whichever is better for DECISION_MS -> again
 
-Awake is better when its median is below WORTH of the other, and no turn came PREEMPTED_MS after the one before. Such a
-turn later on ends it; the next trial begins RETRY_MS after that.
+Awake is better when its median gap is below WORTH of the other, and no turn came more than PREEMPTED_MS after the one
+before. Such a late turn also ends the time awake; the next trial begins RETRY_MS after that.
 
 Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. A gap begins
 with the request before, not with its answer: a consumer that waits at the end of a log asks again at once after each
@@ -26,23 +26,24 @@ from collections.abc import Callable
 from typing import Protocol
 
 QUICK_REQUESTS = 8
-"""So many in a row, each soon after the one before, and the next one is expected soon as well."""
+"""After this many requests in a row, each within ``window_ms`` of the one before, the next is expected as soon."""
 SAMPLE = 64
 WORTH = 0.75
 DECISION_MS = 1_000.0
 RETRY_MS = 100.0
 PREEMPTED_MS = 1.0
-"""Turns come 2 µs apart, or as far as a request takes; further only when others had the processor."""
+"""Turns come 2 µs apart, or as far apart as a request takes. A longer gap means that another process had the
+processor."""
 
 
 class CallSoon(Protocol):
-    """The loop's interface that is needed here."""
+    """The part of an event loop that ``Wakefulness`` uses."""
 
     def call_soon(self, callback: Callable[[], None]) -> object: ...
 
 
 class Wakefulness:
-    """Keeps a loop awake. See the module."""
+    """Switch that keeps a loop from sleeping while requests follow one another quickly and a trial showed a gain."""
 
     __slots__ = (
         "_asleep_gap_ms",
@@ -61,14 +62,14 @@ class Wakefulness:
         self._call_soon = loop.call_soon
         self._monotonic_ms = monotonic_ms
         self._gaps: list[float] | None = []
-        """Of the trial that runs, None between trials."""
+        """Milliseconds from request to request in the trial under way; None between trials."""
         self._asleep_gap_ms = 0.0
         self._is_better = self._is_turning = False
         self._decided_until_ms = self._until_ms = self._turned_ms = 0.0
         self.window_ms = window_ms
 
     def note_request(self, now_ms: float, gap_ms: float) -> None:
-        """Note a client's request ``gap_ms`` after its last one, shorter than a window as those before it."""
+        """Note a request that came ``gap_ms`` after its client's last one; like those before it, within the window."""
         if self._gaps is not None:
             self._gaps.append(gap_ms)
             if len(self._gaps) == SAMPLE:
@@ -83,8 +84,8 @@ class Wakefulness:
                 self._call_soon(self._turn)
 
     def _judge(self, now_ms: float, median_ms: float) -> None:
-        """Judge a trial that has ended."""
-        if self._is_better:  # it was the one awake
+        """Judge the half of a trial that has ended, asleep or awake."""
+        if self._is_better:  # this was the half awake
             self._gaps, self._is_better = None, median_ms < WORTH * self._asleep_gap_ms
             self._decided_until_ms = now_ms + DECISION_MS
         else:

@@ -31,13 +31,13 @@ class Commits:
         if not waiting:
             return
         due = [deferred for offset, deferred in waiting if offset < high_watermark and not deferred.abandoned]
-        self._waiting = [wait for wait in waiting if wait[0] >= high_watermark]  # first: a callback may add some
+        self._waiting = [wait for wait in waiting if wait[0] >= high_watermark]  # first: callbacks may add waits
         for deferred in due:
             if not deferred.abandoned:
                 deferred.complete(None)
 
     def fail(self, error: KafkaError) -> None:
-        """Fail all waits: what they wait for may be lost."""
+        """Fail all waits: the records that they wait for may be lost."""
         waiting, self._waiting = self._waiting, []
         for _, deferred in waiting:
             if not deferred.abandoned:

@@ -1,9 +1,9 @@
-"""Log directories of replicas, as the metadata tell them: a lone node with several directories assigns each log's.
+"""Assignment of logs to log directories in the metadata of a lone node that has several directories.
 
-A new partition has no directory, because the broker chooses one when it makes the log, which may be much later. From
-then on the metadata name it, so that an Apache Kafka that takes over the directories finds each replica where the
-metadata say. What a kill leaves unassigned is assigned by the next start; Kafka would do the same. With one directory
-there is nothing to choose: partitions are created in it. Loop thread only.
+A new partition has no directory, because the broker chooses one when it creates the log, which may be much later. Then
+the choice is written to the metadata, so that an Apache Kafka that takes over the directories finds each replica where
+the metadata say. Assignments that a kill prevents are made at the next start; Kafka would do the same. With one
+directory there is nothing to choose: the record of a new partition names it. Loop thread only.
 
 Source: AssignmentsManager and ReplicationControlManager.handleAssignReplicasToDirs of Kafka 4.3, KIP-858.
 """
@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASSIGN_MS = 500
-"""How soon a new log's directory is in the metadata: Kafka's broker gathers assignments for as long."""
+"""Interval at which directories of new logs are written to the metadata; Kafka's broker gathers assignments for as
+long."""
 MOST_AT_ONCE = 500
-"""Assignments of one commit: a turn of some milliseconds."""
+"""Most assignments of one commit, so that it takes a few milliseconds of the loop."""
 
 
 class DirectoryAssignments:
-    """Writes to the metadata in which directory each log lies."""
+    """Writer of each log's directory into the metadata."""
 
     def __init__(self, controller: MetadataController, log_manager: LogManager, timers: TimerQueue) -> None:
         self._controller = controller
@@ -49,7 +50,7 @@ class DirectoryAssignments:
         self._timers.schedule(ASSIGN_MS, self._round)
 
     def assign_new(self) -> None:
-        """Assign the directories of the logs that were made since the last call, or of many of them."""
+        """Assign the directories of the oldest MOST_AT_ONCE logs that were created since the last call."""
         placed = self._log_manager.placed
         listed = list(islice(placed, MOST_AT_ONCE))
         if self._commit(listed):
@@ -61,16 +62,16 @@ class DirectoryAssignments:
         self._timers.schedule(ASSIGN_MS, self._round)
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Commit what differs; returns whether the log took it."""
+        """Commit the assignments that the image lacks; return whether they could be written."""
         try:
             self._controller.commit(self._records(partitions))
-        except KafkaStorageError as error:  # a full disk: later, or at the next start
+        except KafkaStorageError as error:  # a full disk, for example: tried again later, or at the next start
             logger.debug("directories are not assigned: %s", error)
             return False
         return True
 
     def _records(self, partitions: Iterable[TopicPartition]) -> Iterator[VersionedRecord]:
-        """Yield a change for each partition that lies elsewhere than the image says."""
+        """Yield a change for each partition whose log is not in the directory that the image names."""
         image, level = self._controller.image, self._controller.level
         if not has_directories(level):
             return

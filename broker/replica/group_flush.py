@@ -1,16 +1,16 @@
-"""``flush.messages``: the high watermark waits for the disk, one fdatasync for all appends that came meanwhile.
+"""``flush.messages``: the high watermark waits for the disk, and one fdatasync serves all appends that arrived during
+the last one.
 
     append -> fewer than flush.messages unsynced, no sync under way -> committed at once, as without flush.messages
-           -> else wait: a sync runs in a thread, up to the log end of its start -> what lies below is committed
+           -> else wait: a thread syncs up to the log end of that moment -> records below it are committed
 
-Appends that arrive while a sync runs wait for the next one, which begins when this one ends and covers them all: at any
-number of producers a disk has one sync at a time per log, and an acknowledgement waits for two at most. The partition
-settles those who wait for its high watermark; this is the source that moves it. Kafka syncs within the append, so
-neither there nor here a consumer is shown a record that a power loss could take back (faults.md I2). A failed sync
-takes the directory offline (``UnifiedLog.flush``) and fails all who wait: nothing is acknowledged (F9). Where the log
-was cut within a sync, because leadership went and came back, what was appended in place of that waits for the next one;
-where it was deleted or closed, all who wait fail.
-Loop thread only; ``run_in_thread`` is the loop's executor.
+Appends that arrive while a sync runs wait for the next one, which begins when this one ends and covers them all. So
+with any number of producers a log has one sync at a time, and an acknowledgement waits for two at most. The end of a
+sync moves the partition's high watermark, which settles the waits for it. Kafka syncs within the append. So neither
+Kafka nor Tidelog shows a consumer a record that a power loss could take (faults.md I2). A failed sync takes the
+directory offline (``UnifiedLog.flush``) and fails all waits: nothing is acknowledged (F9). If the log is truncated
+during a sync, because leadership went and came back, the records appended after that wait for the next sync. If it is
+deleted or closed, all waits fail. Loop thread only; ``run_in_thread`` is the loop's executor.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 NEVER = 2**63 - 1
-"""The value of ``flush.messages`` that asks for nothing."""
+"""Value of ``flush.messages`` that asks for no syncs."""
 
 InThread = Callable[[Callable[[], None]], Deferred[None]]
 
 
 class GroupFlush:
-    """Syncs of one partition's log. ``synced`` is told up to which offset, ``failed`` why a sync did not work."""
+    """Syncs of one partition's log. ``synced`` is called with the offset up to which it is synced, ``failed`` with an
+    error."""
 
     __slots__ = ("_failed", "_in_thread", "_log", "_running", "_synced")
 
@@ -49,9 +50,7 @@ class GroupFlush:
         self._running = False
 
     def appended(self) -> None:
-        """Commit what needs no sync, and begin one where it is due: the log got longer, or a reader waits for its
-        end.
-        """
+        """Commit records that need no sync, or begin a sync if one is due, after an append or for a wait."""
         log = self._log
         if self._running:
             return
@@ -71,16 +70,16 @@ class GroupFlush:
         if failure is not None:
             self._failed(failure)
             return
-        synced = min(end, self._log.recovery_point)  # less than asked for where the log was cut meanwhile
+        synced = min(end, self._log.recovery_point)  # less than ``end`` if the log was truncated meanwhile
         try:
             self._synced(synced)
-        finally:  # also if a callback failed: appends that came meanwhile need a sync
+        finally:  # also if a callback raised: appends that came meanwhile need a sync
             if self._log.log_end_offset > synced:
                 self._go_on()
 
     def _go_on(self) -> None:
-        """Care for what the last sync did not cover. A log that was deleted or closed promises nothing, at no sync."""
+        """Commit or sync what the last sync did not cover; if the log was deleted or closed, fail the waits."""
         if self._log.is_serving:
             self.appended()
         else:
-            self._failed(self._log.failure or KafkaStorageError("the log was closed within a sync"))
+            self._failed(self._log.failure or KafkaStorageError("the log was closed during a sync"))

@@ -1,9 +1,9 @@
-"""Proofs of transaction indices that reads on the loop wait for: one at a time, in a thread.
+"""Queue of the proofs of transaction indices that reads on the loop wait for: one runs at a time, in a thread.
 
 A read_committed fetch of a segment whose index is not proven (``tidelog.log.index_proof``) would read the whole segment
-on the loop. It waits here: the proof runs in a thread, and the partition is touched when it has ended. A proof keeps a
-processor busy with Python code, so a second one beside it would gain nothing, and would take a thread from the flushes.
-Loop thread only.
+on the loop. So the proof runs in a thread, and the partition is touched in the purgatory when it ends. A proof is
+Python code that holds the interpreter lock, so a second one in parallel would gain nothing, and would take a thread
+from the flushes. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Work = Callable[[], object]
 
 
 class IndexProofs:
-    """The queue of proofs of one broker. At most one of each partition is in it."""
+    """Queue of the proofs of one broker, at most one of each partition."""
 
     __slots__ = ("_in_thread", "_is_running", "_is_starting", "_waiting")
 
@@ -29,7 +29,7 @@ class IndexProofs:
         self._is_running = self._is_starting = False
 
     def run(self, prove: Work) -> Deferred[None]:
-        """Run ``prove`` after those before it; settles as it ends."""
+        """Run ``prove`` after those before it; return a Deferred that settles when it ends, and as it does."""
         done: Deferred[None] = Deferred()
         self._waiting.append((prove, done))
         if not self._is_starting:
@@ -37,8 +37,7 @@ class IndexProofs:
         return done
 
     def _start(self) -> None:
-        """Begin with the next one while none is under way. One that ends at once makes no call within a call: thousands
-        may wait."""
+        """Begin the next proof if none is under way. A proof that ends at once must not recurse: thousands may wait."""
         self._is_starting = True
         try:
             while self._waiting and not self._is_running:
@@ -53,10 +52,10 @@ class IndexProofs:
         try:
             if not self._is_starting:
                 self._start()
-        finally:  # those who wait are told whatever happened
+        finally:  # its waiters must be settled in any case
             proven.pass_to(done)
 
 
 def void(work: Work) -> None:
-    """Call ``work`` for what it does."""
+    """Call ``work`` without returning its result."""
     work()

@@ -1,6 +1,6 @@
-"""Offsets of a partition as clients ask for them: all at one moment, one by time, segment starts for ListOffsets v0.
+"""Offsets of a log for clients: all at one moment, one by time, segment starts for ListOffsets v0.
 
-Leadership is checked by ``Partition``, through which these are asked. Any thread.
+``Partition`` checks leadership and calls these. Any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-"""Times of ListOffsets with a meaning of their own."""
+"""Timestamps of ListOffsets with special meanings."""
 UNKNOWN = -1
 _new_tuple = tuple.__new__
 
@@ -39,7 +39,7 @@ class FoundOffset(NamedTuple):
 
 
 def offsets_of(log: UnifiedLog) -> OffsetSnapshot:
-    """Return the offsets as they are now."""
+    """Return the offsets of a log at this moment."""
     offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset, log.log_end_offset)
     return _new_tuple(OffsetSnapshot, offsets)
 
@@ -64,7 +64,7 @@ def find_offset(log: UnifiedLog, timestamp: int, limit: int, leader_epoch: int) 
 
 
 def segment_offsets(log: UnifiedLog, timestamp: int, count: int) -> list[int]:
-    """Return ``count`` segment starts, from the newest one not written after ``timestamp`` down. Source: ListOffsets
+    """Return ``count`` segment starts, newest first, of those without a record after ``timestamp``. Source: ListOffsets
     v0."""
     start = log.log_start_offset
     if timestamp == EARLIEST:

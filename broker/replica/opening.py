@@ -1,4 +1,4 @@
-"""Opening of the logs that a request names, before it touches them on the loop."""
+"""Opening, in a thread, of the logs that a request names."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def opening_of(broker: Broker, topic: str, index: int, topic_id: bytes = b"") -> Deferred[None] | None:
-    """Begin to open a partition's log in a thread, if it has one that is not open; by ``topic_id`` without a name."""
+    """Begin to open a partition's log in a thread, unless it is open. Without a name the topic is found by
+    ``topic_id``."""
     manager = broker.replica_manager
     try:
         return (manager.partition(topic, index) if topic else manager.partition_by_id(topic_id, index)).opening()
     except KafkaError:
-        return None  # the request meets it again
+        return None  # the request raises it again

@@ -1,15 +1,15 @@
-"""One partition as this broker serves it: leadership, replicas, appends, reads and offsets of its log.
+"""Partition of which this broker has a replica: leadership, replicas, appends, reads and offsets of its log.
 
 No other package reads or writes a partition's log: appends, reads and look-ups of offsets go through here, so that
 leadership and the high watermark are checked in one place. Leader, epoch, replicas and ISR are those of the metadata
 image.
 
-The high watermark is the log's; with one replica in the set it follows the log end at each append, unless the topic's
-``flush.messages`` asks for durability first: then it moves when the sync is done, so that no consumer is shown a
-record that a power loss could still take back (faults.md I2). ``append_records`` and all that moves the high watermark
-or the last stable offset touches the purgatory, which wakes the fetches parked on this partition.
+The log keeps the high watermark. With one replica it moves to the log end at each append, unless the topic has
+``flush.messages``. Then it moves when the sync is done, so that no consumer sees a record that a power loss could take
+(faults.md I2). ``append_records``, and everything else that moves the high watermark or the last stable offset, touches
+the purgatory, which wakes the fetches parked on this partition.
 
-The log opens when it is first touched: ten thousand quiet partitions cost ten thousand names. Loop thread only.
+The log is opened when it is first used: ten thousand quiet partitions cost only ten thousand names. Loop thread only.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 ALL_REPLICAS = -1
 """``acks=all`` of a produce request."""
 NO_LEADER_EPOCH = -1
-"""A client that sends this does not know the leader epoch: nothing to check."""
+"""Leader epoch of a client that knows none: it is not checked."""
 
 
 HIGH_WATERMARK = -1
@@ -129,16 +129,16 @@ class Partition:
         self._log: UnifiedLog | None = None
         self._cursor: FetchCursor | None = None
         self.bytes_in = 0
-        """Bytes of records that clients produced here since the start."""
+        """Bytes of records that clients produced here since the broker started."""
         self._roles: Roles | None = None
         self.leading: Leading | None = None
-        """The leader's side, where there are followers."""
+        """The leader's state, if this broker leads and there are followers."""
         self.take_over(state)
 
     # ---- leadership
 
     def join(self, roles: Roles, state: PartitionState) -> None:
-        """Let ``roles`` decide about this partition from now on, as it may have several replicas."""
+        """Let ``roles`` give this partition its roles from now on, as it may have several replicas."""
         self._roles = roles
         self.take_over(state)
 
@@ -152,10 +152,10 @@ class Partition:
             self._commits.fail(NotLeaderOrFollowerError())
 
     def check_leader(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_follower: bool = False) -> None:
-        """Check that this broker leads the partition, in the epoch that the client believes in (KIP-320).
+        """Check that this broker leads the partition, in the leader epoch that the client knows (KIP-320).
 
-        Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when ours is,
-        NotLeaderOrFollowerError when another broker leads. Source: Kafka's order, the epoch first.
+        Raises FencedLeaderEpochError when the client's metadata is old, UnknownLeaderEpochError when this broker's is,
+        NotLeaderOrFollowerError when another broker leads. As in Kafka the epoch is checked first.
         """
         if current_leader_epoch not in (NO_LEADER_EPOCH, self.leader_epoch):
             raise FencedLeaderEpochError if current_leader_epoch < self.leader_epoch else UnknownLeaderEpochError
@@ -166,10 +166,11 @@ class Partition:
 
     @property
     def local_log(self) -> UnifiedLog:
-        """The log of this broker's replica, opened now if it was not yet. Raises KafkaStorageError.
+        """The log of this broker's replica, opened now if it was not. Raises KafkaStorageError.
 
-        For this package and the index threads, which work on a replica's files under any leader. What recovery left is
-        committed where there is one replica: there is no follower to wait for. Others begin at their checkpoint.
+        For this package and the index threads, which work on a replica's files under any leader. With one replica all
+        recovered records are committed: there is no follower to wait for. With several the high watermark begins at its
+        checkpoint.
         """
         log = self._log
         if log is None:
@@ -179,12 +180,13 @@ class Partition:
         return log
 
     def open(self) -> None:
-        """Open or make the log here and now. Raises KafkaStorageError."""
+        """Open or create the log now, in this thread. Raises KafkaStorageError."""
         _ = self.local_log
 
     def opening(self) -> Deferred[None] | None:
-        """Open or make the log in a thread, unless it is open: 0.1 ms of a processor for each segment, and the disk's
-        time. ``local_log`` then has it, or raises what the opening met. None where there is nothing to wait for."""
+        """Open or create the log in a thread, unless it is open: each segment takes 0.1 ms of CPU, and the disk's time.
+        Once the Deferred settles, ``local_log`` returns the log or raises the error. Returns None if there is nothing
+        to wait for."""
         if self._log is not None or not self._is_unopened():
             return None
         if self._opening is None or self._opening.done:
@@ -192,13 +194,13 @@ class Partition:
         return self._opening
 
     def delete(self) -> None:
-        """Mark the topic as deleted: holders of this object must not open, and so make, a log of its name."""
+        """Mark the topic as deleted: holders of this object must not open, and so create, a log of its name."""
         self._open_log, self._is_unopened = _no_log, _never
         if self._roles is not None:
             self._roles.drop(self)
 
     def is_wanted(self) -> bool:
-        """Return whether a log may be made: the topic is not deleted. Any thread."""
+        """Return whether a log may be created: the topic is not deleted. Any thread."""
         return self._open_log is not _no_log
 
     @property
@@ -208,7 +210,8 @@ class Partition:
 
     @property
     def config(self) -> LogConfig:
-        """The topic's configuration, as the log has it. Any thread, once the log is open. Raises KafkaStorageError."""
+        """The log's configuration, with the topic's values. Any thread, once the log is open. Raises
+        KafkaStorageError."""
         log = self._log
         return (self.local_log if log is None else log).config
 
@@ -220,14 +223,14 @@ class Partition:
             self.leading.take_min_isr(config.min_insync_replicas)
 
     def log_metrics(self) -> LogMetrics | None:
-        """Return size and offsets of the log, None if it is not open: asking opens none. Any thread."""
+        """Return size and offsets of the log, or None if it is not open; do not open it. Any thread."""
         log = self._log
         if log is None:
             return None
         return LogMetrics(log.size_bytes, len(log.segments), log.log_start_offset, log.log_end_offset)
 
     def active_producers(self, count: int) -> Iterator[list[ProducerEntry]]:
-        """Return the producers that wrote here lately, so many at a time: see ``producers_in_parts``.
+        """Yield the active producers in lists of ``count`` at most: see ``producers_in_parts``.
 
         Raises NotLeaderOrFollowerError, KafkaStorageError.
         """
@@ -249,11 +252,11 @@ class Partition:
         validated: ValidationResult | None = None,
         transaction_version: int = 0,
     ) -> LogAppendInfo:
-        """Append as the leader, move the high watermark, wake who waits. ``validated`` is what ``validation`` gave,
-        ``transaction_version`` a marker's.
+        """Append as the leader, move the high watermark, and wake waiting fetches. ``validated``: the result of
+        ``validation``; ``transaction_version``: that of a marker.
 
         Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError;
-        TooMuchForTurnError where a thread has to open the log first.
+        TooMuchForTurnError if a thread has to open the log first.
         """
         log = self._log
         if log is None:
@@ -270,7 +273,7 @@ class Partition:
             elif origin is AppendOrigin.CLIENT:
                 self.check_in_sync_replicas(config.min_insync_replicas)
         is_synced = config.flush_messages != NEVER or self._flush is not None
-        is_committed = leading is None and not is_synced  # the only replica has it, and no sync is asked for
+        is_committed = leading is None and not is_synced  # this is the only replica, and no sync is configured
         info = log.append_as_leader(
             records, self.leader_epoch, origin, budget, validated, is_committed, transaction_version
         )
@@ -286,8 +289,8 @@ class Partition:
         return info
 
     def when_committed(self, offset: int) -> Deferred[None]:
-        """Return a Deferred that settles once the high watermark has passed ``offset``: then the record may be
-        acknowledged and shown.
+        """Return a Deferred that settles once the high watermark has passed ``offset``: then the record there may be
+        acknowledged and read.
 
         Fails with KafkaStorageError when its sync fails, with NotLeaderOrFollowerError when leadership goes elsewhere.
         """
@@ -296,21 +299,20 @@ class Partition:
             return completed(None)
         wait = self._commits.wait(offset)
         if self.leading is None or self._flush is not None:
-            self._group_flush(log).appended()  # after a sync that failed none is under way
+            self._group_flush(log).appended()  # after a failed sync none is under way
         return wait
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Return a Deferred that settles when a produce request may be answered whose last record is at ``offset``,
-        at or above the high watermark; None when it may be now. Fails as ``when_committed``, and for want of
-        replicas or time.
+        """Return a Deferred that settles when a produce request may be answered; None when it may be now. ``offset``,
+        at or above the high watermark, is that of its last record. Fails as ``when_committed``, and when replicas or
+        time are lacking.
         """
         if self.leading is None:
             return self.when_committed(offset)
         return self.leading.when_acknowledged(offset, acks, timeout_ms)
 
     def commit_all(self) -> None:
-        """Move the high watermark to the log's end, once it is synced where that is asked for: there is no other
-        replica any more."""
+        """Move the high watermark to the log's end, after the sync if one is configured: no other replica is left."""
         log = self._log
         if log is None or log.high_watermark == log.log_end_offset:
             return
@@ -320,21 +322,21 @@ class Partition:
             self._group_flush(log).appended()
 
     def _note_synced(self, offset: int) -> None:
-        """Move on to ``offset``, up to which this replica's records may count. Where another broker leads by now, they
-        count by its word alone."""
+        """Note that this replica is synced up to ``offset``: a leader commits by it. If another broker leads by now,
+        that one commits."""
         if self.leading is not None:
             self.leading.note_synced(offset)
         elif self.is_leader:
             self.advance(offset)
 
     def _fail_unsynced(self, error: KafkaError) -> None:
-        """Tell all who wait for this replica's sync, or for all replicas, that it failed."""
+        """Fail all waits for this replica's sync, or for all replicas."""
         self._commits.fail(error)
         if self.leading is not None:
             self.leading.fail_syncs(error)
 
     def advance(self, offset: int) -> None:
-        """Move the high watermark to ``offset``; settle who waits for it."""
+        """Move the high watermark to ``offset``, and settle the waits for it."""
         self.local_log.update_high_watermark(offset)
         self._purgatory.touch(self)
         self._commits.advance(self.local_log.high_watermark)
@@ -354,9 +356,7 @@ class Partition:
         return flush
 
     def offsets_moved(self) -> None:
-        """Wake those who wait: the high watermark or the last stable offset moved without an append of this partition's
-        own.
-        """
+        """Wake waiting fetches: the high watermark or the last stable offset moved without an append here."""
         self._purgatory.touch(self)
 
     # ---- offsets and reads
@@ -364,7 +364,7 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """The offset up to which consumers may read."""
-        log = self._log  # one call less: each produced batch asks
+        log = self._log  # saves a call for each produced batch
         return (self.local_log if log is None else log).high_watermark
 
     @property
@@ -378,7 +378,7 @@ class Partition:
         return self.local_log.log_end_offset
 
     def offsets(self, current_leader_epoch: int = NO_LEADER_EPOCH, *, by_follower: bool = False) -> OffsetSnapshot:
-        """Return all offsets at this moment, ``by_follower`` also where another broker leads (KIP-392). Raises as
+        """Return all offsets at this moment; with ``by_follower`` also if another broker leads (KIP-392). Raises as
         ``check_leader``, and KafkaStorageError."""
         if current_leader_epoch != NO_LEADER_EPOCH or not self.is_leader:
             self.check_leader(current_leader_epoch, by_follower=by_follower)
@@ -394,8 +394,8 @@ class Partition:
         min_one_message: bool,
         by_follower: bool = False,
     ) -> FetchDataInfo:
-        """Read as ``UnifiedLog.read`` does; return nothing while transaction indices that it needs are proven in a
-        thread. Those who wait for this partition are tried again then. Raises NotLeaderOrFollowerError, too.
+        """Read as ``UnifiedLog.read`` does; return no records while a thread proves transaction indices that it needs.
+        Fetches that wait for this partition are tried again then. Also raises NotLeaderOrFollowerError.
         """
         if not (self.is_leader or by_follower):
             raise NotLeaderOrFollowerError
@@ -413,20 +413,19 @@ class Partition:
     def read_in_thread(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool
     ) -> FetchDataInfo:
-        """Read as ``UnifiedLog.read`` does, which proves transaction indices on its way; for threads, once the log is
-        open.
-        """
+        """Read as ``UnifiedLog.read`` does, which proves transaction indices itself. For threads, if the log is
+        open."""
         log = self._log
         assert log is not None, "the loop opens a log before a thread reads it"
         return log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message)
 
     @property
     def proof(self) -> Deferred[None] | None:
-        """The proof for which a read got nothing, while it runs."""
+        """The running proof that reads of this partition wait for; None if there is none."""
         return None if self._proof is None or self._proof.done else self._proof
 
     def _prove(self, unproven: UnprovenIndexError) -> None:
-        """Begin the proof, if it is not under way. Raises what the last one ended with."""
+        """Begin the proof, unless one is under way. Raises the error of the last one."""
         ended = self._proof
         if ended is not None and ended.done:
             self._proof = None
@@ -437,7 +436,7 @@ class Partition:
 
     @property
     def is_settling(self) -> bool:
-        """True while a new leader does not know yet what its followers have (KIP-207)."""
+        """True while a new leader does not know its followers' ends yet (KIP-207)."""
         return self.leading is not None and self.leading.core.is_settling
 
     def offset_for(self, timestamp: int, limit: int) -> FoundOffset:
@@ -450,7 +449,7 @@ class Partition:
 
     @property
     def is_open(self) -> bool:
-        """True when something has touched the log already."""
+        """True when the log is open."""
         return self._log is not None
 
     def segment_offsets_for(self, timestamp: int, count: int) -> list[int]:
@@ -459,19 +458,17 @@ class Partition:
         return segment_offsets(self.local_log, timestamp, count)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Find (epoch, end offset) of the largest epoch up to ``leader_epoch``, (-1, -1) when nothing is known
-        (KIP-279).
-        """
+        """Return (epoch, end offset) of the largest epoch up to ``leader_epoch``; (-1, -1) if none is (KIP-279)."""
         log = self.local_log
         if leader_epoch == self.leader_epoch:
             return leader_epoch, log.log_end_offset
         return log.leader_epochs.end_offset_for(leader_epoch, log.log_end_offset)
 
     def divergence(self, last_fetched_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
-        """Find (epoch, end offset) where a client's log leaves ours, None when they agree up to its fetch offset
-        (KIP-595).
+        """Return (epoch, end offset) where a client's log diverges from this one; None if they agree up to its fetch
+        offset (KIP-595).
 
-        Raises OffsetOutOfRangeError when we know nothing of the client's last epoch.
+        Raises OffsetOutOfRangeError if no epoch up to the client's last one is known.
         """
         log = self.local_log
         epoch, end_offset = log.leader_epochs.end_offset_for(last_fetched_epoch, log.log_end_offset)
@@ -480,7 +477,7 @@ class Partition:
         return (epoch, end_offset) if epoch < last_fetched_epoch or end_offset < fetch_offset else None
 
     def delete_records(self, before: int) -> int:
-        """Make ``before`` the first offset that may be read, -1 for the high watermark; returns the new log start.
+        """Move the log start to ``before``, -1 for the high watermark; return the new log start.
 
         Raises NotLeaderOrFollowerError, PolicyViolationError, OffsetOutOfRangeError, KafkaStorageError.
         """
@@ -496,7 +493,7 @@ class Partition:
         return log.log_start_offset
 
     def move_log_start(self, offset: int) -> None:
-        """Let go of records below ``offset``, whatever the topic's policy. Raises OffsetOutOfRangeError,
+        """Move the log start to ``offset``, whatever the topic's cleanup policy. Raises OffsetOutOfRangeError,
         KafkaStorageError."""
         self.local_log.maybe_increment_log_start_offset(offset)
         if self.leading is not None:
@@ -505,7 +502,7 @@ class Partition:
 
 
 def _never() -> bool:
-    """Return that a deleted partition's log is not to be opened."""
+    """Return False: the log of a deleted partition is not opened."""
     return False
 
 

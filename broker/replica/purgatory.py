@@ -1,17 +1,17 @@
-"""Requests that wait: watched under keys, tried again when one of them changes, expired by the clock.
+"""Purgatory of waiting requests: each is tried again when one of its keys is touched, and expires by the clock.
 
-A change (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes
-the key, one set insertion, and asks the loop for one later call; all touches of a turn are then answered
-together, after the producers' own responses are on their way. Where thousands wait, each turn of the loop looks at
-some, for SLICE_MS, in the order in which they were touched. Keys are compared by identity or hash (a ``Partition``).
+A change (an append, the high watermark, the last stable offset) calls ``touch(key)``. That only notes the key, one
+insertion, and schedules one later call of the loop. The call handles all touches of the turn together, after the
+producers' own responses are sent. If thousands wait, each turn of the loop tries some, for SLICE_MS, in the order in
+which they were touched. A key is any hashable object, mostly a ``Partition``.
 
     parked --try_complete() true--> gone        parked --deadline--> expire() --> gone
     parked --cancel--> gone                     parked --close or expire--> expire() --> gone
 
-An operation that raises leaves, and its client is refused; the others are looked at all the same.
+An operation that raises is removed, and its client is refused; the others are tried nevertheless.
 
-Invariants: an operation leaves every key when it leaves; ``expire`` is called at most once and never after
-``try_complete`` said True; nothing runs inside ``touch``.
+Invariants: an operation that is removed is removed from all of its keys; ``expire`` is called at most once, and never
+after ``try_complete`` returned True; nothing runs inside ``touch``.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class DelayedOperation(Protocol):
     """A parked request."""
 
     def try_complete(self) -> bool:
-        """Answer if it can be answered now, and say whether it was."""
+        """Answer the request if that is possible now; return whether it was answered."""
         ...
 
     def expire(self) -> None:
-        """Answer with what there is: the time is over."""
+        """Answer with the results so far: the time is over."""
         ...
 
 
@@ -54,7 +54,7 @@ class Parked:
         self.refuse = refuse
         self.timer: Timer | None = None
         self.is_due = False
-        """Whether one of its keys moved since it was looked at last."""
+        """Whether one of its keys was touched since it was last tried."""
 
 
 class Purgatory:
@@ -85,9 +85,10 @@ class Purgatory:
         return len({parked for watchers in self._watchers.values() for parked in watchers})
 
     def park(self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, refuse: Refuse) -> Parked:
-        """Wait at most ``delay_ms`` for one of ``keys`` to move. The caller has just tried the operation itself.
+        """Park an operation for ``delay_ms`` at most; a touch of one of ``keys`` tries it again. The caller has just
+        tried it.
 
-        ``refuse`` is given what the operation raises, so that its client does not wait without end.
+        ``refuse`` is called with an exception of the operation, so that its client does not wait without end.
         """
         parked = Parked(operation, tuple(keys), refuse)
         watchers = self._watchers
@@ -103,15 +104,15 @@ class Purgatory:
     def park_answer(
         self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, answer: Deferred[T]
     ) -> Deferred[T]:
-        """Park an operation that settles ``answer``: a client that hurries it has it expired, one that is gone has it
-        forgotten."""
+        """Park an operation that settles ``answer``: it expires when the client hurries it, and is cancelled when the
+        client is gone."""
         parked = self.park(operation, keys, delay_ms, answer.refuse)
         answer.on_hurry(partial(self.expire, parked))
         answer.on_abandon(partial(self.cancel, parked))
         return answer
 
     def touch(self, key: Hashable) -> None:
-        """Note that something that operations under ``key`` wait for may have happened."""
+        """Schedule another try of the operations under ``key``: what they wait for may have happened."""
         if key in self._watchers:
             self._touched[key] = None
             self._schedule()
@@ -125,7 +126,7 @@ class Purgatory:
         self._timers.turns.run("parked requests", self.run_touched)
 
     def run_touched(self) -> None:
-        """Look again at the operations whose keys moved, for a slice, and at the rest in later turns."""
+        """Try the operations whose keys were touched, for SLICE_MS, and the rest in later turns."""
         self._scheduled = False
         touched, self._touched = self._touched, {}
         due = self._due
@@ -143,17 +144,17 @@ class Purgatory:
                 self._look_at(parked)
                 if monotonic_ms() >= until_ms:
                     break
-        finally:  # the rest keeps its turn, also if something raised
+        finally:  # the rest is tried later, also if something raised
             if due:
                 self._schedule()
 
     def _look_at(self, parked: Parked) -> None:
-        """Complete an operation where that is possible now."""
+        """Try an operation, and remove it if it is completed."""
         if parked.timer is None:
             return
         try:
             is_completed = parked.operation.try_complete()
-        except Exception as error:  # noqa: BLE001 - logged there
+        except Exception as error:  # noqa: BLE001 - _refuse logs it
             is_completed = True
             _refuse(parked, error)
         if is_completed:
@@ -161,7 +162,7 @@ class Purgatory:
             self.cancel(parked)
 
     def cancel(self, parked: Parked) -> None:
-        """Forget a parked operation without answering it. Harmless when it is gone already."""
+        """Forget a parked operation without answering it. Does nothing if it was removed already."""
         if parked.timer is None:
             return
         parked.timer.cancel()
@@ -172,26 +173,26 @@ class Purgatory:
                 del self._watchers[key]
 
     def expire_all(self) -> None:
-        """Answer everything now with what there is; at shutdown."""
+        """Answer all operations now with their results so far, at shutdown."""
         for parked in {parked: None for watchers in self._watchers.values() for parked in watchers}:
             self.expire(parked)
 
     def expire(self, parked: Parked) -> None:
-        """Answer a parked operation now with what there is. Harmless when it is gone already."""
+        """Answer a parked operation now with its results so far. Does nothing if it was removed already."""
         if parked.timer is None:
             return
         self.cancel(parked)
         self.expired_total += 1
         try:
             parked.operation.expire()
-        except Exception as error:  # noqa: BLE001 - logged there
+        except Exception as error:  # noqa: BLE001 - _refuse logs it
             _refuse(parked, error)
 
 
 def _refuse(parked: Parked, error: Exception) -> None:
-    """Tell the client of an operation that raised, in the handler of that error."""
-    logger.exception("a request that waited is refused for a fault of the broker")
+    """Refuse the client of an operation that raised; called in the handler of that exception."""
+    logger.exception("a waiting request failed, a defect of the broker: its client gets an error")
     try:
         parked.refuse(error)
     except Exception:
-        logger.exception("the client of a request that waited and failed cannot be told")
+        logger.exception("the error of a waiting request could not be sent to its client")

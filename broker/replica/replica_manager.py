@@ -1,8 +1,8 @@
-"""The partitions this broker holds, by topic and index; the listener through which topics come, change and go.
+"""Partitions of this broker by topic and index, created and removed as topics come and go.
 
-A :class:`Partition` is made when first asked for and its log is opened when that is first touched. So a partition
-that is never used costs nothing beyond its name. Partitions are filed under their topic's id: a topic that is deleted
-and made again is another topic, and a stale object can never be found under its name. Loop thread only.
+A :class:`Partition` is created when it is first looked up, and its log is opened when it is first used. So an unused
+partition costs only its name. Partitions are kept by topic id: a topic that is deleted and created again is another
+topic, and the old object is never found under its name. Loop thread only.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EAGER_LOGS = 64
-"""Logs made each EAGER_WINDOW_MS before requests that create partitions are answered: each costs a millisecond of a
-thread and three descriptors, and a request may create 10,000, of one topic or of a hundred. The first of each is
-always made, so that a disk that takes nothing is told to who creates the topic."""
+"""Most logs that are created in EAGER_WINDOW_MS before requests that create partitions are answered. Each takes a
+millisecond of a thread and three descriptors, and a request may create 10,000 partitions. The first log of each topic
+is always created, so that the client learns of a disk that cannot be written to."""
 EAGER_WINDOW_MS = 1000
 
 
 class ReplicaManager:
-    """Finds partitions; makes and removes them as topics come and go (a ``TopicListener``)."""
+    """Partitions of this broker; creates and removes them as topics come and go (a ``TopicListener``)."""
 
     __slots__ = (
         "_eager_left",
@@ -80,8 +80,9 @@ class ReplicaManager:
         on_index_configs: Callable[[TopicImage], object],
         virtual_partition: Callable[[TopicImage, int], Partition],
     ) -> None:
-        """``make_way`` moves what lies where a new topic's logs go; ``on_index_configs`` is told of topics that are
-        made, widened or get other configs; ``virtual_partition`` finds those of virtual topics."""
+        """``make_way`` renames stray directories in the place of a new topic's logs. ``on_index_configs`` is called
+        with topics that are created, get more partitions or other configs. ``virtual_partition`` returns partitions of
+        virtual topics."""
         self._metadata = metadata
         self._topics = metadata.topics
         self._log_manager = log_manager
@@ -100,7 +101,7 @@ class ReplicaManager:
         self._on_index_configs = on_index_configs
         self._virtual_partition = virtual_partition
         self.roles: Roles | None = None
-        """Decides about partitions with several replicas; set before there are any."""
+        """Roles of partitions with several replicas; set before there are any."""
 
     def partition(self, topic: str, index: int) -> Partition:
         """Return the partition of that name. Raises UnknownTopicOrPartitionError."""
@@ -129,13 +130,14 @@ class ReplicaManager:
         return self._make(image, index)
 
     def known_partitions(self) -> Iterator[Partition]:
-        """Iterate over the partitions that were asked for so far."""
+        """Iterate over the partitions that were looked up so far."""
         return chain.from_iterable(partitions.values() for partitions in self._partitions.values())
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
-        """Return the step that makes new partitions' first logs; others come when touched. Raises KafkaStorageError.
+        """Return the function that creates the first logs of new partitions; others are created at their first use.
 
-        An internal topic is created by a request that waits on the loop: one log.
+        It is called in a thread. Of an internal topic it creates one log: the request that needs the topic waits.
+        Raises KafkaStorageError.
         """
         self._make_way(image.name)
         config, manager = self._log_config(image), self._log_manager
@@ -148,11 +150,11 @@ class ReplicaManager:
         return make
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
-        """Have the indexer look at a topic that is new or wider."""
+        """Pass a topic that is new, or has new partitions, to the indexer."""
         self._on_index_configs(image)
 
     def _eager_share(self, wanted: int) -> int:
-        """Return how many of ``wanted`` logs are made now."""
+        """Return how many of ``wanted`` logs to create now."""
         now = self._log_manager.environment.time.monotonic_ms()
         if now >= self._eager_until_ms:
             self._eager_left, self._eager_until_ms = EAGER_LOGS, now + EAGER_WINDOW_MS
@@ -161,12 +163,12 @@ class ReplicaManager:
         return share
 
     def checkpoint_log_starts(self) -> Deferred[None]:
-        """Write the log starts that DeleteRecords moved, in a thread, so that a start keeps them."""
+        """Write the log starts that DeleteRecords moved to disk, in a thread, so that they survive a restart."""
         return self._in_thread(self._log_manager.checkpoint_log_start_offsets)
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
-        """Return the work that removes the topic's logs, in any thread, after work on their files. Raises
-        KafkaStorageError."""
+        """Return the function that deletes the topic's logs, in any thread, once no other work uses their files. It
+        raises KafkaStorageError."""
         partitions = self._removed[image.topic_id] = self._partitions.pop(image.topic_id, {})
         for partition in partitions.values():
             partition.delete()
@@ -175,8 +177,8 @@ class ReplicaManager:
         def remove() -> None:
             for index in range(image.partition_count):
                 manager.delete_log(TopicPartition(image.name, index))
-            # Before the name is free, and the store forgets the deletion: a power loss must not bring the old logs back
-            # under a new topic of that name.
+            # Before the metadata forget the deletion and the name is free: a power loss must not bring the old logs
+            # back under a new topic of that name.
             for directory in manager.directories:
                 if directory.is_online:
                     directory.state.sync_all_names(manager.environment.file_system)
@@ -184,8 +186,8 @@ class ReplicaManager:
         return remove
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """Answer fetches parked on the logs of a deleted topic with the error. Returns false when a directory is
-        offline, which may hold some.
+        """Answer fetches parked on a deleted topic with the error. Returns False if a directory is offline, which may
+        have some of its logs.
         """
         for index in range(image.partition_count):
             self._on_log_deleted(TopicPartition(image.name, index))
@@ -194,7 +196,7 @@ class ReplicaManager:
         return self._log_manager.has_all_directories
 
     def topic_configs_changed(self, image: TopicImage) -> None:
-        """Give the open logs their new configuration; closed ones read it when they open."""
+        """Pass the new configuration to the open logs; closed ones read it when they open."""
         partitions = self._partitions.get(image.topic_id)
         if partitions:
             config = self._log_config(image)
@@ -202,17 +204,18 @@ class ReplicaManager:
                 partition.update_config(config)
         self._on_index_configs(image)
 
-    # What a member of a cluster is told by images
+    # Changes of the metadata image, in a member of a cluster
 
     def make_logs(
         self, image: TopicImage, indexes: Iterable[int], *, is_coming: bool = False, saves_epochs: bool = True
     ) -> Callable[[], None]:
-        """Return the step that makes the logs of these partitions, which may exist, for any thread. ``is_coming``: this
-        broker has got the replicas just now. Without ``saves_epochs`` those in ``unsaved_epochs`` are to be saved
-        before roles are taken. Those of a log directory that failed are left out.
+        """Return the function that creates the logs of these partitions where they do not exist, for any thread.
+        ``is_coming``: the replicas were assigned to this broker just now. Without ``saves_epochs`` the caller saves
+        those of ``unsaved_epochs`` before roles are taken. Logs that may be in a failed log directory are left out.
 
-        A log is made where the metadata say that it lies: were it made elsewhere, and that directory failed before the
-        controllers heard of it, a start would make an empty one that they take for it. Raises KafkaStorageError."""
+        A log is created in the directory that the metadata name. If it were created elsewhere, and that directory
+        failed before the controllers knew of it, the next start would create an empty log in its place. It raises
+        KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
         works = {
             (partition := TopicPartition(image.name, index)): partial(
@@ -242,14 +245,14 @@ class ReplicaManager:
         return make
 
     def _cannot_lie_offline(self, state: PartitionState, *, is_coming: bool) -> bool:
-        """Return whether a replica here has no log in a directory that failed: the metadata name one that works, or
-        none yet because it is new."""
+        """Return whether no failed directory can have this replica's log. The metadata name an online one, or none yet
+        because the replica is new."""
         place = state.directory_of(self._node_id)
         working = (one.directory_id for one in self._log_manager.directories if one.is_online)
         return place is not None and ((is_coming and place == UNASSIGNED_DIRECTORY) or place in working)
 
     def unsaved_epochs(self) -> list[LeaderEpochCache]:
-        """Return the leader epochs of open logs that their files lack."""
+        """Return the leader epochs of open logs whose changes are not in their files yet."""
         return [log.leader_epochs for log in self._log_manager.open_logs() if log.leader_epochs.is_unsaved]
 
     def empty_logs(self) -> list[TopicPartition]:
@@ -257,8 +260,8 @@ class ReplicaManager:
         return [log.topic_partition for log in self._log_manager.open_logs() if log.log_end_offset == 0]
 
     def take_roles(self, image: TopicImage) -> None:
-        """Give the partitions of a topic their states in a new image; fetches that are parked on them are tried
-        again. Those with several replicas have a role from then on."""
+        """Pass the states in a new image to the topic's partitions, and try fetches that are parked on them again.
+        Those with several replicas have a role from then on."""
         for index, partition in self._partitions.get(image.topic_id, {}).items():
             partition.take_over(image.partitions[index])
             self._purgatory.touch(partition)
@@ -267,8 +270,8 @@ class ReplicaManager:
                 self.partition_by_id(image.topic_id, index)
 
     def remove_replicas(self, image: TopicImage, indexes: Iterable[int]) -> Callable[[], None]:
-        """Return the step that removes the logs of partitions that went to other brokers, for any thread. Raises
-        KafkaStorageError."""
+        """Return the function that deletes the logs of partitions that moved to other brokers, for any thread. It
+        raises KafkaStorageError."""
         manager, listed = self._log_manager, list(indexes)
         known = self._partitions.get(image.topic_id, {})
         for index in listed:

@@ -1,13 +1,14 @@
-"""Partition directories that belong to no topic: what a crash left of deleted topics, and what was put there by hand.
+"""Partition directories that belong to no topic: remains of deleted topics after a crash, or directories put there by
+hand.
 
-A deletion commits to the store before any directory is renamed, and the same transaction notes the topic's id as being
-deleted. So a directory found at the start without a topic is one of two things:
+A deletion is committed to the metadata before any directory is renamed, with the topic's id. So a directory found at
+the start without a topic is one of two things:
 
-  partition.metadata has the id of a deletion   it was cut short, or the directory was offline: the log manager has
-                                                finished it, also beside a new topic of that name
-  anything else                                 not ours to judge (a lost store, a copied directory): reported, left
-                                                alone, and renamed to ``<topic>-<n>.<id>-stray``, as Kafka does, when a
-                                                new topic needs the name
+  partition.metadata has the id of a deletion   it was interrupted, or the directory was offline: the log manager has
+                                                finished it, even if a new topic has that name
+  anything else                                 unknown (lost metadata, a copied directory): reported, kept, and renamed
+                                                to ``<topic>-<n>.<id>-stray``, as Kafka does, when a new topic needs
+                                                the name
 
 Loop thread only.
 """
@@ -28,7 +29,7 @@ STRAY_SUFFIX = "-stray"
 
 
 class StrayLogs:
-    """The strays of all log directories, by topic."""
+    """Stray logs of all log directories, by topic."""
 
     __slots__ = ("_file_system", "_left", "_log_manager")
 
@@ -38,7 +39,7 @@ class StrayLogs:
         self._left: dict[str, list[tuple[str, TopicPartition]]] = {}
 
     def note(self, found: Iterable[TopicPartition]) -> None:
-        """Note where strays lie. ``found`` is what ``LogManager.startup`` returned."""
+        """Note the paths of stray logs. ``found`` is the result of ``LogManager.startup``."""
         for partition in dict.fromkeys(found):
             for directory in self._log_manager.directories:
                 path = os.path.join(directory.path, partition.directory_name)
@@ -46,7 +47,7 @@ class StrayLogs:
                     self._left.setdefault(partition.topic, []).append((path, partition))
 
     def make_way(self, topic: str) -> None:
-        """Rename what lies where the logs of a new topic go. Raises KafkaStorageError."""
+        """Rename stray logs that have the name of a new topic. Raises KafkaStorageError."""
         for path, partition in self._left.pop(topic, ()):
             if self._file_system.exists(path):
                 aside = os.path.join(os.path.dirname(path), name_aside(partition, STRAY_SUFFIX))

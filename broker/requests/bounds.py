@@ -1,9 +1,9 @@
-"""Bounds on the elements in a request's arrays, by API: what a request may cost before its handler sees it.
+"""Bounds on the elements in a request's arrays, by API: they limit the cost of a request before its handler sees it.
 
 The protocol's own bound, 2^20 elements in all arrays of one message together (``tidelog.protocol.types.MAX_ELEMENTS``),
-keeps a decoder's memory finite. These are closer: several times what clients of very large clusters send, so that a
-request and its answer stay below some ten megabytes. A request beyond them is malformed: its connection is closed, with
-a line in the log that names the array. What clients send at most
+keeps a decoder's memory finite. These bounds are tighter: several times what clients of very large clusters send, so
+that a request and its answer stay below some ten megabytes. A request beyond them is malformed: its connection is
+closed, with a line in the log that names the array. The most that clients send:
 
     partitions      a consumer or admin client names each partition it reads, commits or describes: tens of thousands
     names           an admin client asks for all topics, or for all groups of a coordinator, at once: tens of thousands
@@ -22,7 +22,7 @@ DEFAULT = 4_000
 
 MAX_ELEMENTS: dict[int, int] = {
     ApiKey.PRODUCE: 20_000,
-    ApiKey.FETCH: 20_000,  # of one broker; a session's later requests name what has changed
+    ApiKey.FETCH: 20_000,  # partitions of one broker; later requests of a session name only what has changed
     ApiKey.LIST_OFFSETS: PARTITIONS,
     ApiKey.METADATA: NAMES,
     ApiKey.OFFSET_COMMIT: PARTITIONS,
@@ -30,14 +30,14 @@ MAX_ELEMENTS: dict[int, int] = {
     ApiKey.FIND_COORDINATOR: NAMES,
     ApiKey.SYNC_GROUP: 10_000,
     ApiKey.DESCRIBE_GROUPS: NAMES,
-    ApiKey.CREATE_TOPICS: 50_000,  # 10,000 partitions, each placed by hand on up to three brokers
+    ApiKey.CREATE_TOPICS: 50_000,  # 10,000 partitions, each assigned by the client to up to three brokers
     ApiKey.DELETE_TOPICS: NAMES,
     ApiKey.DELETE_RECORDS: PARTITIONS,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: PARTITIONS,
     ApiKey.ADD_PARTITIONS_TO_TXN: 10_000,  # each request stores all partitions of the transaction in one record
     ApiKey.WRITE_TXN_MARKERS: PARTITIONS,
     ApiKey.TXN_OFFSET_COMMIT: PARTITIONS,
-    ApiKey.CREATE_ACLS: 20_000,  # twice what may be created at once: what is there already counts in the request
+    ApiKey.CREATE_ACLS: 20_000,  # twice what may be created at once: others in the request may exist already
     ApiKey.DESCRIBE_CONFIGS: NAMES,
     ApiKey.ALTER_CONFIGS: 50_000,
     ApiKey.ALTER_REPLICA_LOG_DIRS: PARTITIONS,
@@ -66,25 +66,25 @@ MAX_ELEMENTS: dict[int, int] = {
 }
 
 MAX_ANSWER_BYTES = 100_000_000
-"""Most bytes of a long answer without its records: librdkafka takes none that is longer
-(``receive.message.max.bytes``). A handler whose answers may be so long has an error for it; else the connection is
-closed, with a line in the log. No handler repeats what a request names often, so that only a broker with some million
-partitions comes near it."""
+"""Most bytes of a long answer without its records: librdkafka accepts none that is longer
+(``receive.message.max.bytes``). A handler whose answers may get that long returns an error instead; else the connection
+is closed, with a line in the log. Only a broker with a million partitions or more comes near it, since no handler
+repeats much of what a request names."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Most bytes of a request without records: five times the longest array of names as they mostly are."""
+"""Most bytes of a request without records: five times those of a request with NAMES names of common length."""
 _BYTES_KEYS: dict[int, str] = {
     # A group's members and assignments are stored as one record.
     ApiKey.JOIN_GROUP: "message.max.bytes",
     ApiKey.SYNC_GROUP: "message.max.bytes",
     ApiKey.PUSH_TELEMETRY: "telemetry.max.bytes",
 }
-"""Requests with bytes that the broker does not read, and the key that bounds those. Beyond its value the answer is an
-error, as in Kafka; a request that is longer than twice that value is not decoded."""
+"""Requests with opaque bytes, and the configuration key that bounds those. Beyond its value the answer is an error, as
+in Kafka; a request longer than twice that value and than MAX_BYTES is not decoded."""
 
 
 def max_bytes(api_key: int, config: BrokerConfig) -> int:
-    """Return how long a request may be, in bytes. ``socket.request.max.bytes`` alone bounds records."""
+    """Return the most bytes that a request may have. ``socket.request.max.bytes`` alone bounds produce requests."""
     if api_key == ApiKey.PRODUCE:
         return sys.maxsize
     key = _BYTES_KEYS.get(api_key)

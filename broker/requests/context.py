@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 class RequestContext:
     """Client and header of the request in progress. One per connection.
 
-    The request fields hold until the response is queued, because a connection has one request in flight. Of produce
-    requests whose records are in the log there may be several: their answers rest on the connection's fields alone.
+    The fields of the request are valid until its response is queued, because a connection has one request in flight.
+    Several produce requests may be in flight once their records are in the log: their answers need the connection's
+    fields alone.
     """
 
     __slots__ = (
@@ -54,20 +55,21 @@ class RequestContext:
         self.raw_client_id = b""
         self.frame_bytes = 0
         self.owns_frame = False
-        """Whether the request's bytes stay as they are after the turn in which it came."""
+        """Whether the request's bytes stay valid after the turn in which it came."""
         self.throttle_ms = 0
         self.on_close: Callable[[], object] | None = None
-        """What is to be done when the connection closes: share sessions end with it."""
+        """Called when the connection closes, for example to end its share session."""
         self.withdraw: Callable[[], Any] | None = None
-        """Takes a share fetch's records back and gives the response that goes out in their place (a quota)."""
+        """Releases the records that a share fetch has acquired, and returns the response that a client over its quota
+        gets instead."""
         self.listener_name = listener_name
         self.client_host = client_host
         self.local_host = local_host
         self.local_port = local_port
         self.principal = ANONYMOUS
         self.grants: Grants | None = None
-        """What the authorizer has decided about this client so far."""
+        """The authorizer's decisions about this client so far."""
         self.fetch_guard: FetchGuard | None = None
         """The authorizer's check of this client's fetches."""
         self.token_authenticated = False
-        """Whether the client logged in with a delegation token: such a one may not get further tokens."""
+        """Whether the client logged in with a delegation token: such a client may not create further tokens."""

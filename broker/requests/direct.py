@@ -1,9 +1,9 @@
 # cython: wraparound=True, boundscheck=True
-"""The way that most requests go: header, route, message, handler and answer, in one turn and in C.
+"""Compiled part of dispatch: the header, route, message, handler and answer of requests that are answered in one turn.
 
 :class:`tidelog.broker.requests.dispatch.Dispatcher` and :class:`tidelog.broker.requests.route.Route` extend these two
-classes by what the others need: a route that is not there yet, long requests, quotas, answers that come later, errors.
-Types for C stand in ``direct.pxd``. Loop thread only.
+classes by what other requests need: new routes, long requests, quotas, answers that come later, errors. ``direct.pxd``
+declares the C types. Loop thread only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_SHARED = OWNED_BYTES
 
 
 class DirectRoute:
-    """Route of one API in one version, as far as a request needs it that is answered at once."""
+    """Route of one API in one version: the part that is needed by requests that are answered at once."""
 
     __slots__ = (
         "api_key",
@@ -66,14 +66,14 @@ class DirectRoute:
     def __init__(self) -> None:
         self.requests = 0
         self.encodes: type[Message] | None = None
-        """The class of the last response, and its encoder."""
+        """Class of the last response, which ``encoder`` encodes."""
         self.encoder: Coder | None = None
 
     def answer_now(self, broker: Broker, context: RequestContext, request: Any) -> Answer:
         """Handle a request and encode its answer. Raises CloseConnectionError."""
         try:
             response = self.handle(broker, context, request)
-        except Exception as error:  # noqa: BLE001 - each has its answer there
+        except Exception as error:  # noqa: BLE001 - answer_error answers each
             return self.answer_error(broker, context, request, error)
         if type(response) is not self.encodes or self.encoder is None:
             return self.finish(broker, context, request, response)
@@ -85,7 +85,7 @@ class DirectRoute:
         raise NotImplementedError
 
     def finish(self, broker: Broker, context: RequestContext, request: Any, response: Any) -> Answer:
-        """Answer with what a handler gave: another message than the last one, bytes, steps, or what comes later."""
+        """Answer with a handler's result: a message of another class than the last one, bytes, steps, or a Deferred."""
         raise NotImplementedError
 
 
@@ -156,16 +156,16 @@ class DirectDispatcher:
         raise NotImplementedError
 
     def _answer_many(self, route: Any, context: RequestContext, frame: memoryview, position: int) -> Answer:
-        """Answer a request of more elements than fit into a turn. Raises InvalidRequestError, CloseConnectionError."""
+        """Answer a request of more elements than one turn decodes. Raises InvalidRequestError, CloseConnectionError."""
         raise NotImplementedError
 
     def _answer_measured(self, route: Any, context: RequestContext, request: Any, size: int) -> Answer:
-        """Answer a request of a broker whose clients have quotas. Raises CloseConnectionError."""
+        """Answer a request under client quotas. Raises CloseConnectionError."""
         raise NotImplementedError
 
 
 def note_client_id(context: RequestContext, raw: bytes, length: int) -> None:
-    """Decode a client id that differs from the connection's last one."""
+    """Decode a client id that differs from the connection's last one. Raises InvalidRequestError."""
     if len(raw) != 2 + max(length, 0):
         raise InvalidRequestError(f"a client id of {length} bytes goes beyond the frame")
     try:

@@ -2,11 +2,11 @@
 
     frame -> route (one dictionary look-up by the first four bytes) -> decode -> handle -> encode -> bytes
 
-That way is in :mod:`tidelog.broker.requests.direct`; what leaves it comes here.
-A :class:`Route` is made on the first request of its API and version: only then are the handler module and its message
-module imported, so a broker without requests for groups never loads them. The import is a thread's work
-(:mod:`tidelog.broker.loop.late_imports`), and the request waits for it. The registry is the table ApiVersions answers
-from. What cannot be routed:
+:mod:`tidelog.broker.requests.direct` does this for requests that are answered in one turn; all others come here. A
+:class:`Route` is made on the first request of its API and version: only then are the handler module and its message
+module imported, so a broker without requests for groups never loads their modules. A thread imports them
+(:mod:`tidelog.broker.loop.late_imports`), and the request waits for it. ApiVersions is answered from the registry. What
+cannot be routed:
 
     ApiVersions in an unknown version -> answered in version 0 with UNSUPPORTED_VERSION and the table (KIP-511)
     unknown key, unknown version, malformed body -> InvalidRequestError: the connection closes, as Kafka's does
@@ -40,9 +40,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LARGE_BYTES = 128 * 1024
-"""A longer request, but for records, waits until few others like it are under way, in turns with other clients'."""
+"""A longer request, unless it is a Produce, is queued: few of these are worked on at a time, and clients take turns."""
 WAITING = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-"""APIs that may wait for other clients: no other request waits for them."""
+"""APIs whose answers may wait for other clients: they are not queued, as they would hold up the queue."""
 
 
 class Dispatcher(DirectDispatcher):
@@ -103,7 +103,7 @@ class Dispatcher(DirectDispatcher):
             answer = self._answer_measured(route, context, request, len(frame))
         else:
             answer = route.answer(self._broker, context, request, is_long=True)
-        del request  # so that it can be let go of in steps
+        del request  # the steps release its elements bit by bit
         return (yield from wait_for_frame(answer))
 
     def _answer_measured(self, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
@@ -112,7 +112,7 @@ class Dispatcher(DirectDispatcher):
         return answer(self._broker, route, context, request, size)
 
     def _make_route(self, word: int, entry: HandlerEntry) -> Route:
-        """Make the route of a pair that was not used before, whose handler is imported."""
+        """Build the route of an API and version at their first use, once the handler is imported."""
         route = Route(word >> 16, word & 0xFFFF, self._handler(word >> 16, entry), self.runner)
         self._routes[word] = route
         return route
@@ -126,18 +126,18 @@ class Dispatcher(DirectDispatcher):
 
 
 def client_in_turns(context: RequestContext) -> str | Principal:
-    """Return the client that shares the places of large requests with others: the principal, else the address."""
+    """Return the key of the client in the queue of large requests: its principal, else its address."""
     if context.principal != ANONYMOUS:
         return context.principal
-    from tidelog.broker.security.client_address import source_of  # only large requests of strangers need it
+    from tidelog.broker.security.client_address import source_of  # only large requests of anonymous clients need it
 
     return source_of(context.client_host)
 
 
 def served(word: int) -> HandlerEntry | None:
-    """Look a pair of API key and version up; None for an unknown version of ApiVersions.
+    """Return the entry for the API key and version in ``word``; None for an unknown version of ApiVersions.
 
-    Raises InvalidRequestError for what is not served.
+    Raises InvalidRequestError for others that are not served.
     """
     api_key, api_version = word >> 16, word & 0xFFFF
     entry = REGISTRY.get(api_key)
@@ -151,7 +151,7 @@ def served(word: int) -> HandlerEntry | None:
 
 
 def own_frame(frame: memoryview) -> memoryview:
-    """Return the frame in memory that nothing else is received into."""
+    """Return the frame in memory of its own, which no later receive overwrites."""
     return frame if len(frame) > OWNED_BYTES else memoryview(bytearray(frame))
 
 

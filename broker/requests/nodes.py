@@ -1,4 +1,4 @@
-"""Nodes of the cluster as answers name them to a client: itself alone, or those of the metadata image."""
+"""Brokers of the cluster, with the addresses under which answers name them to a client."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Nodes(Protocol):
 
     @property
     def controller_id(self) -> int:
-        """The node that clients are told as the controller: any broker that passes their requests on."""
+        """Id of the node that answers name as the controller: a broker that forwards requests to it."""
         ...
 
     def alive(self, context: RequestContext) -> list[Node]:
-        """Return the brokers that this client can be sent to."""
+        """Return the live brokers that this client can reach."""
         ...
 
     def fenced(self, context: RequestContext) -> list[Node]:
-        """Return the brokers that are registered and not alive."""
+        """Return the brokers that are registered and fenced."""
         ...
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
-        """Return a broker that is alive, None where it is not or lacks this client's listener."""
+        """Return a live broker; None if it is not alive or has no address on this client's listener."""
         ...
 
     def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:

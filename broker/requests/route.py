@@ -42,11 +42,12 @@ _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
 
 
 FEW = 8
+"""Most elements of an array whose own arrays are released one by one."""
 
 
 ONE_TURN_BYTES = 8192
-"""A longer request is decoded in steps, from memory of its own: at 2 bytes for the smallest element it may be over a
-millisecond's work. Requests of records are long and have few elements: they are decoded where they are."""
+"""A longer request is copied, and decoded in steps: with elements of 2 bytes it may take over a millisecond. Produce
+requests are long but have few elements: they are decoded in the receive buffer."""
 
 
 ONE_TURN_ELEMENTS = 1024
@@ -82,14 +83,14 @@ class Route(DirectRoute):
         self.has_slices = api_key in (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
     def answer(self, broker: Broker, context: RequestContext, request: Any, *, is_long: bool = False) -> Answer:
-        """Handle a request; what it raises becomes its error response. Steps begin here; a long request's answer is
-        encoded in steps for any handler.
+        """Handle a request; an exception of its handler becomes its error response. The steps of a generator begin
+        here. With ``is_long`` the answer is encoded in steps.
 
         Raises CloseConnectionError.
         """
         try:
             response = self.handle(broker, context, request)
-        except Exception as error:  # noqa: BLE001 - each has its answer there
+        except Exception as error:  # noqa: BLE001 - answer_error answers each
             return self.answer_error(broker, context, request, error, is_long=is_long)
         return self.finish(broker, context, request, response, is_long=is_long)
 
@@ -121,7 +122,8 @@ class Route(DirectRoute):
         return None if response is None else self.encode(context.correlation_id, response)
 
     def run(self, steps: FrameSteps) -> Answer:
-        """Run ``steps`` and return their frame, now if they fit into one slice. Raises what they raise in that."""
+        """Run ``steps``; return their frame if they end in the first slice, else an answer that comes later. Raises
+        what they raise in the first slice."""
         answer = self.runner.run(steps)
         return InSteps(self.api_key, answer) if isinstance(answer, Job) else answer
 
@@ -137,7 +139,7 @@ class Route(DirectRoute):
     def _finish(
         self, correlation_id: int, request: Any, response: Any, again: Callable[[Deferred[None]], Steps[Any]]
     ) -> FrameSteps:
-        """Do a handler's steps, wait for what it deferred, and encode that. Raises CloseConnectionError."""
+        """Run a handler's steps, wait for its Deferred, and encode the response. Raises CloseConnectionError."""
         try:
             if response.__class__ is GeneratorType:
                 try:
@@ -166,7 +168,7 @@ class Route(DirectRoute):
         return refuse_in_steps(self.error_response, request, error)
 
     def refuse_frame_in_steps(self, correlation_id: int, request: Any, error: KafkaError) -> FrameSteps:
-        """Build the frame of the error response in steps, and let the request go. Raises CloseConnectionError."""
+        """Build the frame of the error response in steps, and release the request. Raises CloseConnectionError."""
         response = yield from self._refuse(request, error)
         frame = yield from self._encode_in_steps(correlation_id, response)
         held = [*elements_of(request), *elements_of(response)]
@@ -222,9 +224,9 @@ class Route(DirectRoute):
 
 
 def shielded(work: Callable[..., T], *arguments: Any) -> T:
-    """Do one partition's part of a request: what is our own mistake there must not fail the partitions beside it.
+    """Call ``work`` for one partition of a request; a defect in it must not fail the other partitions.
 
-    Raises KafkaErrors and AppendPostponedErrors as they come, anything else as UnknownServerError, logged whole.
+    Raises EXPECTED_ERRORS as they come, and any other exception as UnknownServerError, logged with its traceback.
     """
     try:
         return work(*arguments)
@@ -235,24 +237,26 @@ def shielded(work: Callable[..., T], *arguments: Any) -> T:
 
 
 EXPECTED_ERRORS = (KafkaError, CloseConnectionError, AppendPostponedError)
-"""What one partition's part of a request raises by design."""
+"""Exceptions that work for one partition raises by design."""
 
 
 def unexpected_failure() -> UnknownServerError:
-    """Log the exception that is being handled, a mistake of our own; the error that the partition is answered."""
+    """Log the exception being handled, which is a defect, and return the error that answers the partition."""
     logger.exception("one partition of a request failed")
     return UnknownServerError()
 
 
 class Pending:
-    """An answer that comes later. ``on_answer`` is called once, with the answer or None to close the connection."""
+    """An answer that comes later. The callback of ``on_answer`` is called once: with the answer, or None to close the
+    connection."""
 
     __slots__ = ("_correlation_id", "_deferred", "_request", "_route")
 
     is_carried_out = False
-    """True where the request's work is done, and another of its kind may be begun before the answer."""
+    """Whether the records of a produce request are in the log, so that the next one may be handled before the
+    answer."""
     seconds = 0.0
-    """How long work on it took in steps, after the turn in which the request came."""
+    """Seconds of work in steps after the turn in which the request came."""
 
     def __init__(self, route: Route, correlation_id: int, request: Any, deferred: Deferred[Any]) -> None:
         self._route = route
@@ -261,11 +265,11 @@ class Pending:
         self._deferred = deferred
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
-        """Call back with the frame when it is known."""
+        """Call ``callback`` with the frame when it is known."""
         self._deferred.on_done(lambda _: callback(self._answer()), lambda _: callback(None))
 
     def abandon(self) -> None:
-        """Abandon the answer: the connection is gone."""
+        """Abandon the answer: the connection is closed."""
         self._deferred.abandon()
 
     def hurry(self) -> None:
@@ -311,16 +315,16 @@ class InSteps(Pending):
     def _answer(self) -> bytes | Parts | None:
         try:
             frame: bytes | Parts | None = self._deferred.result()
-            return b"" if frame is None else frame  # nothing is sent for acks=0, and the connection goes on
+            return b"" if frame is None else frame  # with acks=0 nothing is sent, and the connection stays open
         except (KafkaError, CloseConnectionError) as error:
             logger.info("a request of API %d cannot be answered: %s", self._api_key, error)
             return None
 
 
 def wait_for(deferred: Deferred[T], drop: Callable[[T], object] | None = None) -> Steps[T]:
-    """Wait for a Deferred that has no other waiter: it is abandoned with the steps, or dropped if it came.
+    """Wait for a Deferred that has no other waiter, and return its result.
 
-    Raises its error.
+    If the steps are abandoned, so is the Deferred; a result that has come is passed to ``drop``. Raises its error.
     """
     try:
         yield deferred
@@ -333,7 +337,7 @@ def wait_for(deferred: Deferred[T], drop: Callable[[T], object] | None = None) -
 
 
 def wait_for_frame(answer: Answer) -> FrameSteps:
-    """Wait for the frame of an answer. Raises CloseConnectionError where there is none."""
+    """Wait for the frame of an answer, and return it; None with acks=0. Raises CloseConnectionError if it failed."""
     if not isinstance(answer, Pending):
         return answer
     done: Deferred[bytes | Parts | None] = Deferred()
@@ -347,9 +351,8 @@ def wait_for_frame(answer: Answer) -> FrameSteps:
 
 
 def elements_of(message: Any) -> Iterator[list[Any]]:
-    """Yield the elements of a message's arrays, and of the arrays within them where there are few of those; none of an
-    answer that is encoded already.
-    """
+    """Yield a list of the elements of each array of a message. Arrays in elements follow if there are at most FEW
+    elements. An encoded answer has none."""
     for field in () if message.__class__ is bytes else message.FIELDS:
         value = getattr(message, field.name)
         if isinstance(value, list) and value:
@@ -360,7 +363,7 @@ def elements_of(message: Any) -> Iterator[list[Any]]:
 
 
 def release_records(response: Any) -> None:
-    """Let the files go of a fetch response that is never sent."""
+    """Release the files of a fetch response that is never sent."""
     for topic in response.responses:
         for partition in topic.partitions:
             records = partition.records

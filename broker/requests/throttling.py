@@ -1,17 +1,17 @@
-"""Requests of a broker with client quotas: measured, answered with their throttle time, and the connection muted.
+"""Client quotas applied to requests: use is measured, and a client over a quota gets a throttle time and is muted.
 
-As Kafka since 2.0 (KIP-219) a client that is over its quota is answered at once, and told in ``throttle_time_ms``
-for how long it has to wait. Its connection is not read from for that long.
+As in Kafka since 2.0 (KIP-219), a client over its quota is answered at once, with the time that it has to wait in
+``throttle_time_ms``. Its connection is not read from for that long.
 
-    produce     the request's bytes count; it is appended, and the answer carries the wait
-    fetch       the answer's bytes count; over the quota an empty one goes out in its place. What one answer may hold is
-                limited to what the quota allows within its window, so that a consumer always gets on
-    share fetch the same; what became of acknowledgements is told at once, what was acquired is given back
-    any         time of the loop's thread, handling and encoding, counts against ``request_percentage``
+    produce     the request's bytes count; its records are appended, and the answer has the wait
+    fetch       the answer's bytes count; over the quota an empty one is sent in its place. One answer holds at most
+                what the quota allows within its window, so that a consumer always makes progress
+    share fetch the same; results of acknowledgements are sent at once, acquired records are released
+    any         the loop thread's time for handling and encoding counts against ``request_percentage``
 
-The longest wait of those stands. Without any quota nothing of this runs: the dispatcher tests one attribute. An
-answer is made as always, and the wait is written into its bytes where the field stands at a known place; a short answer
-is made again where it does not. Loop thread only.
+The longest of these waits applies. Without any quota none of this runs: the dispatcher tests one attribute. An answer
+is encoded as usual, and the wait is written into its bytes if the field has a fixed place. If not, a short answer is
+decoded and encoded again. Loop thread only.
 
 Source: KIP-13, KIP-124, KIP-219.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.share_fetch import ShareFetchRequest
 
 _SESSION = struct.Struct(">ihi")
-"""How a fetch response begins from version 7 on: throttle time, error code, session id."""
+"""First fields of a fetch response from version 7 on: throttle time, error code, session id."""
 _INT32 = struct.Struct(">i")
 _FIRST_FETCH_WITH_SESSION = 7
 _INITIAL_EPOCH = 0
@@ -45,7 +45,7 @@ _FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
 class Throttled(Pending):
-    """An answer that is there, and after which the connection is muted (``RequestContext.throttle_ms``)."""
+    """An answer that is sent at once, and after which the connection is muted (``RequestContext.throttle_ms``)."""
 
     __slots__ = ("_frame",)
 
@@ -57,14 +57,14 @@ class Throttled(Pending):
         callback(b"" if self._frame is None else self._frame)
 
     def abandon(self) -> None:
-        """Do nothing: no client is waited for."""
+        """Do nothing: no work is under way for it."""
 
     def hurry(self) -> None:
-        """Do nothing: the answer is there."""
+        """Do nothing: the answer is sent at once."""
 
 
 class Measured(Pending):
-    """An answer that comes later and is measured when it does."""
+    """An answer that comes later, and is measured when it comes."""
 
     __slots__ = ("_measure", "_waiting")
 
@@ -73,7 +73,7 @@ class Measured(Pending):
         self._measure = measure
 
     def on_answer(self, callback: Callable[[bytes | Parts | None], None]) -> None:
-        """Call back with the frame as the quotas leave it."""
+        """Call ``callback`` with the frame, once the quotas are applied to it."""
         self._waiting.on_answer(lambda frame: callback(frame if frame is None else self._finish(frame)))
 
     def _finish(self, frame: bytes | Parts) -> bytes | Parts | None:
@@ -88,7 +88,7 @@ class Measured(Pending):
 
 
 def answer(broker: Broker, route: Route, context: RequestContext, request: Any, size: int) -> Answer:
-    """Answer a request as ``Route.answer`` does, under quotas. ``size`` is the request's in bytes.
+    """Answer a request as ``Route.answer`` does, under quotas. ``size``: bytes of the request.
 
     Raises CloseConnectionError.
     """
@@ -108,7 +108,7 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
 
 
 def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFetchRequest) -> None:
-    """Ask for no more than may be sent within the quota's window."""
+    """Reduce the bytes that a fetch asks for to those that the quota allows within its window."""
     limit = quotas.fetch_limit(client)
     if limit is not None:
         request.max_bytes = min(request.max_bytes, limit)
@@ -116,7 +116,7 @@ def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFet
 
 
 class Measure:
-    """Use of quotas by one request, and the longest wait that they ask for."""
+    """Use of quotas by one request, and the longest wait that they impose."""
 
     __slots__ = ("_context", "_key", "_request", "_route", "client", "quotas", "seconds")
 
@@ -125,19 +125,20 @@ class Measure:
         self._route = route
         self._context = context
         self._request = request
-        self._key = MUTATION  # a handler that sets the wait itself has found that out
+        self._key = MUTATION  # the quota of a wait that the handler itself has set
         self.client = client_of(context)
         self.seconds = 0.0
         context.throttle_ms = 0
 
     def wait_for(self, key: str, wait_ms: int) -> None:
-        """Note the wait that one of the quotas asks for; the longest stands."""
+        """Note the wait that one of the quotas imposes; the longest applies."""
         if wait_ms > self._context.throttle_ms:
             self._key = key
             self._context.throttle_ms = wait_ms
 
     def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
-        """Return the frame that is sent, and put the wait into the context. None stays None: nothing is answered."""
+        """Return the frame that is sent, and put the wait into the context. With acks=0 ``frame`` and the result are
+        None."""
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
         if frame is not None and self._route.api_key in _FETCHES:
             frame = self._finish_fetch(frame)
@@ -160,7 +161,8 @@ class Measure:
         return self._withdrawn(frame)
 
     def _withdrawn(self, frame: bytes | Parts) -> bytes | Parts:
-        """Return a share fetch without its records; an error, or the end of a session, is told as it is."""
+        """Return the answer to a share fetch without its records; an error, or the end of a session, is sent
+        unchanged."""
         withdraw = self._context.withdraw
         if withdraw is None:
             return self._write_throttle_time(frame)
@@ -170,23 +172,23 @@ class Measure:
         return self._route.encode(self._context.correlation_id, response)
 
     def _empty(self, frame: bytes | Parts) -> bytes | Parts:
-        """Return an answer without records. An incremental session goes on, a new one is not made."""
+        """Return an answer without records. An incremental session goes on; a new one is not created."""
         head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
         version = self._route.api_version
         session_id = 0
         if version >= _FIRST_FETCH_WITH_SESSION and self._request.session_epoch > _INITIAL_EPOCH:
             _, error_code, session_id = _SESSION.unpack_from(head, self._route.prefix.size)
             if error_code:
-                return self._write_throttle_time(frame)  # a session's error is told: there are no records to hold back
+                return self._write_throttle_time(frame)  # it has no records that could be withheld
         release_slices(frame)
         response = FetchResponse(throttle_time_ms=self._context.throttle_ms, session_id=session_id)
         return self._route.encode(self._context.correlation_id, response)
 
     def _write_throttle_time(self, frame: bytes | Parts) -> bytes | Parts:
-        """Write the throttle time into the answer, where its version has a field for it.
+        """Write the throttle time into the answer, if its version has a field for it.
 
-        A long answer stays as it is if tagged fields may follow the field. That of Produce, from version 10 on, was
-        made with the wait for the quota of bytes.
+        A long answer stays unchanged if tagged fields may follow the field. A produce answer from version 10 on has the
+        wait for the quota of bytes already.
         """
         route, response_class = self._route, response_class_of(self._request)
         if not has_field(response_class, "throttle_time_ms", route.api_version):
@@ -202,7 +204,7 @@ class Measure:
 
 
 def write_int32(frame: bytes | Parts, place: int, value: int) -> bytes | Parts:
-    """Write a number into the first part of a frame; into its last part if ``place`` is from the end."""
+    """Write a number into the first part of a frame; a negative ``place`` counts from the end of the last part."""
     parts = [frame] if isinstance(frame, bytes) else [*frame]
     index = -1 if place < 0 else 0
     part = bytearray(cast(bytes, parts[index]))
@@ -212,7 +214,7 @@ def write_int32(frame: bytes | Parts, place: int, value: int) -> bytes | Parts:
 
 
 def response_class_of(request: Any) -> Any:
-    """Find the response's class, which stands beside the request's."""
+    """Return the response class that belongs to a request, from the module of its class."""
     request_class = request.__class__
     module = import_module(request_class.__module__)
     return getattr(module, request_class.__name__.removesuffix("Request") + "Response")

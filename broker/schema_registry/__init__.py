@@ -2,9 +2,9 @@
 
     request -> app -> service -> changes (records to write) -> topic (append, commit) -> state (replay)
 
-``state``, ``records``, ``changes``, ``formats`` and ``compatibility`` know neither sockets nor logs. Off unless
-``schema.registry.listener`` is set; nothing here is imported before the first connection.
+``state``, ``records``, ``changes``, ``formats`` and ``compatibility`` use neither sockets nor logs. The registry is off
+unless ``schema.registry.listener`` is set; nothing here is imported before the first connection.
 
-Imports: ``admin`` for what guards an HTTP interface, ``broker``, ``replica`` and what is below them.
-Invariant: no request is answered before its record is committed, and ``State.replay`` alone changes the state.
+Imports: ``admin`` for the guards of an HTTP interface, ``broker``, ``replica`` and the layers below them. Invariant: no
+request is answered before its record is committed, and ``State.replay`` alone changes the state.
 """

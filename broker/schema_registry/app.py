@@ -1,23 +1,19 @@
-"""The schema registry over HTTP, as Confluent publishes its interface. Imported with the first connection.
+"""HTTP interface of the schema registry, as Confluent publishes it. Imported with the first connection.
 
-GET  /                                          {}
-GET  /schemas, /schemas/types                   schemas of all subjects; the types
-GET  /schemas/ids/ID, .../schema                a schema by its id
-GET  /schemas/ids/ID/subjects, .../versions     the subjects that have it
-GET  /subjects, /subjects/S/versions            names; numbers
-GET  /subjects/S/versions/V, .../schema         a version; ``latest`` is the newest
-GET  /subjects/S/versions/V/referencedby        ids of the schemas that refer to it
-POST /subjects/S                                the version that a schema has there
-POST /subjects/S/versions                       register
-DELETE /subjects/S, /subjects/S/versions/V      delete, for good with ?permanent=true
-POST /compatibility/subjects/S/versions[/V]     whether a schema would be accepted
-GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
-GET  /contexts                                  the names of contexts
+GET  /                                          {} GET  /schemas, /schemas/types                   schemas of all
+subjects; the types GET  /schemas/ids/ID, .../schema                a schema by its id GET  /schemas/ids/ID/subjects,
+.../versions     the subjects that have it GET  /subjects, /subjects/S/versions            names; numbers GET
+/subjects/S/versions/V, .../schema         a version; ``latest`` is the newest GET  /subjects/S/versions/V/referencedby
+ids of the schemas that refer to it POST /subjects/S                                the version that a schema has there
+POST /subjects/S/versions                       register DELETE /subjects/S, /subjects/S/versions/V      delete, for
+good with ?permanent=true POST /compatibility/subjects/S/versions[/V]     whether a schema would be accepted GET, PUT,
+DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import GET  /contexts
+the names of contexts
 
 A subject of a context is called ``:.CONTEXT:S``; below ``/contexts/.CONTEXT`` all paths are about that context.
 
-Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of the
-admin interface decide who may ask: reading needs READ on the topic ``_schemas``, all else WRITE. Loop thread only.
+Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of the admin
+interface authorize each request: reading needs READ on the topic ``_schemas``, everything else WRITE. Loop thread only.
 """
 
 from __future__ import annotations
@@ -51,14 +47,14 @@ if TYPE_CHECKING:
 
 
 MAX_BODY_BYTES = 1 << 20
-"""About the default of ``max.message.bytes``: a longer schema would not fit into a record of ``_schemas``."""
+"""Most bytes of a request's body: about the default of ``max.message.bytes``, which bounds a record of ``_schemas``."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 TAKEN_TYPES = frozenset(
     {
         CONTENT_TYPE,
         "application/vnd.schemaregistry+json",
         "application/json",
-        "application/octet-stream",  # aiohttp's word for a request without a type
+        "application/octet-stream",  # aiohttp's type of a request without one
     }
 )
 REGISTRY: web.AppKey[Registry] = web.AppKey("registry", Registry)
@@ -71,7 +67,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
-    """Take over the listening socket. ``cleanup`` of what is returned closes it. Raises ConfigError."""
+    """Serve the listening socket. ``cleanup`` of the returned runner closes it. Raises ConfigError."""
     stores = build_stores(broker, SCHEMA_REGISTRY_LISTENER)
     logins = Logins(broker, tls_of(stores), SCHEMA_REGISTRY_LISTENER)
     check = Permissions(broker, logins, need_of).refuse
@@ -106,7 +102,7 @@ def answer(value: Any, status: int = 200) -> web.Response:
 
 
 def text_answer(text: str, status: int = 200) -> web.Response:
-    """Answer with a text; half a character, which another registry may have stored, becomes a question mark."""
+    """Answer with a text; a lone surrogate, which another registry may have stored, becomes a question mark."""
     return web.Response(body=text.encode("utf-8", "replace"), status=status, content_type=CONTENT_TYPE, charset="utf-8")
 
 
@@ -127,7 +123,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def shown(schema: RegisteredSchema) -> dict[str, Any]:
-    """Describe a version as clients are told of it."""
+    """Describe a version for an answer."""
     whole = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     return {**whole, **described(schema), "schema": schema.text}
 
@@ -144,7 +140,7 @@ async def body_of(request: web.Request) -> Any:
     try:
         return json.loads(await request.read())
     except (ValueError, RecursionError):
-        raise RegistryError(400, "the body is no JSON") from None
+        raise RegistryError(400, "the body is not JSON") from None
 
 
 def subject_of(request: web.Request) -> str:
@@ -153,8 +149,8 @@ def subject_of(request: web.Request) -> str:
 
 
 async def submission_in(request: web.Request) -> Submission:
-    """Read the schema in a request's body; its references are to subjects of its own subject's context, unless they
-    name another one. Raises RegistryError.
+    """Read the schema in a request's body. Its references are in the context of its subject, unless they name another
+    one. Raises RegistryError.
     """
     found = submission_of(await body_of(request))
     context = context_in(subject_of(request))
@@ -168,7 +164,7 @@ def context_of(request: web.Request) -> str:
 
 
 def place_of(request: web.Request) -> str | None:
-    """Return the subject or the context whose setting a path names; None for the registry's own."""
+    """Return the subject or context whose setting a path names; None for the setting of the whole registry."""
     return subject_of(request) if "subject" in request.match_info else context_of(request) or None
 
 
@@ -178,11 +174,11 @@ def version_in(request: web.Request) -> int:
 
 
 def page(request: web.Request, rows: list[Any]) -> list[Any]:
-    """Select the rows that ``offset`` and ``limit`` ask for. Raises RegistryError."""
+    """Select the rows of the page in ``offset`` and ``limit``. Raises RegistryError."""
     try:
         offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", "-1"))
     except ValueError:
-        raise RegistryError(422, "offset and limit have to be numbers") from None
+        raise RegistryError(422, "offset and limit must be numbers") from None
     return rows[max(offset, 0) :][: limit if limit >= 0 else None]
 
 
@@ -190,7 +186,7 @@ def page(request: web.Request, rows: list[Any]) -> list[Any]:
 
 
 async def root(_request: web.Request) -> web.Response:
-    """Answer with nothing."""
+    """Answer with an empty object."""
     return answer({})
 
 
@@ -218,7 +214,7 @@ async def schemas(request: web.Request) -> web.Response:
 
 
 async def with_id(request: web.Request) -> list[RegisteredSchema]:
-    """Find the versions of the id that a path names, at least one. Raises RegistryError."""
+    """Return the versions with the id that a path names, one at least. Raises RegistryError."""
     text = request.match_info["id"]
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise RegistryError(404, "HTTP 404 Not Found")
@@ -229,7 +225,8 @@ async def with_id(request: web.Request) -> list[RegisteredSchema]:
 
 
 async def text_of(request: web.Request, schema: RegisteredSchema) -> str:
-    """Return the text of a schema, for ``format=serialized`` as a serialized file descriptor. Raises RegistryError."""
+    """Return the text of a schema; with ``format=serialized`` that of Protobuf is a file descriptor in base64. Raises
+    RegistryError."""
     if request.query.get("format") != "serialized" or schema.schema_type != PROTOBUF:
         return schema.text
     parsed = await request.app[REGISTRY].parsed_version(schema)
@@ -273,7 +270,7 @@ async def subjects(request: web.Request) -> web.Response:
 
 
 def names_asked(request: web.Request, state: State) -> list[str]:
-    """Select the names of subjects that ``subjectPrefix`` asks for: of all contexts without it, else of one."""
+    """Select the subjects whose names begin with ``subjectPrefix``: in its context, in all contexts without it."""
     every = state.subjects(deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
     prefix = request.query.get("subjectPrefix", "" if "context" in request.match_info else ":*:")
     if prefix.startswith(":*:"):
@@ -291,7 +288,7 @@ async def versions(request: web.Request) -> web.Response:
 
 
 async def asked_version(request: web.Request) -> RegisteredSchema:
-    """Find the version that a path names. Raises RegistryError."""
+    """Return the version that a path names. Raises RegistryError."""
     state = await request.app[REGISTRY].state()
     return version_of(state, subject_of(request), version_in(request), deleted=is_set(request, "deleted"))
 
@@ -316,7 +313,7 @@ async def referenced_by(request: web.Request) -> web.Response:
 
 
 async def look_up(request: web.Request) -> web.Response:
-    """Answer with the version that a schema has under a subject."""
+    """Answer with the version of a subject that is the schema in the body."""
     submission = await submission_in(request)
     found = await request.app[REGISTRY].look_up(
         subject_of(request), submission, deleted=is_set(request, "deleted"), normalize=is_set(request, "normalize")
@@ -349,7 +346,7 @@ async def delete_version(request: web.Request) -> web.Response:
 
 
 async def compatibility(request: web.Request) -> web.Response:
-    """Say whether a schema would be compatible."""
+    """Answer whether a schema would be compatible, with the reasons if they are asked for."""
     number = version_in(request) if "version" in request.match_info else None
     submission = await submission_in(request)
     faults = await request.app[REGISTRY].compatibility(subject_of(request), submission, number)
@@ -404,9 +401,9 @@ def setting_asked(
     setting_of: Callable[[str], str],
     missing: Callable[[str], RegistryError],
 ) -> str:
-    """Return the registry's setting, or a subject's; ``own`` has those that were set. Raises RegistryError.
+    """Return a setting of the registry or of a subject; ``own`` has those that were set. Raises RegistryError.
 
-    For a subject without its own setting ``defaultToGlobal`` asks for the one that applies to it.
+    With ``defaultToGlobal`` a subject without its own setting gets the one that applies to it.
     """
     subject = place_of(request)
     if subject is None:
@@ -419,12 +416,12 @@ def setting_asked(
 def field_of(body: Any, name: str) -> Any:
     """Read a field of a request. Raises RegistryError."""
     if not isinstance(body, dict):
-        raise RegistryError(422, "the body has to be a JSON object")
+        raise RegistryError(422, "the body must be a JSON object")
     return body.get(name)
 
 
 def routes_of_setting(base: str, show: Handler, put: Handler, unset: Handler) -> Iterator[web.RouteDef]:
-    """Yield the routes of a setting, of the registry and of a subject."""
+    """Yield the routes of a setting, of the whole registry and of one subject."""
     for path in (base, base + "/{subject}"):
         yield from (web.get(path, show), web.put(path, put), web.delete(path, unset))
 

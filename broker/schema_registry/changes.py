@@ -1,4 +1,5 @@
-"""Changes of the registry: what is asked becomes records to write, or an error. Nothing is changed here.
+"""Changes of the registry: each function turns a request into records to write, or raises an error. Nothing is changed
+here.
 
 A caller writes the records, waits until they are committed, and the state replays them. Loop thread only.
 """
@@ -53,17 +54,17 @@ class Submission(NamedTuple):
 def submission_of(body: Any) -> Submission:
     """Read the body of a request. Raises RegistryError."""
     if not isinstance(body, dict):
-        raise errors.RegistryError(422, "the body has to be a JSON object")
+        raise errors.RegistryError(422, "the body must be a JSON object")
     text, kind = body.get("schema"), body.get("schemaType") or AVRO
     number, version = body.get("id"), body.get("version")
     if not isinstance(text, str) or not text:
         raise errors.RegistryError(42201, "Empty schema")
     if not isinstance(kind, str) or not _is_number(number) or not _is_number(version):
-        raise errors.RegistryError(422, "schemaType has to be a string, id and version numbers")
+        raise errors.RegistryError(422, "schemaType must be a string, id and version numbers")
     references = body.get("references") or []
     if not isinstance(references, list):
-        raise errors.RegistryError(422, "references has to be a list")
-    # -1 and 0 are what serializers send for "not known"
+        raise errors.RegistryError(422, "references must be a list")
+    # serializers send -1 and 0 for "not known"
     return Submission(text, kind.upper(), tuple(map(_reference, references)), _given(number), _given(version))
 
 
@@ -80,13 +81,13 @@ def _reference(one: Any) -> Reference:
         name, subject, version = one.get("name"), one.get("subject"), one.get("version")
         if isinstance(name, str) and isinstance(subject, str) and type(version) is int:
             return Reference(name, subject, version)
-    raise errors.RegistryError(422, "a reference has a name, a subject and a version")
+    raise errors.RegistryError(422, "a reference must have a name, a subject and a version")
 
 
 def pinned(state: State, submission: Submission) -> Submission:
-    """Return a submission whose references to the latest version name its number, which is what is kept.
+    """Return a submission whose references to the latest version have its number, which is stored.
 
-    Raises RegistryError where there is no such subject.
+    Raises RegistryError if there is no such subject.
     """
     return submission._replace(references=_numbered(state, submission.references))
 
@@ -99,12 +100,12 @@ def _numbered(state: State, references: tuple[Reference, ...]) -> tuple[Referenc
 
 
 def source_of(state: State, submission: Submission) -> Source:
-    """Return a submitted schema with all it refers to. Raises RegistryError."""
+    """Return a submitted schema with all schemas that it refers to. Raises RegistryError."""
     return _with_references(state, submission.schema_type, submission.text, submission.references)
 
 
 def source_of_registered(state: State, schema: RegisteredSchema) -> Source:
-    """Return a registered schema with all it refers to. Raises RegistryError where one of those is gone."""
+    """Return a registered schema with all schemas that it refers to. Raises RegistryError if one of those is gone."""
     return _with_references(state, schema.schema_type, schema.text, schema.references)
 
 
@@ -117,8 +118,8 @@ def _with_references(state: State, kind: str, text: str, references: tuple[Refer
 
 
 def check_references(state: State, subject: str, submission: Submission) -> None:
-    """Raise RegistryError for a reference to a softly deleted version, which may go for good at any time; an import is
-    of schemas that were registered, whatever has become of them."""
+    """Raise RegistryError for a reference to a softly deleted version, which may be deleted permanently at any time.
+    Imports are not checked: their schemas were registered once."""
     if state.mode_of(subject) == "IMPORT":
         return
     for one in submission.references:
@@ -131,7 +132,7 @@ def check_references(state: State, subject: str, submission: Submission) -> None
 
 
 def parse_version(text: str) -> int:
-    """Return the number of a version, LATEST for ``latest`` and -1. Raises RegistryError."""
+    """Return the number of a version; LATEST for ``latest`` and -1. Raises RegistryError."""
     if text in ("latest", "-1"):
         return LATEST
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
@@ -141,7 +142,7 @@ def parse_version(text: str) -> int:
 
 
 def versions_of(state: State, subject: str, *, deleted: bool = False) -> list[RegisteredSchema]:
-    """Return the versions of a subject, at least one. Raises RegistryError."""
+    """Return the versions of a subject, one at least. Raises RegistryError."""
     found = state.versions(subject, deleted=deleted)
     if not found:
         raise errors.subject_not_found(subject)
@@ -163,7 +164,7 @@ def version_of(state: State, subject: str, number: int, *, deleted: bool = False
 
 
 def check_writable(state: State, subject: str, submission: Submission | None = None) -> None:
-    """Raise RegistryError where the mode forbids the change or the id that is given, and for a context alone."""
+    """Raise RegistryError if the mode forbids the change, or the submitted id; and for a context without a subject."""
     if submission is not None and subject == context_in(subject):
         raise errors.invalid_subject(subject)
     mode = state.mode_of(subject)
@@ -177,7 +178,8 @@ def check_writable(state: State, subject: str, submission: Submission | None = N
 
 
 def new_version(state: State, subject: str, submission: Submission, canonical: str) -> RegisteredSchema:
-    """Return the schema as it will be registered: its id that of equal content, else the next. Raises RegistryError."""
+    """Return the schema as it will be registered, with the id of equal content, else the next one. Raises
+    RegistryError."""
     every = state.versions(subject, deleted=True)
     fresh = RegisteredSchema(
         subject=subject,
@@ -201,7 +203,7 @@ def _imported(state: State, fresh: RegisteredSchema, submission: Submission) -> 
 
 
 def to_compare(level: str, versions: Sequence[RegisteredSchema]) -> Sequence[RegisteredSchema]:
-    """Return the versions that a level compares a new one with, the newest first."""
+    """Return the versions with which a level compares a new one, the newest first."""
     if level == "NONE":
         return ()
     return tuple(reversed(versions)) if level.endswith("_TRANSITIVE") else tuple(versions[-1:])
@@ -213,7 +215,7 @@ def to_compare(level: str, versions: Sequence[RegisteredSchema]) -> Sequence[Reg
 def delete_version(
     state: State, subject: str, number: int, *, permanent: bool
 ) -> tuple[RegisteredSchema, list[StoredRecord]]:
-    """Return the version that is to be deleted, and the records of it. Raises RegistryError."""
+    """Return the version to delete, and the records of its deletion. Raises RegistryError."""
     check_writable(state, subject)
     found = version_of(state, subject, number, deleted=permanent or number != LATEST)
     _check_unreferenced(state, found)
@@ -230,7 +232,7 @@ def delete_version(
 
 
 def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list[int], list[StoredRecord]]:
-    """Return the versions that are to be deleted, and the records of it. Raises RegistryError."""
+    """Return the versions to delete, and the records of their deletion. Raises RegistryError."""
     check_writable(state, subject)
     every = versions_of(state, subject, deleted=True)
     live = [one for one in every if not one.deleted]

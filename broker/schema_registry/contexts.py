@@ -1,4 +1,4 @@
-"""Contexts: subjects of one are called ``:.CONTEXT:S``, those of the default one ``S``."""
+"""Contexts of subjects: a subject is called ``:.CONTEXT:S``, in the default context ``S``."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ DEFAULT = "."
 
 
 def context_prefix(context: str) -> str:
-    """Return how the subjects of a context begin; a context may be named with its colons, and without its dot."""
+    """Return the prefix of the subjects of a context, whose name may have colons around it and lack its dot."""
     name = context.strip(":")
     name = name if name.startswith(".") else f".{name}"
     return "" if name == DEFAULT else f":{name}:"
 
 
 def context_in(subject: str) -> str:
-    """Return the beginning of a subject that names its context, empty for the default one."""
+    """Return the prefix of a subject that names its context; empty for the default one."""
     end = subject.find(":", 1)
     return subject[: end + 1] if subject.startswith(":.") and end > 0 else ""
 
 
 def written_in(subject: str, context: str) -> str:
-    """Return a subject as a reference of a context's schema names it: one of the default context with ``:.:``."""
+    """Return a subject as a reference in a schema of ``context`` names it: with ``:.:`` if it is in the default
+    context."""
     return f":{DEFAULT}:{subject}" if context and not context_in(subject) else subject
 
 
 def qualified(subject: str, prefix: str) -> str:
-    """Return a subject with its context: the one that it names, else that of ``prefix``."""
+    """Return a subject with its context: the one it names, else ``prefix``."""
     own = context_in(subject)
     if not own:
         return prefix + subject

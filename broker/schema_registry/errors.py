@@ -1,4 +1,4 @@
-"""Errors of the schema registry: HTTP status, Confluent's error code, and its words."""
+"""Errors of the schema registry: HTTP status, Confluent's error code and message."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidelog.broker.schema_registry.records import Reference
 
 
 class RegistryError(Exception):
-    """An answer that is an error. The first three digits of a five-digit code are the HTTP status."""
+    """An error that answers a request. The first three digits of a five-digit code are the HTTP status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -15,7 +15,7 @@ class RegistryError(Exception):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
+        """The HTTP status of the answer."""
         return self.code if self.code < 1000 else self.code // 100
 
 

@@ -1,15 +1,15 @@
 """Records of the topic ``_schemas`` in the form of Confluent's registry: JSON keys and values.
 
     keytype         key                                     value                                   no value
-    SCHEMA          keytype, subject, version, magic 1      subject, version, id, ..., deleted      gone for good
+    SCHEMA          keytype, subject, version, magic 1      subject, version, id, ..., deleted      deleted permanently
     CONFIG          keytype, subject or null, magic 0       subject, compatibilityLevel             not set
     MODE            keytype, subject or null, magic 0       subject, mode                           not set
     DELETE_SUBJECT  keytype, subject, magic 0               subject, version                        -
     NOOP            keytype, magic 0                        none, or lastId                         -
 
-Compaction compares bytes of keys: the order of their fields is Confluent's. Fields of a value that are not
-understood (``metadata``, ``ruleSet``) are kept. ``lastId`` is ours: the greatest id that was given, which tombstones
-would take along. Confluent's registry reads no value of a NOOP. Source: Confluent's SchemaRegistryKey and its values.
+Compaction compares the bytes of keys, so their fields are in Confluent's order. Unknown fields of a value
+(``metadata``, ``ruleSet``) are kept. ``lastId`` is Tidelog's own: the greatest id that was assigned, which tombstones
+would remove. Confluent's registry ignores the value of a NOOP. Source: Confluent's SchemaRegistryKey and its values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAST_ID = "lastId"
 
 
 class Reference(NamedTuple):
-    """A schema that another one names: the name there, and the version of a subject."""
+    """A reference of one schema to another: its name there, and a version of a subject."""
 
     name: str
     subject: str
@@ -38,7 +38,7 @@ class Reference(NamedTuple):
 
 
 class KeyType(Enum):
-    """Kinds of records that are understood."""
+    """Kinds of records that the registry knows."""
 
     SCHEMA = "SCHEMA"
     CONFIG = "CONFIG"
@@ -48,7 +48,7 @@ class KeyType(Enum):
 
 
 class Key(NamedTuple):
-    """A record's key. ``subject`` is None for the registry's own setting; only SCHEMA has a version."""
+    """A record's key. ``subject`` is None for a setting of the whole registry; only SCHEMA has a version."""
 
     kind: KeyType
     subject: str | None = None
@@ -67,16 +67,16 @@ class RegisteredSchema:
     references: tuple[Reference, ...] = ()
     deleted: bool = False
     others: tuple[tuple[str, Any], ...] = ()
-    """Fields that are kept without being understood."""
+    """Unknown fields, which are kept."""
 
     @property
     def content(self) -> tuple[object, ...]:
-        """The part that gives a schema its id: equal content has one id, under whichever subjects."""
+        """The part that determines a schema's id: equal content has one id, in all subjects."""
         return self.schema_type, self.text, self.references
 
 
 class StoredRecord(NamedTuple):
-    """A record to be written, or one that was read."""
+    """A record of the topic, to be written or read."""
 
     key: Key
     value: Mapping[str, Any] | None
@@ -96,7 +96,7 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(data: bytes) -> Key | None:
-    """Return the key, None for one of another kind. Raises MalformedRecordError."""
+    """Return the key; None for one of an unknown kind. Raises MalformedRecordError."""
     fields = _object(data)
     try:
         kind = KeyType(fields.get("keytype"))
@@ -118,9 +118,9 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise MalformedRecordError(f"no JSON: {error}") from error
+        raise MalformedRecordError(f"not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise MalformedRecordError("no JSON object")
+        raise MalformedRecordError("not a JSON object")
     return found
 
 
@@ -155,7 +155,7 @@ def schema_of(value: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def schema_record(schema: RegisteredSchema) -> StoredRecord:
-    """Return the record of a schema; fields of the plain case are left out, as Confluent's registry does."""
+    """Return the record of a schema; fields with default values are omitted, as in Confluent's registry."""
     value: dict[str, Any] = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     value.update(schema.others)
     value.update(described(schema))
@@ -165,7 +165,7 @@ def schema_record(schema: RegisteredSchema) -> StoredRecord:
 
 
 def described(schema: RegisteredSchema) -> dict[str, Any]:
-    """Return type and references of a schema, those of an Avro schema without references left out."""
+    """Return the type of a schema, unless it is Avro, and its references, if it has any."""
     found: dict[str, Any] = {}
     if schema.schema_type != AVRO:
         found["schemaType"] = schema.schema_type
@@ -193,15 +193,15 @@ def _setting(subject: str | None, name: str, value: str | None) -> Mapping[str, 
 
 
 def tombstone(subject: str, version: int) -> StoredRecord:
-    """Return the record after which a version is gone for good."""
+    """Return the record that deletes a version permanently."""
     return StoredRecord(Key(KeyType.SCHEMA, subject, version), None)
 
 
 def last_id_record(number: int) -> StoredRecord:
-    """Return the record that keeps the greatest id that was given, once its schema is gone for good."""
+    """Return the record that keeps the greatest assigned id when its schema is deleted permanently."""
     return StoredRecord(Key(KeyType.NOOP), {LAST_ID: number})
 
 
 def deletion_record(subject: str, version: int) -> StoredRecord:
-    """Return the record that deletes all versions of a subject up to this one softly."""
+    """Return the record that softly deletes all versions of a subject up to this one."""
     return StoredRecord(Key(KeyType.DELETE_SUBJECT, subject), {"subject": subject, "version": version})

@@ -1,7 +1,7 @@
-"""The registry as its HTTP interface asks it: each request against the state, changes one after the other.
+"""Service behind the HTTP interface: requests read the state, and changes are made one after another.
 
-Parsing and rules of compatibility run in a thread of their own, over values that do not change; what they found holds
-if the log has not grown meanwhile, else it is found again. Loop thread only.
+Parsing and rules of compatibility run in a thread of their own, on immutable values. Their result is used if the log
+has not grown meanwhile; else they run again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ Change = Callable[[State], tuple[T, Sequence[StoredRecord]]]
 
 
 class Old(NamedTuple):
-    """A registered schema, and all that is needed to read it in a thread."""
+    """A registered schema, with the source from which a thread can parse it."""
 
     schema: RegisteredSchema
     source: Source
 
 
 class Wanted(NamedTuple):
-    """A schema that is looked for, as it was sent or normalized."""
+    """A schema to look up, as it was sent or normalized."""
 
     parsed: ParsedSchema
     normalize: bool = False
 
     @property
     def text(self) -> str:
-        """The text in which it is stored."""
+        """The text that is stored."""
         return self.parsed.normalized if self.normalize else self.parsed.canonical
 
     def equals(self, other: ParsedSchema) -> bool:
-        """Return whether a registered schema is the same one."""
+        """Return whether a registered schema equals this one."""
         if self.normalize:
             return other.normalized == self.parsed.normalized
         return other.identity == self.parsed.identity
@@ -72,7 +72,7 @@ class Registry:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def state(self) -> State:
-        """Return all that is committed. Raises RegistryError."""
+        """Return the state with all committed records. Raises RegistryError."""
         return await self._topic.current()
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -92,11 +92,11 @@ class Registry:
     # ---- schemas
 
     async def parsed(self, submission: Submission) -> ParsedSchema:
-        """Read a submitted schema. Raises RegistryError."""
+        """Parse a submitted schema. Raises RegistryError."""
         return await self._in_thread(parse, changes.source_of(await self.state(), submission))
 
     async def parsed_version(self, schema: RegisteredSchema) -> ParsedSchema:
-        """Read a registered schema. Raises RegistryError."""
+        """Parse a registered schema. Raises RegistryError."""
         return await self._in_thread(parse, changes.source_of_registered(await self.state(), schema))
 
     async def register(self, subject: str, submission: Submission, *, normalize: bool = False) -> RegisteredSchema:
@@ -108,7 +108,7 @@ class Registry:
                 state = await self._topic.settle()
                 changes.check_writable(state, subject, submission)
                 source = changes.source_of(state, submission)
-                if source != parsed.source:  # what it refers to was replaced meanwhile
+                if source != parsed.source:  # a schema that it refers to was replaced meanwhile
                     parsed = await self._in_thread(parse, source)
                 known = await self._equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
                 if known is not None and submission.id in (None, known.id):
@@ -148,7 +148,7 @@ class Registry:
         for one in reversed(versions):
             if one.text == wanted.text:
                 return one
-        # another registry writes equal schemas in another way; Protobuf's compiler takes 0.1 s for each
+        # other registries may write equal schemas differently; Protobuf's compiler takes 0.1 s for each
         foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
         olds = [Old(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
         return await self._in_thread(find_equal, wanted, olds)
@@ -170,8 +170,8 @@ class Registry:
         return await self._in_thread(compatibility_faults, level, parsed, olds)
 
     async def compatibility(self, subject: str, submission: Submission, version: int | None) -> list[str]:
-        """Return the reasons against a schema: in comparison with a version, or None for those that registration would
-        compare. Raises RegistryError."""
+        """Return the reasons against a schema compared with ``version``. None: with the versions that registration
+        would compare. Raises RegistryError."""
         state = await self.state()
         submission = changes.pinned(state, submission)
         level = state.level_of(subject)
@@ -229,22 +229,22 @@ class Registry:
 
 
 def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
-    """Return the version that is written otherwise but equal. In a thread."""
+    """Return the version that is equal though written differently. In a thread."""
     for old in olds:
         try:
             if wanted.equals(parse(old.source)):
                 return old.schema
         except InvalidSchemaError:
-            continue  # another registry took it
+            continue  # another registry accepted it
     return None
 
 
 def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) -> list[str]:
-    """Return the reasons against a schema, of the first version that it does not go with. In a thread."""
+    """Return the reasons against a schema, from the first version with which it is incompatible. In a thread."""
     for old in olds:
         try:
             found = faults_between(level, parsed, parse(old.source))
-        except RecursionError:  # the text is flat, the chain of its references is not
+        except RecursionError:  # the text has few levels, the chain of its references has many
             found = ["{errorType:'TOO_COMPLEX_TO_COMPARE', path:'#'}"]
         if found:
             return [*found, f"{{oldSchemaVersion: {old.schema.version}}}"]

@@ -1,7 +1,7 @@
 """The registry's state: subjects with their versions, ids, compatibility levels and modes.
 
-``replay`` takes records in the order of the log and is all that changes it. An id belongs to one content for good,
-as long as a version of it is left, softly deleted ones included. Loop thread only.
+Only ``replay`` changes it, with the records in the order of the log. An id belongs to one content as long as a version
+of it is left, softly deleted ones included. Loop thread only.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ Place = tuple[str, int]
 
 
 class State:
-    """All that the records so far say."""
+    """State after the records that were replayed."""
 
     def __init__(self, last_id: int = 0) -> None:
-        """``last_id`` is the greatest id that was given before."""
+        """``last_id`` is the greatest id that was assigned before."""
         self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
         self._ids: dict[int, dict[Place, None]] = {}
         self._contents: dict[tuple[object, ...], dict[Place, None]] = {}
         self._referenced: dict[Place, dict[Place, None]] = {}
         self.levels: dict[str | None, str] = {}
-        """Compatibility levels that were set, by subject; None is the registry's own."""
+        """Compatibility levels that were set, by subject; None: the level of the whole registry."""
         self.modes: dict[str | None, str] = {}
         self.last_id = last_id
-        """The greatest id that was ever given."""
+        """The greatest id that was ever assigned."""
         self.changes = 0
-        """Records that were replayed."""
+        """Number of records that were replayed."""
 
     # ---- records
 
     def replay(self, key: Key, value: Mapping[str, Any] | None) -> None:
-        """Take over one record. Raises MalformedRecordError."""
+        """Apply one record. Raises MalformedRecordError."""
         self.changes += 1
         if key.kind is KeyType.SCHEMA:
             assert key.subject is not None
@@ -99,7 +99,7 @@ class State:
     # ---- questions
 
     def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """Return the names of subjects, in order; subjects with deleted versions alone only if asked for."""
+        """Return the names of subjects, sorted; with ``deleted`` also those with deleted versions only."""
         found = []
         for name, versions in self._subjects.items():
             is_live = any(not one.deleted for one in versions.values())
@@ -108,7 +108,7 @@ class State:
         return sorted(found)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[RegisteredSchema]:
-        """Return the versions of a subject in order, those that are softly deleted only if asked for."""
+        """Return the versions of a subject in order; with ``deleted`` also softly deleted ones."""
         found = self._subjects.get(subject, {})
         return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
 
@@ -138,7 +138,7 @@ class State:
         return (self._subjects[subject][version] for subject, version in places)
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
-        """Return all schemas that references lead to, each once, those that others need first.
+        """Return all schemas that references lead to, each once and after those that it refers to.
 
         Raises KeyError for a reference to a missing version.
         """
@@ -159,12 +159,12 @@ class State:
         return tuple(found.values())
 
     def level_of(self, subject: str) -> str:
-        """Return the compatibility level that holds for a subject."""
+        """Return the compatibility level that applies to a subject."""
         found = self.levels.get(subject) or self.levels.get(context_in(subject))
         return found or self.levels.get(None, DEFAULT_LEVEL)
 
     def mode_of(self, subject: str) -> str:
-        """Return the mode that holds for a subject."""
+        """Return the mode that applies to a subject."""
         own = self.modes.get(None, DEFAULT_MODE)
         if own == "READONLY_OVERRIDE":
             return own

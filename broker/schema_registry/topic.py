@@ -1,10 +1,10 @@
-"""The topic ``_schemas`` of this broker: read into the state, and written by the leader of its one partition.
+"""Topic ``_schemas``: read into the state, and written by the leader of its one partition.
 
-    settle   wait until all that was appended is committed, and replay it     the state is the log's
-    write    append one batch, wait until it is committed, replay it          only then is a client answered
+    settle   wait until all appended records are committed, and replay them     the state is that of the log
+    write    append one batch, wait until it is committed, replay it            only then is a client answered
 
-Only the leader serves: a follower's state may be older than what a client was told elsewhere. Records of other
-programs (another registry, a tool that copies) are replayed as our own. Loop thread only.
+Only the leader serves: a follower's state may be older than an answer that a client has got. Records of other programs
+(another registry, a tool that copies topics) are replayed like its own. Loop thread only.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 TOPIC = "_schemas"
 CONFIGS = {"cleanup.policy": "compact", "flush.messages": "1"}
-"""Configs of the topic. Schemas are few and precious: each is on the disk before its client is answered."""
+"""Configs of the topic. Schemas are few and must not be lost: each is synced to disk before its client is answered."""
 CHUNK_BYTES = 1 << 20
 TIMEOUT_S = 10.0
 POLL_S = 0.02
@@ -63,7 +63,7 @@ class Chunk(NamedTuple):
 
 
 class SchemasTopic:
-    """The topic and the state that its records give."""
+    """The topic, with the state of its records."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -72,11 +72,12 @@ class SchemasTopic:
         """Topic id and leader epoch in which the state was read."""
         self._position = 0
         self.state = State()
-        """What the topic says; ids go on where another topic of this name, or a log that was cut, had left off. Each
-        leader epoch reads it from the beginning: another leader may have replaced records at the same offsets."""
+        """State of the topic's records. Ids continue after those of a former topic of this name, or of a truncated log.
+        Each leader epoch reads the topic from the beginning: another leader may have replaced records at the same
+        offsets."""
 
     async def current(self) -> State:
-        """Return the state with all that is committed. Raises RegistryError."""
+        """Return the state with all committed records. Raises RegistryError."""
         found = self._led()
         if found is None:
             return State()
@@ -86,8 +87,8 @@ class SchemasTopic:
         return self.state
 
     async def settle(self) -> State:
-        """Return the state with all that was appended, in a topic that exists; until the caller waits again, nothing
-        is appended. Raises RegistryError."""
+        """Return the state with all appended records, and create the topic if it is missing. Nothing is appended until
+        the caller awaits again. Raises RegistryError."""
         found = self._led() or await self._create()
         self._check_policy()
         while True:
@@ -97,7 +98,7 @@ class SchemasTopic:
                 return self.state
 
     async def write(self, records: Sequence[StoredRecord]) -> None:
-        """Append records and replay them once they are committed. Raises RegistryError: they may be written or not."""
+        """Append records, and replay them once they are committed. After a RegistryError they may be written or not."""
         found = self._led()
         assert found is not None, "settle before write"
         now_ms = self._broker.time.milliseconds()
@@ -129,11 +130,11 @@ class SchemasTopic:
         return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
 
     def _check_policy(self) -> None:
-        """Raise RegistryError where retention takes records, as in a topic that was created without our configs."""
+        """Raise RegistryError if retention would delete records, as in a topic that was created without CONFIGS."""
         config = config_of(self._broker, TOPIC)
         if config is not None and (config.delete or not config.compact):
             raise errors.store_failed(
-                f"the topic {TOPIC} has to have cleanup.policy=compact: retention would delete schemas"
+                f"the topic {TOPIC} must have cleanup.policy=compact: retention would delete schemas"
             )
 
     def _guarded(self, ask: Callable[[], T]) -> T:
@@ -149,7 +150,7 @@ class SchemasTopic:
             try:
                 change = self._broker.topics.changes.create(NewTopic(TOPIC, 1, configs=CONFIGS))
             except (TopicAlreadyExistsError, UnknownTopicOrPartitionError):
-                pass  # it is being created, by us or by the controllers
+                pass  # it is being created, here or by the controllers
             except KafkaError as error:
                 raise errors.store_failed(error.message) from error
             else:
@@ -173,7 +174,7 @@ class SchemasTopic:
             await self._wait(opening)
 
     async def _wait(self, deferred: Deferred[T]) -> T:
-        """Wait for the broker. Raises RegistryError."""
+        """Wait for a Deferred of the broker, TIMEOUT_S at most. Raises RegistryError."""
         future: asyncio.Future[None] = self._broker.loop.create_future()
         deferred.on_done(lambda _: None if future.done() else future.set_result(None))
         try:
@@ -188,12 +189,12 @@ class SchemasTopic:
     # ---- reading
 
     async def _catch_up(self, found: Partition) -> None:
-        """Replay what was committed since the last time."""
+        """Replay the records that were committed since the last call."""
         await self._opened(found)
         async with self._reading:
             place = self._place
             self._position = max(self._position, self._guarded(lambda: found.log_start_offset))
-            if self._guarded(lambda: found.log_end_offset) < self._position:  # cut off, as by an unclean election
+            if self._guarded(lambda: found.log_end_offset) < self._position:  # truncated, as by an unclean election
                 self._position, self.state = 0, State(self.state.last_id)
             while self._position < (end := found.high_watermark):
                 read = partial(read_chunk, found, self._position)
@@ -205,14 +206,14 @@ class SchemasTopic:
                     raise errors.store_failed("the topic was deleted, or another election was held, meanwhile")
                 for one in chunk.records:
                     self._replay(one)
-                # where nothing was read the cleaner has taken the rest
+                # if nothing was read, the cleaner has removed the rest
                 self._position = chunk.next_offset if chunk.next_offset > self._position else end
 
     def _replay(self, record: StoredRecord) -> None:
         try:
             self.state.replay(*record)
         except MalformedRecordError as error:
-            logger.error("a record of %s is not understood and skipped: %s", TOPIC, error)
+            logger.error("a record of %s is malformed and skipped: %s", TOPIC, error)
 
 
 def read_chunk(found: Partition, offset: int) -> Chunk:
@@ -232,7 +233,7 @@ def read_chunk(found: Partition, offset: int) -> Chunk:
 
 
 def decode_chunk(data: bytes | memoryview, offset: int) -> Chunk:
-    """Decode whole batches. Any thread."""
+    """Decode complete batches. Any thread."""
     records: list[StoredRecord] = []
     next_offset = offset
     for batch in iter_batches(data):
@@ -246,12 +247,12 @@ def decode_chunk(data: bytes | memoryview, offset: int) -> Chunk:
 
 
 def decode_record(record: Record) -> list[StoredRecord]:
-    """Decode a record; nothing for one that is not understood."""
+    """Decode a record; return an empty list for one that is malformed or of an unknown kind."""
     assert record.key is not None
     try:
         key = decode_key(bytes(record.key))
         value = None if record.value is None else bytes(record.value)
         return [] if key is None else [StoredRecord(key, decode_value(value))]
     except MalformedRecordError as error:
-        logger.error("the record at offset %d of %s is not understood and skipped: %s", record.offset, TOPIC, error)
+        logger.error("the record at offset %d of %s is malformed and skipped: %s", record.offset, TOPIC, error)
         return []

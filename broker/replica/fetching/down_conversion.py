@@ -1,11 +1,11 @@
 """Fetch v0-3: stored batches turned into the message sets that clients from before 0.11 read (KIP-283).
 
-Bounded: one partition's answer is at most MAX_CONVERTED_BYTES, whatever the client asks, since converted bytes live in
-memory while slices do not; the client comes again for the rest. Within that it is what the client allows: up to v2 as a
-hard limit, so that a first message beyond it comes cut, which tells the client to ask for more (KIP-74). A request has
-at most ``MAX_CONVERTED_RECORDS`` records converted; partitions that come later in it get none, and the client comes
-again. What takes more than a turn is converted in a thread: everything here may run in any thread. A range of control
-batches only has no messages; reading goes on after it, or the client would ask for the same offset without end.
+One partition's answer is at most MAX_CONVERTED_BYTES, because converted bytes are in memory while slices are not; the
+client fetches the rest later. Within that the client's own limit applies. Up to v2 it is a hard one: a first message
+beyond it is cut, which makes the client ask for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records of one request
+are converted; its later partitions get none, and the client fetches them again. Longer conversions are done in a
+thread: everything here may run in any thread. A range of control batches has no messages. Reading continues after it,
+or the client would ask for the same offset without end.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidelog.protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024
 INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200
-"""Records of no more than both are converted on the loop: that is less work than asking a thread."""
+"""Records within both limits are converted on the loop, which is less work than to hand them to a thread."""
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _MAX_RANGES = 100
-"""So many ranges of control batches are skipped in one request, then the client is told that there is nothing yet."""
+"""Most ranges of control batches that one request skips; after them it is answered without records."""
 
 
 class Conversion(NamedTuple):
@@ -40,11 +40,11 @@ class Conversion(NamedTuple):
     fetch_offset: int
     isolation: FetchIsolation
     max_bytes: int
-    """What the client allows for this partition."""
+    """The client's limit for this partition."""
 
 
 def fits_turn(conversions: Sequence[Conversion]) -> bool:
-    """Return whether it takes no longer than a turn of the loop to convert all of these."""
+    """Return whether all of these can be converted in one turn of the loop."""
     left = INLINE_RECORDS
     if sum(len(conversion.records) for conversion in conversions) > INLINE_BYTES:
         return False
@@ -57,7 +57,8 @@ def fits_turn(conversions: Sequence[Conversion]) -> bool:
 
 
 def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
-    """Count the records in a short range by its headers, at least; what does not tell is more than ``enough``."""
+    """Return a lower bound of the records in a short range, from its headers; more than ``enough`` where those do not
+    say."""
     data = records
     if isinstance(records, TransferableRecords):
         try:
@@ -81,7 +82,7 @@ def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
 def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     """Convert records to the message set for the client. Any thread; blocks on disk and codecs. Releases the records.
 
-    Raises UnsupportedVersionError where the topic forbids conversion, UnsupportedCompressionTypeError for zstd,
+    Raises UnsupportedVersionError if the topic forbids conversion, UnsupportedCompressionTypeError for zstd,
     CorruptMessageError, KafkaStorageError.
     """
     partition, records, version, offset, isolation, allowed = conversion
@@ -108,7 +109,7 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
 
 
 def convert_all(conversions: Sequence[Conversion]) -> list[bytes | KafkaError]:
-    """Convert each partition of a request; where that cannot be done, the error stands in its place."""
+    """Convert each partition of a request; return its records, or the error that prevents that, in the order given."""
     limit = ConversionLimit()
     return [_converted_or_error(conversion, limit) for conversion in conversions]
 
@@ -121,7 +122,7 @@ def _converted_or_error(conversion: Conversion, limit: ConversionLimit) -> bytes
 
 
 def _offset_after(records: TransferableRecords, offset: int) -> int:
-    """Find the offset after the last whole batch of a range. Raises KafkaStorageError."""
+    """Return the offset after the last complete batch of a range. Raises KafkaStorageError."""
     position, end = records.position, records.position + records.size
     while end - position >= HEADER.size:
         header = HEADER.unpack(read_exactly(records, HEADER.size, position))

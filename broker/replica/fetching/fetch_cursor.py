@@ -1,13 +1,14 @@
 # cython: wraparound=True, boundscheck=True
-"""Places in a partition where readers go on: fetches that look at the batch after the one they read.
+"""Read-ahead of the next batch's header for readers that read a partition in order.
 
-Where the batch after the one sent begins, its size and last offset are known from a look at its header. That look was
-taken with RWF_NOWAIT when the batch before it was sent. It is also the probe that both ends of the slice are in memory
-(see ``broker/network/send_queue.py``). And it shows where to end the slice so that no half batch is sent. What counts
-in a fetch of 1 MiB is how much code and data one request touches, because the megabyte before it has taken the caches.
+When a batch is sent, the header of the batch after it is read with RWF_NOWAIT. It gives the size and last offset of the
+reader's next batch, which is then found without an index. The read also shows that both ends of the sent slice are in
+the page cache (see ``broker/network/send_queue.py``). And it shows where the slice must end, so that no partial batch
+is sent. With fetches of 1 MiB the cost of a request is the code and data that it touches, because the megabyte sent
+before has displaced the CPU's caches.
 
-The cursor stands below ``Partition.read`` and gives what ``UnifiedLog.read`` would, but that a batch which would be cut
-at the limit may be left off. Loop thread only. Types for C stand in ``fetch_cursor.pxd``.
+``Partition.read`` reads through the cursor. It returns what ``UnifiedLog.read`` would, except that it may leave off a
+last batch that the limit would cut. Loop thread only. ``fetch_cursor.pxd`` declares the C types.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 MOST_PLACES = 16
-"""Readers of one partition, each with large batches, whose places are remembered."""
+"""Most readers of large batches in one partition whose next batches are remembered."""
 LOOKS_SKIPPED = 64
-"""Where batches are small, this many answers are made before the next look whether they still are."""
+"""After a small batch this many reads look at no header."""
 _HEADER_BYTES = 27
-"""Base offset, length, epoch, magic, CRC, attributes, last offset delta."""
+"""Length of base offset, length, epoch, magic, CRC, attributes and last offset delta."""
 _LENGTH, _MAGIC, _LAST_OFFSET_DELTA = 8, 16, 23
 _LEAST_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _OVERHEAD, _MAGIC_2 = LOG_OVERHEAD, MAGIC_V2
 _COMMITTED, _LOG_END = FetchIsolation.TXN_COMMITTED, FetchIsolation.LOG_END
 _MOST = words.MAX_INT_64
 _LARGEST_BASE = words.MAX_INT_64 - 1
-"""The next offset after a batch fits into 64 bits."""
+"""Largest last offset of a batch: the offset after it must fit into 64 bits."""
 _Info = FetchDataInfo
 
 
@@ -58,7 +59,7 @@ class NextBatch:
 
 
 class FetchCursor:
-    """The places of one partition's readers, by the offset they ask for next. See the module."""
+    """Next batches of one partition's readers, by the offset that each reader asks for next."""
 
     __slots__ = (
         "_base_offset",
@@ -82,7 +83,7 @@ class FetchCursor:
         self._base_offset = self._size = self._last_offset_delta = 0
 
     def read(self, offset: int, most: int, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
-        """Read as ``UnifiedLog.read`` does, but without proofs. Raises what that raises."""
+        """Read as ``UnifiedLog.read`` does with ``prove=False``. Raises what that raises."""
         log = self._log
         found = self._places.get(offset)
         if found is not None:
@@ -112,7 +113,7 @@ class FetchCursor:
         segments: LogSegments,
         version: int,
     ) -> TransferableRecords | None:
-        """Read on from where ``records`` begin, if a large batch does; they stay the caller's."""
+        """Read the batch at which ``records`` begin, if it is large; the caller still releases ``records``."""
         segment = segments.floor(offset)
         position = records.position
         if segment is None or not self._look(records.file.fileno(), position) or self._size * 2 <= most:
@@ -125,17 +126,17 @@ class FetchCursor:
             found = NextBatch(last_offset, position, self._size, segment, segments, version)
             begun = self._read_on(found, offset, most, isolation)
         except KafkaError:
-            return None  # the segment was swapped meanwhile; what was found in it still stands
+            return None  # the segment was swapped meanwhile; the records that were read are still right
         if begun is not None and begun.file is not records.file:
             begun.release()
             self._places.pop(last_offset + 1, None)
-            return None  # another segment than the one that was read
+            return None  # not the segment that was read
         return begun
 
     def _read_on(
         self, found: NextBatch, offset: int, most: int, isolation: FetchIsolation
     ) -> TransferableRecords | None:
-        """Return the batch that was looked at when the one before it was sent; look at the one after it.
+        """Return the batch that ``found`` describes, and read the header of the batch after it.
 
         Raises KafkaStorageError when the segment's file is closed.
         """
@@ -150,7 +151,7 @@ class FetchCursor:
         is_seen = self._look(records.file.fileno(), following)
         if not is_seen or self._base_offset <= found.last_offset or self._size <= room:
             records.release()
-            return None  # not in memory, damaged, or more than one batch belongs into the answer
+            return None  # not in the page cache, damaged, or there is room for more than one batch
         places, going_on = self._places, found.last_offset + 1
         if len(places) >= MOST_PLACES and going_on not in places:
             del places[next(iter(places))]  # the oldest one
@@ -161,7 +162,8 @@ class FetchCursor:
         return records
 
     def _bound(self, found: NextBatch, offset: int, most: int, isolation: FetchIsolation) -> int:
-        """Return where readable bytes end in the batch's segment; -1 where the batch is not what such a read gives."""
+        """Return the position where the segment's readable bytes end; -1 if such a read may not return the batch
+        alone."""
         log, segment = self._log, found.segment
         end_offset, end_base_offset, end_position = log.end
         if (
@@ -180,9 +182,9 @@ class FetchCursor:
         return end_position if segment.base_offset == end_base_offset else segment.records.size
 
     def _nothing_aborted(self, segments: LogSegments, segment: LogSegment) -> bool:
-        """Return whether no transaction whose marker is in ``segment`` or after it was aborted.
+        """Return whether no marker in ``segment`` or after it aborts a transaction.
 
-        Only the active segment's index can grow; the others are looked at once for each list of segments."""
+        Only the active segment's index can grow; the others are checked once for each list of segments."""
         if self._committed_segments is not segments or segment.base_offset < self._committed_from:
             indices = [later.transaction_index for later in segments.values(segment.base_offset, _MOST)]
             for index in indices:
@@ -192,8 +194,8 @@ class FetchCursor:
         return not segments.active.transaction_index.entries
 
     def _look(self, descriptor: int, position: int) -> bool:
-        """Read base offset, size and last offset delta of the batch at ``position``; says whether its header is in
-        memory, of magic 2 and possible.
+        """Read base offset, size and last offset delta of the batch at ``position``. Return whether its header is in
+        the page cache, of magic 2, and plausible.
         """
         header = words.address_of(self._header)
         if words.read_in_memory(descriptor, header, 0, _HEADER_BYTES, position) < _HEADER_BYTES:

@@ -1,22 +1,21 @@
 # cython: wraparound=True, boundscheck=True
-"""Fetch sessions (KIP-227): the broker remembers which partitions a client follows, so requests name only what changed.
+"""Fetch sessions (KIP-227): the broker remembers which partitions a client fetches, so requests name only what changed.
 
-    session id, epoch of the request          what it is
+    session id, epoch of the request          meaning
     any, -1 (FINAL_EPOCH)                      full fetch without a session; closes the session it names
     any,  0 (INITIAL_EPOCH)                    full fetch that asks for a session; closes the session it names
     id,   n > 0                                incremental: partitions added, changed and forgotten
     id,   n > 0, not known                     FETCH_SESSION_ID_NOT_FOUND
     id,   n > 0, another epoch                 INVALID_FETCH_SESSION_EPOCH
-    id by topic ids, request by names          FETCH_SESSION_TOPIC_ID_ERROR (and the other way round)
+    session of topic ids, request of names          FETCH_SESSION_TOPIC_ID_ERROR (and the other way round)
 
-An incremental response leaves out partitions with no records, no error and nothing moved. Partitions that returned
-records go to the end of the session's order, so that a small response limit starves none (KIP-74).
+An incremental response omits partitions without records, error or moved offsets. Partitions that returned records go to
+the end of the session's order, so that a small response limit starves none (KIP-74).
 
-The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one
-with fewer partitions that is older than EVICTION_MS; otherwise the new client goes without a session, which costs it
-only bytes.
-Loop thread only; deadlines on the monotonic clock. Types for C stand in ``fetch_session.pxd``.
-Source: KIP-227, Kafka's FetchSession.
+The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one with
+fewer partitions that is older than EVICTION_MS; otherwise the new client gets no session, and only its requests are
+longer. Loop thread only; deadlines on the monotonic clock. ``fetch_session.pxd`` declares the C types. Source: KIP-227,
+Kafka's FetchSession.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Key = tuple[str | bytes, int]
 
 
 class FetchTarget:
-    """One partition a client follows: what it asks for, and what it was told last."""
+    """A partition that a client fetches: its request, and the offsets in the last response."""
 
     __slots__ = (
         "current_leader_epoch",
@@ -66,7 +65,8 @@ class FetchTarget:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.rested_until_ms: float | None = None
-        """Time of the session's last request before one that named or forgot the partition: a rest counts up to it."""
+        """Time of the last request before one that named or forgot the partition: until then its rest (``resting``)
+        lasted."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
@@ -74,7 +74,7 @@ class FetchTarget:
         self.log_start_offset = asked.log_start_offset
 
     def update(self, asked: FetchPartition) -> None:
-        """Take over what a later request of the session says."""
+        """Take over the values of a later request of the session."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
@@ -91,7 +91,7 @@ Result = tuple[FetchTarget, PartitionData]
 
 
 class FetchSession:
-    """The partitions one client follows. ``epoch`` is the one its next request must carry."""
+    """Partitions that one client fetches. ``epoch`` is the one that its next request must have."""
 
     __slots__ = (
         "active",
@@ -112,14 +112,14 @@ class FetchSession:
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.active: dict[Key, FetchTarget] | None = None
-        """The partitions that a replica's fetch reads, the others rest; None: all, as for consumers."""
+        """Partitions that a follower's fetch reads while the others rest; None: all, as for consumers."""
         self.active_since_ms = now_ms
-        """The time at which all were active last."""
+        """Monotonic time at which all partitions were last active."""
         self.is_woken = False
-        """True after a partition's rest has ended, until the next wait begins."""
+        """True from the end of a partition's rest until the next fetch of the session waits."""
 
     def update(self, request: FetchRequest) -> None:
-        """Add, change and forget partitions as an incremental request says."""
+        """Add, change and forget the partitions that an incremental request names."""
         for topic in request.topics:
             self.put(topic, topic.partitions)
         for forgotten in request.forgotten_topics_data:
@@ -148,22 +148,22 @@ class FetchSession:
                 self.active.pop((name, index), None)
 
     def wake(self, target: FetchTarget) -> None:
-        """Read a partition again, if it is still followed."""
+        """Make a resting partition active, if it is still in the session."""
         if self.active is not None and self.targets.get(target.key) is target:
             self.active[target.key] = target
             self.is_woken = True
 
     def activate_all(self) -> dict[Key, FetchTarget]:
-        """Have all partitions read again; return them, for those that rest to be taken out."""
+        """Make all partitions active; return them, so that the caller can remove those that may rest."""
         self.active = dict(self.targets)
         self.active_since_ms = self.last_used_ms
         return self.active
 
 
 class FetchContext:
-    """One request's view: which partitions to read, and what of the results to answer.
+    """One fetch: the partitions to read, and the session that notes its results.
 
-    A full fetch answers them all. ``is_incremental`` tells the reader that unchanged partitions need no result.
+    The response to a full fetch has all partitions; with ``is_incremental`` the unchanged ones need no result.
     """
 
     __slots__ = ("_cache", "_wants_session", "is_incremental", "session", "targets", "uses_topic_ids")
@@ -186,12 +186,12 @@ class FetchContext:
 
     @property
     def active(self) -> list[FetchTarget]:
-        """The partitions that a replica's fetch reads."""
+        """Partitions that a follower's fetch reads: those that do not rest."""
         session = self.session
         return self.targets if session is None or session.active is None else list(session.active.values())
 
     def finish(self, results: list[Result]) -> int:
-        """Note what the client is told now. Returns the session id for the response."""
+        """Note the results of the whole response. Returns the session id for the response."""
         if self.session is None and not self._wants_session:
             return INVALID_SESSION_ID
         session_id = self.begin_session()
@@ -205,13 +205,13 @@ class FetchContext:
         return INVALID_SESSION_ID if self.session is None else self.session.session_id
 
     def note(self, results: list[Result]) -> None:
-        """Note what the client is told of some partitions."""
+        """Note the results of some partitions: they are sent now."""
         if self.session is None:
             return
         targets, active = self.session.targets, self.session.active
         for target, data in results:
             if data.error_code:
-                target.sent_high_watermark = -1  # so that it is sent again when the error has gone
+                target.sent_high_watermark = -1  # so that the partition is sent again once the error is gone
                 continue
             target.sent_high_watermark = data.high_watermark
             target.sent_log_start_offset = data.log_start_offset
@@ -222,7 +222,7 @@ class FetchContext:
 
 
 class FetchSessionCache:
-    """All sessions of a broker."""
+    """Fetch sessions of a broker, the longest unused first."""
 
     __slots__ = ("_max_slots", "_monotonic_ms", "_random", "evictions_total", "sessions")
 
@@ -254,7 +254,7 @@ class FetchSessionCache:
         )
 
     def find(self, version: int, request: FetchRequest) -> FetchSession | None:
-        """Return the session that a request goes on with; None for a full fetch, which closes the one it names.
+        """Return the session that a request continues; None for a full fetch, which closes the session it names.
 
         Raises as ``context_for``.
         """
@@ -271,7 +271,7 @@ class FetchSessionCache:
         return session
 
     def follow(self, session: FetchSession) -> FetchContext:
-        """Return the context of an incremental fetch, whose changes the session has taken over."""
+        """Return the context of an incremental fetch, once ``session`` has its changes."""
         if not session.targets:
             del self.sessions[session.session_id]
             return FetchContext(self, [], uses_topic_ids=session.uses_topic_ids)
@@ -281,12 +281,12 @@ class FetchSessionCache:
         return FetchContext(self, targets, session=session, uses_topic_ids=session.uses_topic_ids)
 
     def used(self, session: FetchSession) -> None:
-        """Note that one of the sessions was used: the first one of all is the longest unused."""
+        """Note that a session was used, and move it to the end of all."""
         session.last_used_ms = self._monotonic_ms()
         self.sessions[session.session_id] = self.sessions.pop(session.session_id)
 
     def create(self, targets: list[FetchTarget], *, uses_topic_ids: bool) -> FetchSession | None:
-        """Begin a session over ``targets``; return None when there is no room for one."""
+        """Create a session of ``targets``; return None when there are none, or no room for it."""
         now = self._monotonic_ms()
         if not targets or (len(self.sessions) >= self._max_slots and not self._evict(len(targets), now)):
             return None
@@ -298,11 +298,11 @@ class FetchSessionCache:
         return session
 
     def partition_count(self) -> int:
-        """Count partitions remembered over all sessions; a gauge."""
+        """Count the partitions of all sessions; a gauge."""
         return sum(len(session.targets) for session in self.sessions.values())
 
     def _evict(self, size: int, now: float) -> bool:
-        """Drop a session that is worth less than a new one of ``size`` partitions."""
+        """Drop a session that is worth less than a new one of ``size`` partitions; return whether there was one."""
         oldest = next(iter(self.sessions.values()), None)
         if oldest is None:
             return False
@@ -318,7 +318,7 @@ class FetchSessionCache:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch after ``epoch``: 1 follows the largest, as 0 asks for a new session."""
+    """Return the epoch after ``epoch``: 1 follows the largest, because 0 would begin a new session."""
     return 1 if epoch == _MAX_EPOCH else epoch + 1
 
 

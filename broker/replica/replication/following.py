@@ -1,13 +1,14 @@
-"""A followed partition: the work of a fetch loop on its log.
+"""Follower's side of a partition: the work of a fetch loop on its log.
 
-    Append               only where the log ends at the offset that was asked for (F1); then the high watermark is the
-                         leader's, or the log's end where that comes first (F3), and the log start the leader's (F4)
-    TruncateToEpochEnd   where the epoch ends, here or there (F2)
-    TruncateTo, StartAt  the leader's end, or its start
+    Append               only if the log ends at the offset that was fetched (F1). Then the high watermark is the
+                         leader's, at most the log's end (F3), and the log start is the leader's (F4)
+    TruncateToEpochEnd   to the end of the epoch in this log or the leader's, the lower one (F2)
+    TruncateTo, StartAt  to the leader's log end; an empty log at the leader's log start
 
-A cut begins with a lower recovery point in the checkpoint and is synced before the next append: see
-:mod:`tidelog.log.follower.truncation`. Any thread; one at a time for a partition, while the leader's side of it may
-take over in another: neither an append nor a cut by a leader of an earlier epoch than the log's latest does anything.
+A truncation begins with a lower recovery point in the checkpoint, and is synced before the next append: see
+:mod:`tidelog.log.follower.truncation`. Any thread, but one at a time for each partition. This broker may become the
+leader meanwhile, in another thread. So appends and truncations of a leader whose epoch is below the log's latest do
+nothing.
 
 Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWatermark of Kafka 4.3.
 """
@@ -36,13 +37,13 @@ Cut = StartAt | TruncateTo | TruncateToEpochEnd
 
 
 def following_of(partition: Partition, write_checkpoints: Callable[[], object]) -> Following:
-    """Return the follower's side of a partition, its log opened now if it was not yet. Raises KafkaStorageError."""
+    """Return the follower's side of a partition; its log is opened now if it was not. Raises KafkaStorageError."""
     return Following(partition.local_log, write_checkpoints, partition.offsets_moved)
 
 
 class Following:
-    """The follower's side of one partition. ``write_checkpoints`` is called before and after a cut; ``note_moved``, on
-    the loop, once its log has moved: consumers may wait for that (KIP-392)."""
+    """Follower's side of one partition. ``write_checkpoints`` is called before and after a truncation. ``note_moved``
+    is called on the loop once the log has moved: consumers may wait for that (KIP-392)."""
 
     __slots__ = ("_write_checkpoints", "log", "note_moved")
 
@@ -55,18 +56,18 @@ class Following:
 
     @property
     def position(self) -> LogPosition:
-        """The ends of the log and its latest epoch, as they are together."""
+        """Start, end and latest leader epoch of the log at one moment."""
         log = self.log
         with log.lock:
             return LogPosition(log.log_end_offset, log.leader_epochs.latest_epoch, log.log_start_offset)
 
     @property
     def is_synced_at_once(self) -> bool:
-        """True when the topic asks for syncs: an append then waits for the disk."""
+        """True if the topic has ``flush.messages``: an append then waits for the disk."""
         return self.log.config.flush_messages != NEVER
 
     def do(self, work: Work) -> bool:
-        """Do one piece of work; False when it brought nothing and would not if it came again at once.
+        """Do one piece of work; return False if it changed nothing, and would not if repeated at once.
 
         Raises CorruptMessageError for damaged records of the leader, KafkaStorageError.
         """
@@ -75,13 +76,13 @@ class Following:
         before = self.position
         with lowered_recovery_point(self.log, self._end_after(work), self._write_checkpoints):
             if not self._cut(work):
-                return False  # this broker leads by now, or the leader is a former one: it is asked after a pause
+                return False  # this broker leads by now, or the work is from a former leader: fetch again after a pause
             sync_cut(self.log)
         self._write_checkpoints()
         return self.position != before
 
     def _cut(self, work: Cut) -> bool:
-        """Cut the log; False where it has a later epoch than the work, whose leader has no say over it any more."""
+        """Truncate the log; return False if its latest epoch is later than that of the leader behind the work."""
         log = self.log
         with log.lock:
             if work.leader_epoch < log.leader_epochs.latest_epoch:
@@ -95,7 +96,7 @@ class Following:
             return True
 
     def _end_after(self, work: Cut) -> int:
-        """Return the offset from which on this work cuts the log."""
+        """Return the offset to which this work truncates the log; -1 for all of it."""
         if isinstance(work, StartAt):
             return -1
         if isinstance(work, TruncateTo):
@@ -106,7 +107,7 @@ class Following:
         log = self.log
         with log.lock:
             if log.log_end_offset != work.offset:
-                return True  # the log has moved: it is asked for where it is
+                return True  # the log has moved: the next fetch begins at its end
             is_new = append_as_follower(log, work.records, work.leader_epoch) is not None
             self._take_offsets(work)
         if is_new and log.log_end_offset - log.recovery_point >= log.config.flush_messages:

@@ -1,13 +1,13 @@
-"""A led partition with several replicas: the core of its leader over its log, and those who wait for followers.
+"""Leader's side of a partition with several replicas: its ``LeaderState``, and the waits for followers.
 
-    append       the log, then ``note_append``; with flush.messages ``note_synced`` says what counts
-    fetch        ``note_fetch`` moves the high watermark and, with it, who waits; a follower that may join the ISR is
-                 told to the one who proposes it
-    rest         a follower that has all and was told all is passed over until something moves: see
+    append       to the log, then ``note_append``; with flush.messages ``note_synced`` after the sync
+    fetch        ``note_fetch`` moves the high watermark, which settles waits; ``note_joinable`` is called if the
+                 follower may join the ISR
+    rest         a partition of which a follower has everything is not read for it until something moves: see
                  :mod:`tidelog.broker.replica.replication.resting`
-    acks=all     at the high watermark; NOT_ENOUGH_REPLICAS_AFTER_APPEND where the ISR shrank below
-                 min.insync.replicas meanwhile, REQUEST_TIMED_OUT by the request's clock
-    deletion     of records completes when the log starts of all living replicas passed it
+    acks=all     answered at the high watermark; NOT_ENOUGH_REPLICAS_AFTER_APPEND if the ISR shrank below
+                 min.insync.replicas meanwhile, REQUEST_TIMED_OUT after the request's timeout
+    deletion     of records completes when the log starts of all live replicas have reached its offset
 
 Loop thread only. Source: Partition, DelayedProduce and DelayedDeleteRecords of Kafka 4.3.
 """
@@ -46,11 +46,11 @@ class LeaderParts(NamedTuple):
     timers: TimerQueue
     lag_time_max_ms: float
     note_joinable: Callable[[Leading], object]
-    """Is told of a partition whose ISR should be proposed now."""
+    """Called with a partition whose ISR should be proposed now."""
     save_later: Callable[[UnifiedLog], object]
-    """Has the leader epochs of a log written in a thread."""
+    """Called with a log whose leader epochs a thread is to write."""
     quota: ReplicationQuota | None = None
-    """Throttles followers outside of the ISR."""
+    """Throttle of followers outside the ISR."""
 
 
 class Leading:
@@ -66,7 +66,7 @@ class Leading:
         self.core = core
         self.rests = Rests(core)
         self.throttle: PartitionThrottle | None = None
-        """Holds back records of followers outside of the ISR: acks=all waits for the others (KIP-73)."""
+        """Withholds records from followers outside the ISR, for which acks=all does not wait (KIP-73)."""
         if parts.quota is not None:
             config_of = partial(config_values, partition.local_log)
             number = partition.topic_partition.partition
@@ -93,13 +93,13 @@ class Leading:
             )
 
     def note_append(self, log_end_offset: int) -> None:
-        """Note that the log got longer, and no sync is asked for."""
+        """Note an append, which no sync follows."""
         self.rests.end_all()
         if not self._moved(self.core.note_append(log_end_offset, self._now_ms)):
             self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
 
     def note_unsynced(self, log_end_offset: int) -> None:
-        """Note that the log got longer; for this replica the new records count when they are synced."""
+        """Note an append of records that this replica counts as its own only once they are synced."""
         self.rests.end_all()
         self.core.note_append(log_end_offset, self._now_ms, self.core.committed_end)
         self._partition.offsets_moved()
@@ -110,11 +110,11 @@ class Leading:
         self._syncs.advance(offset)
 
     def fail_syncs(self, error: KafkaError) -> None:
-        """Fail those who wait for this replica's sync alone (acks=1): its records cannot be synced."""
+        """Fail the waits for this replica's sync alone (acks=1): it failed."""
         self._syncs.fail(error)
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Return a Deferred that settles when a produce request may be answered whose last record is at ``offset``;
+        """Return a Deferred that settles when a produce request with its last record at ``offset`` may be answered;
         None when it may be now.
 
         Fails with NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError,
@@ -126,7 +126,7 @@ class Leading:
         return within(self._parts.timers, committed, timeout_ms)
 
     def _check_committed(self, _: None) -> None:
-        leading = self._partition.leading  # of a later epoch, where this broker was elected again meanwhile
+        leading = self._partition.leading  # of a later epoch, if this broker was elected again meanwhile
         if leading is not None and len(leading.core.maximal_isr) < leading.core.least_isr:
             raise NotEnoughReplicasAfterAppendError
 
@@ -146,7 +146,7 @@ class Leading:
         self._settle_deletions()
 
     def when_deleted(self, offset: int, timeout_ms: float) -> Deferred[int]:
-        """Return a Deferred that settles with the low watermark once it is at ``offset``.
+        """Return a Deferred of the low watermark, which settles once that has reached ``offset``.
 
         Fails with NotLeaderOrFollowerError, RequestTimedOutError.
         """
@@ -157,7 +157,7 @@ class Leading:
 
     @property
     def low_watermark(self) -> int:
-        """The least log start of the living replicas."""
+        """The smallest log start of the live replicas."""
         return self.core.low_watermark(self._partition.log_start_offset)
 
     def _settle_deletions(self) -> None:
@@ -187,7 +187,7 @@ class Leading:
         return self.core.proposal(self._now_ms)
 
     def close(self, error: KafkaError) -> None:
-        """End leadership: who waits for followers is told ``error``."""
+        """End leadership: fail the waits for followers with ``error``."""
         self.rests.end_all()
         self._syncs.fail(error)
         self._deletions.fail(error)
@@ -205,9 +205,10 @@ class Leading:
 
 
 def begin_leading(partition: Partition, state: PartitionState, brokers: Brokers, parts: LeaderParts) -> Leading:
-    """Begin a leader epoch: it is noted in the log before any fetch of it is answered, for an empty log as well.
+    """Begin a leader epoch. The log has it before any fetch of the epoch is answered, even if the log is empty.
 
-    The file of epochs is left to a thread: an election may be of thousands of partitions. Raises KafkaStorageError.
+    A thread writes the file of epochs, because one election may be of thousands of partitions. Raises
+    KafkaStorageError.
     """
     log = partition.local_log
     with log.lock:

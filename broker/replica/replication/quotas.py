@@ -1,14 +1,14 @@
 """Throttles of replication: bytes a second of the replicas that topics name, as leader and as follower (KIP-73).
 
-    a leader    leaves records of a throttled replica out of its answer while the rate is above the limit
-    a follower  leaves a throttled replica out of its fetch
-    neither     throttles a replica in the ISR: acks=all waits for it, and it would leave. Nor does a leader throttle
-                one that it has asked the controller to add to the ISR
+    a leader    omits records for a throttled replica from its answer while the rate is above the limit
+    a follower  omits a throttled replica from its fetch
+    neither     throttles a replica in the ISR: acks=all waits for it, and it would leave the ISR. Nor does a leader
+                throttle one that it has asked the controller to add to the ISR
 
 The limits are ``leader.replication.throttled.rate`` and ``follower...`` of a broker; the replicas are those of the
 topics' ``leader.replication.throttled.replicas`` and ``follower...``: ``*``, or PARTITION:BROKER. Both change while the
-broker runs: ``kafka-reassign-partitions --throttle`` sets and removes them. What goes beyond the limit in one answer
-holds up the next ones. Sans-io. Source: ReplicationQuotaManager of Kafka 4.3; KIP-73.
+broker runs: ``kafka-reassign-partitions --throttle`` sets and removes them. Bytes of one answer beyond the limit delay
+the next ones. Sans-io. Source: ReplicationQuotaManager of Kafka 4.3; KIP-73.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ ALL_REPLICAS = "*"
 
 
 class ReplicationQuota:
-    """One direction of a broker's replication. Loop thread only."""
+    """Throttle of a broker's replication in one direction, as leader or follower. Loop thread only."""
 
     __slots__ = ("_limit", "_node_id", "_rate", "key")
 
     def __init__(self, direction: str, node_id: int, window: Window, limit: Callable[[], float]) -> None:
-        """``limit`` is the bytes a second at present."""
+        """``limit`` returns the current limit in bytes a second."""
         self.key = f"{direction}.replication.throttled.replicas"
-        """The topic's key that names the replicas."""
+        """Key of the topic configuration that lists the throttled replicas."""
         self._node_id = node_id
         self._limit = limit
         self._rate = Rate(window, 0.0)
 
     def names(self, listed: Sequence[str], partition: int) -> bool:
-        """Return whether a topic's value of ``key`` has this broker's replica of a partition throttled."""
+        """Return whether ``listed``, a topic's value of ``key``, includes this broker's replica of a partition."""
         return bool(listed) and (ALL_REPLICAS in listed or f"{partition}:{self._node_id}" in listed)
 
     def is_exceeded(self, now_ms: float) -> bool:
-        """Return whether the throttled replicas have had more than their limit."""
+        """Return whether the rate of the throttled replicas is above the limit."""
         return self._rate.per_second(now_ms) > self._limit()
 
     def record(self, size: int, now_ms: float) -> None:
@@ -49,7 +49,7 @@ class ReplicationQuota:
         self._rate.record(size, now_ms)
 
     def byte_rate(self, now_ms: float) -> float:
-        """Return the bytes a second of throttled replicas."""
+        """Return the rate of the throttled replicas in bytes a second."""
         return self._rate.per_second(now_ms)
 
 
@@ -65,7 +65,7 @@ class PartitionThrottle:
         configs: Callable[[], Mapping[str, Any]],
         monotonic_ms: Callable[[], float],
     ) -> None:
-        """``configs`` are the topic's at present."""
+        """``configs`` returns the topic's current configuration."""
         self._quota = quota
         self._partition = partition
         self._configs = configs
@@ -77,23 +77,23 @@ class PartitionThrottle:
 
     @property
     def is_exceeded(self) -> bool:
-        """Return whether followers outside of the ISR get no records now."""
+        """True while followers outside the ISR get no records."""
         return self._is_named and self._quota.is_exceeded(self._monotonic_ms())
 
     def note_sent(self, size: int) -> None:
-        """Record that records go to a follower."""
+        """Count the bytes of records that are sent to a follower."""
         if self._is_named:
             self._quota.record(size, self._monotonic_ms())
 
 
 class ReplicationQuotas(NamedTuple):
-    """Both directions of a broker."""
+    """Throttles of a broker's replication in both directions."""
 
     leader: ReplicationQuota
     follower: ReplicationQuota
 
     def measure(self, metrics: Metrics, monotonic_ms: Callable[[], float]) -> None:
-        """Export what Kafka's LeaderReplication and FollowerReplication do."""
+        """Export the byte rates of Kafka's metrics LeaderReplication and FollowerReplication."""
 
         def samples() -> Iterator[Sample]:
             for name, quota in (("leaderreplication", self.leader), ("followerreplication", self.follower)):

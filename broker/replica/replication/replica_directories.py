@@ -1,16 +1,16 @@
-"""Log directories of a broker's replicas, as the metadata should tell them (KIP-858).
+"""Replicas of a broker whose log directories the metadata lack or name wrongly (KIP-858).
 
-The controllers elect other leaders when a directory fails, so they have to know what lies in it. A replica whose
-directory the image does not name, or names wrongly, is assigned; one that the controller refuses is tried again, after
-the others. A request whose answer was lost may be taken after a newer one: so each change of a replica in the metadata
-is compared with where its log is.
+The controllers elect other leaders when a directory fails, so they have to know which replicas are in it. Each replica
+whose directory the image lacks or names wrongly is assigned; one that the controller refuses is tried again, after the
+others. A request whose answer was lost may take effect after a newer one. So each change of a replica in the metadata
+is compared with the directory of its log.
 
-The loss of a copy is told late. A start may find a log empty that the metadata expect records in, or in another
+The loss of a copy is reported late. At its start a broker may find a log empty that should have records, or in another
 directory while one has failed. Then only the old directory in the metadata keeps the controller from electing this
-replica, and the other replicas from cutting their logs to its end. The new directory is told once this replica is in
+replica, whose followers would truncate their logs to its end. The new directory is reported once this replica is in
 sync again, or cannot be elected. Sans-io, not thread-safe.
 
-Source: AssignmentsManager of Kafka 4.3, which tells of lost copies at once.
+Source: AssignmentsManager of Kafka 4.3, which reports lost copies at once.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ from tidelog.protocol.messages.assign_replicas_to_dirs import (
 )
 
 _NOT_NAMED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
-"""What the metadata say of a replica whose directory they do not know: the controllers elect it."""
+"""Directory ids of replicas whose directory the metadata do not know: the controllers may elect these."""
 MAX_ASSIGNMENTS = 2250
-"""Most partitions in one request, as Kafka's broker sends them."""
+"""Most partitions in one request, as in Kafka."""
 
 
 class ReplicaDirectories:
-    """Replicas of one broker whose directories the metadata may lack."""
+    """Replicas of one broker whose directories the metadata may lack or name wrongly."""
 
     def __init__(self, node_id: int, directory_id_of: Callable[[TopicPartition], bytes | None]) -> None:
-        """``directory_id_of`` is the directory of a log, None where there is no log."""
+        """``directory_id_of`` returns the id of a log's directory, None if there is no log."""
         self._node_id = node_id
         self._directory_id_of = directory_id_of
         self._unassigned: dict[TopicPartition, None] = {}
         self._empty: set[TopicPartition] = set()
-        """Logs that were empty at the start, and of which there is still to be told."""
+        """Logs that were empty at the start, and whose directories are not reported yet."""
         self._displaced: set[TopicPartition] = set()
-        """Logs that may be older copies of some in a directory that failed, and of which there is still to be told."""
+        """Logs that may be older copies of logs in a failed directory, and whose directories are not reported yet."""
         self._lost: set[TopicPartition] = set()
-        """Replicas without a directory in the metadata that may lie in one that failed."""
+        """Replicas that may be in a failed directory, where the metadata name none."""
         self._compared = EMPTY_IMAGE
         self.held_back = 0
-        """How many logs the last request left out, which others' copies may be better than."""
+        """Number of logs that the last request left out because other copies may be better."""
 
     def note(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note logs that were made, or that lie here from before."""
+        """Note logs that were created, or found at the start."""
         self._unassigned.update(dict.fromkeys(partitions))
 
     def note_empty(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note which logs that lie here from before have nothing in them."""
+        """Note the logs that were found empty at the start."""
         self._empty.update(partitions)
 
     def note_displaced(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note which logs lie elsewhere than the metadata say while a directory has failed."""
+        """Note the logs that are not in the directory that the metadata name, while a directory has failed."""
         self._displaced.update(partitions)
 
     def note_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note replicas that were not found while a directory had failed: where the metadata name none they are told
-        to be lost, for they could be elected."""
+        """Note replicas that were not found while a directory had failed. Where the metadata name no directory, they
+        are reported as lost, because they could be elected."""
         listed = list(partitions)
         self._lost.update(listed)
         self.note(listed)
 
     def next_request(self, image: MetadataImage, broker_epoch: int) -> AssignReplicasToDirsRequest | None:
-        """Return what to tell the controller by this image, None where it says all."""
+        """Return the assignments that this image lacks as a request; None if it lacks none."""
         self.note(changed_partitions(self._compared, image))
         self._compared = image
         self.held_back = 0
@@ -96,7 +96,7 @@ class ReplicaDirectories:
         return AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=broker_epoch, directories=directories)
 
     def _assignment(self, image: MetadataImage, partition: TopicPartition) -> tuple[bytes, bytes] | None:
-        """Return directory and topic id of a replica that lies elsewhere than the image says."""
+        """Return directory id and topic id of a replica whose directory the image lacks; None if it is right."""
         directory_id, topic = self._directory_id_of(partition), image.topic_named(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
             return None
@@ -113,7 +113,7 @@ class ReplicaDirectories:
         self._displaced.discard(partition)
 
     def _is_counted_on(self, image: MetadataImage, partition: TopicPartition) -> bool:
-        """Return whether this replica could be elected though there are better copies, and it has not caught up."""
+        """Return whether this replica could be elected though other copies are better and it has not caught up."""
         topic, is_displaced = image.topic_named(partition.topic), partition in self._displaced
         if topic is None or not (is_displaced or partition in self._empty):
             return False
@@ -122,21 +122,21 @@ class ReplicaDirectories:
 
 
 def is_eligible(state: PartitionState, node_id: int) -> bool:
-    """Return whether the controller could elect a broker that has not caught up, if it knew of its log."""
+    """Return whether the controller could elect this broker, which has not caught up, if it knew of its log."""
     if state.leader != NO_LEADER:
         return node_id in state.elr
     return node_id in (*state.isr, *state.elr, *state.last_known_elr)
 
 
 def has_other_copies(state: PartitionState, node_id: int) -> bool:
-    """Return whether other brokers have replicas that stay; in the ELR of a partition with a leader one always has."""
+    """Return whether other brokers have replicas that are not being removed; so it is always if there is a leader."""
     return state.leader != NO_LEADER or not {node_id, *state.removing}.issuperset(state.replicas)
 
 
 def changed_partitions(before: MetadataImage, after: MetadataImage) -> Iterator[TopicPartition]:
-    """Yield the partitions that an image has with other replicas, or in other directories, than an older one.
+    """Yield the partitions whose replicas or directories differ between two images.
 
-    Unchanged parts are shared. Elections are no news: they change all partitions of a cluster at once."""
+    The images share unchanged parts. Elections are left out: they may change all partitions of a cluster at once."""
     if before.topics is after.topics:
         return
     for topic_id, topic in after.topics.items():
@@ -148,7 +148,7 @@ def changed_partitions(before: MetadataImage, after: MetadataImage) -> Iterator[
 
 
 def assigned_topics(topics: Mapping[bytes, Iterable[int]]) -> list[TopicData]:
-    """Return partitions by topic id as a request has them."""
+    """Build the topics of a request from partitions by topic id."""
     return [
         TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=one) for one in found])
         for topic_id, found in topics.items()

@@ -1,15 +1,15 @@
-"""A partition that rests in a follower's fetch session: the follower has all of it and knows all of its offsets.
+"""Resting partitions of a follower's fetch session: the follower has all records and knows all offsets of them.
 
-    reads, waits --nothing to read or to tell--> rests
-    rests --append, deletion, fetch that names it, out of the ISR, end of leadership--> reads
+    read, waiting --no records, no new offsets--> resting
+    resting --append, deletion, fetch that names it, out of the ISR, end of leadership--> read
 
-Fetches pass a resting partition over. So a fetch costs what has moved, and not what the session has: of thousands of
-partitions most are quiet. Each request of the session shows that a resting follower lives; the leader takes that over
-when the rest ends, before anything else happens. Now and then all of a session's partitions are read again: retention
-moves a log start without ending a rest.
+A fetch does not read resting partitions. So its cost depends on what has moved, not on the size of the session: of
+thousands of partitions most are quiet. Each request of the session shows that a follower of resting partitions is
+alive. The leader notes that when the rest ends, before anything else happens. Every READ_ALL_MS all of a session's
+partitions are read: retention moves a log start without ending a rest.
 
-The rest counts up to the last request that neither named nor forgot the partition: after that the follower has
-asked for another offset, or does not ask for the partition any more.
+The rest lasted until the last request that neither named nor forgot the partition. After that the follower has asked
+for another offset, or no longer fetches the partition.
 
 Loop thread only. Kafka's leaders walk the whole session at each fetch.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.partition_state import LeaderState
 
 READ_ALL_MS = 30_000
-"""The time after which the partitions that rest are read again."""
+"""Time after which a session's resting partitions are read again."""
 
 
 class Resting:
-    """A partition's place in a session while it rests."""
+    """One resting partition of a fetch session."""
 
     __slots__ = ("_purgatory", "_session", "_target")
 
@@ -41,18 +41,18 @@ class Resting:
 
     @property
     def asked_ms(self) -> float:
-        """The time of the session's last request in which the follower had all of the partition."""
+        """Monotonic time of the session's last request at which the follower had all of the partition."""
         until_ms = self._target.rested_until_ms
         return self._session.last_used_ms if until_ms is None else until_ms
 
     def wake(self) -> None:
-        """End the rest; a fetch that waits in the session is looked at again."""
+        """End the rest; a waiting fetch of the session is tried again."""
         self._session.wake(self._target)
         self._purgatory.touch(self._session)
 
 
 class Rests:
-    """The followers of one led partition for which it rests."""
+    """Followers of one led partition in whose sessions it rests."""
 
     __slots__ = ("_core", "_resting")
 
@@ -61,8 +61,8 @@ class Rests:
         self._resting: dict[int, Resting] = {}
 
     def may_rest(self, replica: tuple[int, int], fetch_offset: int) -> bool:
-        """Return whether a follower (id, broker epoch) of the ISR has all that there is, by its last fetch. One outside
-        of it may join at any fetch."""
+        """Return whether a follower (id, broker epoch) in the ISR has all records, by its last fetch. One outside the
+        ISR may join it at any fetch, and so never rests."""
         core, (replica_id, broker_epoch) = self._core, replica
         follower = core.follower(replica_id)
         return (
@@ -73,11 +73,11 @@ class Rests:
         )
 
     def add(self, replica_id: int, resting: Resting) -> None:
-        """Have a follower passed over that may rest, until something moves."""
+        """Let the partition rest for a follower until something moves."""
         self._resting[replica_id] = resting
 
     def end(self, replica_id: int) -> None:
-        """End a follower's rest: its fetch names the partition."""
+        """End the rest for a follower: its fetch names the partition."""
         if replica_id in self._resting:
             self._end(replica_id)
 
@@ -88,7 +88,7 @@ class Rests:
                 self._end(replica_id)
 
     def end_outside_isr(self) -> None:
-        """End the rests of followers that are in the ISR no more."""
+        """End the rests of followers that have left the ISR."""
         for replica_id in [one for one in self._resting if one not in self._core.isr]:
             self._end(replica_id)
 

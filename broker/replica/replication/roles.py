@@ -1,6 +1,6 @@
-"""Roles of replicas in a cluster: who decides for a partition whether it is led or followed here.
+"""Roles of replicas in a cluster: the interface that decides whether this broker leads or follows a partition.
 
-A lone node has none: all of its partitions have one replica.
+A lone node has no roles: all of its partitions have one replica.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ class Roles(Protocol):
     """Decides the roles of this broker's replicas. Loop thread only."""
 
     def take(self, partition: Partition, state: PartitionState) -> None:
-        """Give a partition its role by a newer image: its leader, epochs, replicas and ISR are taken over already. Its
-        log is open, or can be opened at once."""
+        """Give a partition its role in a newer image, once it has the image's leader, epochs, replicas and ISR. Its log
+        is open, or can be opened at once."""
         ...
 
     def drop(self, partition: Partition) -> None:
-        """Drop the role of a partition whose log goes."""
+        """Drop the role of a partition whose log is deleted."""
         ...

@@ -1,4 +1,4 @@
-"""Rules of compatibility: may data of one schema be read with another, by the format's own table.
+"""Rules of compatibility of each format: whether data of one schema can be read with another.
 
 Imports: ``formats``.
 Invariant: pure functions over parsed schemas; they run in a thread.

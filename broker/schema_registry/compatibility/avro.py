@@ -7,11 +7,11 @@
     bytes     string
     string    bytes
     union     any type that one of its branches may read
-    record    of its name or alias: each field is there, by name or alias, or has a default
+    record    of its name or alias: each field exists in it, by name or alias, or has a default
     enum      of its name or alias: all symbols are known, or it has a default
     fixed     of its name or alias, and of its size
 
-Any type reads a union all of whose branches it reads. Types that contain themselves are compared once.
+A type reads a union if it reads all of its branches. Types that contain themselves are compared once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PROMOTIONS = {
     ("bytes", "string"),
     ("string", "bytes"),
 }
-"""Pairs of types, the reader's and the writer's, that differ and can be read all the same."""
+"""Pairs of reader's and writer's types that differ and can be read nevertheless."""
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
@@ -48,10 +48,10 @@ class Comparison:
         self._reader_types = reader_types
         self._writer_types = writer_types
         self._verdicts: dict[tuple[str, str], list[str]] = {}
-        """Faults of the pairs of records met so far; none while a pair is under way."""
+        """Faults of the pairs of records that were compared; an empty list while a pair is being compared."""
 
     def faults(self, reader: Any, writer: Any, path: str) -> list[str]:
-        """Collect reasons against reading ``writer`` as ``reader``."""
+        """Collect reasons why ``writer`` cannot be read as ``reader``."""
         if isinstance(writer, list):
             return [fault for one in writer for fault in self.faults(reader, one, path)]
         if isinstance(reader, list):

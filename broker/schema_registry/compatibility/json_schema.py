@@ -1,20 +1,20 @@
-"""JSON Schema's rules, as Confluent's registry publishes them: does the update take all that the original takes?
+"""JSON Schema's rules, as Confluent's registry publishes them: an update must accept every value of the original.
 
-    types          may be added; an integer is a number; ``enum`` may grow or go, never come or shrink
-    bounds         maxLength, maximum, ... may rise or go; minLength, minimum, ... may fall or go; never the other way
-    properties     an open object takes any others (no additionalProperties), a closed one none (false), a partly open
-                   one those of patternProperties or of the schema of additionalProperties
-      added        to a closed object if it is not required or has a default; to a partly open one if that schema's
-                   values are taken; to an open one only if it takes everything
-      removed      from an open object; from a partly open one if that schema takes its values; from a closed one
-                   never, but for ``false``
-      required     may go; may come for a property with a default
-    items          as properties, by place
-    combinations   anyOf and oneOf may get more, allOf fewer; each one has a counterpart
+    types          may be added; an integer is a number; ``enum`` may grow or be removed, not be added or shrink
+    bounds         maxLength, maximum, ... may rise or be removed; minLength, minimum, ... may fall or be removed
+    properties     an open object accepts any others (no additionalProperties), a closed one none (false), a partly
+                   open one those of patternProperties or of the schema of additionalProperties
+      added        to a closed object if it is not required or has a default; to a partly open one if it also accepts
+                   that schema's values; to an open one only if it accepts everything
+      removed      from an open object; from a partly open one if that schema accepts its values; from a closed one
+                   only if it was ``false``
+      required     may be removed; may be added for a property with a default
+    items          as properties, by position
+    combinations   anyOf and oneOf may get more schemas, allOf fewer; each other one needs a compatible counterpart
     not            may be narrowed
 
-An update that takes everything is compatible with all, and so is an original that takes nothing. Schemas that contain
-themselves are compared once.
+An update that accepts everything is compatible with any original; so is any update of an original that accepts nothing.
+Schemas that contain themselves are compared once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ ANNOTATIONS = frozenset(
      "readOnly", "writeOnly", "definitions", "$defs"}
 )  # fmt: skip
 MAX_COMPARISONS = 5_000
-"""Pairs of schemas in one comparison: combinations of combinations grow without bound."""
+"""Most pairs of schemas in one comparison: nested combinations grow exponentially."""
 
 
 class Place(NamedTuple):
-    """A schema, and the document that its references are within."""
+    """A schema, and the document in which its references are resolved."""
 
     node: Any
     document: Any
@@ -61,7 +61,7 @@ def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
 
 @dataclass(slots=True)
 class Progress:
-    """Pairs of schemas that are under way, and how many were begun; one for a comparison and those within it."""
+    """Pairs of schemas that are being compared, and how many were begun; nested comparisons share it."""
 
     under_way: set[tuple[int, int]] = field(default_factory=set)
     count: int = 0
@@ -80,7 +80,7 @@ class Comparison:
         self._progress = progress or Progress()
 
     def faults(self, original: Place, update: Place, path: str) -> list[str]:
-        """Collect reasons against taking what the original takes."""
+        """Collect reasons why the update does not accept all values of the original."""
         old, new = _followed(original, self._documents[0]), _followed(update, self._documents[1])
         pair = (id(old.node), id(new.node))
         if old.node is False or takes_all(new.node) or pair in self._progress.under_way:
@@ -111,7 +111,7 @@ class Comparison:
     # ---- combinations
 
     def _of_combinations(self, old: Place, new: Place, path: str) -> list[str] | None:
-        """Collect reasons where a side is a combination; None where both can be compared by their own keywords."""
+        """Collect reasons if a side is a combination; return None if both can be compared by their keywords."""
         before, after = _combination(old.node), _combination(new.node)
         if after is not None and before is None:
             return self._of_new_combination(old, new, after, path)
@@ -140,13 +140,13 @@ class Comparison:
         return [one for branch in _branches(old, name) for one in judge(branch)]
 
     def _covered(self, old: Place, branches: list[Place], path: str) -> list[str]:
-        """Give the reason where no branch takes what ``old`` takes."""
+        """Return the reason if no branch accepts all values of ``old``."""
         if any(not self.faults(old, branch, path) for branch in branches):
             return []
         return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
 
     def _any_covers(self, olds: list[Place], news: list[Place], path: str) -> list[str]:
-        """Give the reason where what all of ``olds`` take together may be refused by one of ``news``."""
+        """Return the reason if one of ``news`` may refuse values that all of ``olds`` accept."""
         if all(any(not self.faults(old, new, path) for old in olds) for new in news):
             return []
         return [fault("PRODUCT_TYPE_EXTENDED", path)]
@@ -239,7 +239,7 @@ class Comparison:
             return []
         if "not" not in old.node:
             return [fault("NOT_TYPE_EXTENDED", f"{path}/not")]
-        # the other way round: what the update forbids the original forbade
+        # swapped: values that the update forbids must be forbidden by the original
         swapped = Comparison(self._documents[1], self._documents[0], self._progress)
         found = swapped.faults(new.inner(new.node["not"]), old.inner(old.node["not"]), f"{path}/not")
         return [fault("NOT_TYPE_EXTENDED", f"{path}/not")] if found else []
@@ -249,7 +249,7 @@ class Comparison:
 
 
 def takes_all(node: Any) -> bool:
-    """Return whether a schema takes every value."""
+    """Return whether a schema accepts every value."""
     return node is True or (isinstance(node, dict) and not node.keys() - ANNOTATIONS)
 
 
@@ -259,7 +259,7 @@ def has_default(node: Any) -> bool:
 
 
 def types_of(node: Mapping[str, Any]) -> frozenset[str]:
-    """Return the types that a schema takes; a number may be an integer."""
+    """Return the types that a schema accepts; a number may be an integer."""
     given = node.get("type")
     found = frozenset([given] if isinstance(given, str) else _names(given) or TYPES)
     return found | {"integer"} if "number" in found else found
@@ -275,8 +275,8 @@ def rest_of(node: Mapping[str, Any], name: str) -> Any:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Return whether a name matches, by RE2: in a time linear in both, for any pattern. It knows no look-around."""
-    re2: Any = import_module("re2")  # it has no types
+    """Return whether a name matches, by RE2, which takes linear time for any pattern and has no look-around."""
+    re2: Any = import_module("re2")  # re2 has no type hints
     options = re2.Options()
     options.log_errors = False
     try:
@@ -286,7 +286,7 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
-    """Collect reasons that lie in the types."""
+    """Collect reasons in the types."""
     before, after = types_of(old), types_of(new)
     if before <= after:
         return []
@@ -294,7 +294,7 @@ def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> li
 
 
 def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
-    """Collect reasons that lie in listed values."""
+    """Collect reasons in listed values."""
     before, after = _listed(old), _listed(new)
     if after is None or (before is not None and all(one in after for one in before)):
         return []
@@ -302,7 +302,7 @@ def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> li
 
 
 def bound_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
-    """Collect reasons that lie in bounds, patterns and multiples."""
+    """Collect reasons in bounds, patterns and multiples."""
     found = []
     for names, sign, change in ((UPPER, 1, "DECREASED"), (LOWER, -1, "INCREASED")):
         for name in names:
@@ -320,15 +320,15 @@ def bound_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> l
 
 
 def is_multiple(value: float, factor: float) -> bool:
-    """Return whether a number is a multiple of another one, as far as that can be computed."""
+    """Return whether a number is a multiple of another one; False if that cannot be computed."""
     try:
         return value % factor == 0
-    except (OverflowError, ZeroDivisionError):  # an integer beyond all floats; a document that no check has seen
+    except (OverflowError, ZeroDivisionError):  # an integer too large for a float; 0 in a document that was not checked
         return False
 
 
 def fault(kind: str, path: str) -> str:
-    """Return a reason as clients are told of it."""
+    """Return a reason in the form of answers."""
     return f"{{errorType:'{kind}', path:'{path}'}}"
 
 
@@ -337,7 +337,7 @@ def _number(value: Any) -> float | None:
 
 
 def _names(value: Any) -> frozenset[str]:
-    """Return the texts of a list; of what is no list none, as in a document of another kind that is referred to."""
+    """Return the texts in a list; none if it is no list, as in a referenced document that is no schema."""
     return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, list) else frozenset()
 
 
@@ -358,7 +358,7 @@ def _schemas(node: Mapping[str, Any], keyword: str) -> dict[str, Any]:
 
 
 def _items(node: Mapping[str, Any]) -> tuple[list[Any], Any]:
-    """Return schemas by place, and the one of all further items."""
+    """Return the schemas of the first items, and the one of all further items."""
     if isinstance(node.get("prefixItems"), list):
         return node["prefixItems"], node.get("items", True)
     items = node.get("items", True)
@@ -386,7 +386,7 @@ def _without(place: Place, name: str) -> Place:
 
 
 def _followed(place: Place, documents: Mapping[str, Any]) -> Place:
-    """Follow ``$ref``; one that leads nowhere, or in a ring, takes all."""
+    """Follow ``$ref``; one without a target, or in a cycle, accepts every value."""
     for _ in range(100):
         reference = place.node.get("$ref") if isinstance(place.node, dict) else None
         if not isinstance(reference, str):

@@ -1,4 +1,4 @@
-"""Protobuf's rules, as Confluent's registry has them: what changes from the original to the update.
+"""Protobuf's rules, as Confluent's registry has them: the changes from the original to the update.
 
     compatible      messages, enums and their values are added, enums and their values removed; fields that are not
                     required are added, removed, renamed, or moved alone into a new oneof; a oneof is removed
@@ -6,8 +6,8 @@
                     FIELD_KIND_CHANGED (scalar, message, map), FIELD_SCALAR_KIND_CHANGED, FIELD_NAMED_TYPE_CHANGED,
                     ONEOF_FIELD_REMOVED, MULTIPLE_FIELDS_MOVED_TO_ONEOF, FIELD_MOVED_TO_EXISTING_ONEOF
 
-Scalars of one group have one form on the wire: int32, int64, uint32, uint64, bool and enums; sint32 and sint64; string
-and bytes; fixed32 and sfixed32; fixed64 and sfixed64. Messages are compared by name, fields by number.
+Scalars of one group have the same encoding: int32, int64, uint32, uint64, bool and enums; sint32 and sint64; string and
+bytes; fixed32 and sfixed32; fixed64 and sfixed64. Messages are compared by name, fields by number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GROUP_OF = {name: group for group in GROUPS for name in group}
 
 
 class Side(NamedTuple):
-    """One schema, with the messages of its imports: whole name -> message, and the package it lies in."""
+    """A schema, with the messages of it and its imports: full name -> message and its package."""
 
     file: FileDescriptorProto
     messages: Mapping[str, tuple[DescriptorProto, str]]
@@ -64,7 +64,7 @@ def _messages(file: FileDescriptorProto) -> Iterator[tuple[str, tuple[Descriptor
 
 
 class Comparison:
-    """The faults of one comparison."""
+    """One comparison of two schemas, which collects faults."""
 
     def __init__(self, original: Side, update: Side) -> None:
         self._original = original
@@ -73,7 +73,7 @@ class Comparison:
         self.faults: list[str] = []
 
     def note(self, kind: str, path: str) -> None:
-        """Take down a fault."""
+        """Add a fault."""
         self.faults.append(f"{{errorType:'{kind}', path:'{path}'}}")
 
     def compare_messages(self, original: Any, update: Any, path: str) -> None:
@@ -134,7 +134,7 @@ class Comparison:
         return found[0] if found is not None and found[0].options.map_entry else None
 
     def _compare_types(self, old: str, new: str, path: str) -> None:
-        """Compare the messages that fields hold: by their names within the package, then by what they are."""
+        """Compare the messages of two fields: by their names within the package, then by their fields."""
         before, after = self._original.messages.get(old), self._update.messages.get(new)
         if before is None or after is None:
             if old != new:
@@ -150,7 +150,7 @@ class Comparison:
 
 
 def _oneofs(message: DescriptorProto) -> dict[str, set[int]]:
-    """Collect numbers of fields by their oneof, but for those that ``optional`` makes."""
+    """Collect the numbers of fields by their oneof, without the oneofs that ``optional`` creates."""
     found: dict[str, set[int]] = {}
     for field in message.field:
         if field.HasField("oneof_index") and not field.proto3_optional:

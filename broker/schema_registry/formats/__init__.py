@@ -1,5 +1,6 @@
-"""Schemas as text become schemas that are checked and written in one way: Avro, JSON Schema and Protobuf.
+"""Formats of schemas: Avro, JSON Schema and Protobuf texts are parsed, checked, and written in canonical form.
 
-Imports: fastavro, jsonschema, protobuf and grpcio-tools, each when its first schema comes; nothing of the broker.
-Invariant: any text gives a schema or InvalidSchemaError; nothing here holds the event loop, for it runs in a thread.
+Imports: fastavro, jsonschema, protobuf and grpcio-tools, each when its first schema arrives; nothing of the broker.
+Invariant: any text gives a schema or InvalidSchemaError; nothing here blocks the event loop, because it runs in a
+thread.
 """

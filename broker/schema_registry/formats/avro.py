@@ -1,7 +1,7 @@
 """Avro schemas, read by fastavro and written as Avro's own ``Schema.toString`` writes them.
 
-That is: attributes in one order, names relative to the namespace around them, no spaces; documentation and attributes
-that Avro does not know stay. ``model`` is the schema in which each name is whole: ``types`` has all named types.
+That is: attributes in a fixed order, names relative to the enclosing namespace, no spaces. Documentation and attributes
+that Avro does not know are kept. ``model`` is the schema with full names as ``root``; ``types`` has all named types.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MALFORMED = (SchemaParseException, KeyError, TypeError, ValueError, AttributeEr
 
 
 def parse(source: Source) -> ParsedSchema:
-    """Read a schema. Raises InvalidSchemaError."""
+    """Parse a schema. Raises InvalidSchemaError."""
     node = parse_json(source.text)
     named: dict[str, Any] = {}
     try:
@@ -63,17 +63,18 @@ def full_name(name: str, namespace: str) -> str:
 
 
 def name_of(node: dict[str, Any], space: str) -> str:
-    """Return the whole name of a named type, within a namespace."""
+    """Return the full name of a named type in a namespace."""
     return full_name(node["name"], node.get("namespace", space))
 
 
 def space_of(name: str) -> str:
-    """Return the namespace of a whole name."""
+    """Return the namespace of a full name."""
     return name.rpartition(".")[0]
 
 
 def whole(node: Any, space: str, types: dict[str, Any]) -> Any:
-    """Return the schema with whole names, each named type once in ``types`` and by its name elsewhere."""
+    """Return the schema with full names; named types are in ``types``, and only named elsewhere. Raises
+    SchemaParseException."""
     if isinstance(node, str):
         return full_name(node, space)
     if isinstance(node, list):
@@ -118,18 +119,17 @@ def _checked(fields: list[Any]) -> list[Any]:
 
 
 class Writer:
-    """Writer of a schema with its attributes in Avro's order; those that Avro does not know keep their own order.
+    """Writer of a schema with its attributes in Avro's order; those that Avro does not know keep their order.
 
-    With ``is_sorted`` these come in alphabetical order, and so do aliases and the contents of such attributes and of
-    defaults. An empty ``doc`` of a named
-    type and a decimal's scale of 0 are left out, as Confluent's registry does.
+    With ``is_sorted`` these are in alphabetical order, and so are aliases and the contents of such attributes and of
+    defaults. An empty ``doc`` of a named type and a decimal's scale of 0 are then omitted, as in Confluent's registry.
     """
 
     def __init__(self, *, is_sorted: bool = False) -> None:
         self._is_sorted = is_sorted
 
     def _foreign(self, node: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-        """Select the attributes that are not known."""
+        """Return the attributes that are not in ``known``."""
         names = [name for name in node if name not in known]
         if not self._is_sorted:
             return {name: node[name] for name in names}
@@ -141,7 +141,7 @@ class Writer:
         return sorted(set(names)) if self._is_sorted else names
 
     def write(self, node: Any, space: str) -> Any:
-        """Return the node as it is written within a namespace."""
+        """Return the node in the form in which it is written in a namespace."""
         if isinstance(node, str):
             return _relative(full_name(node, space), space)
         if isinstance(node, list):
@@ -186,12 +186,12 @@ class Writer:
 
 
 def in_order(value: Any) -> Any:
-    """Return JSON whose objects have their names in alphabetical order."""
+    """Return JSON with the names of its objects in alphabetical order."""
     if isinstance(value, dict):
         return {name: in_order(value[name]) for name in sorted(value)}
     return [in_order(one) for one in value] if isinstance(value, list) else value
 
 
 def _relative(name: str, space: str) -> str:
-    """Return a whole name as it is written within a namespace."""
+    """Return a full name in the form in which it is written in a namespace."""
     return name.removeprefix(f"{space}.") if space and space_of(name) == space else name

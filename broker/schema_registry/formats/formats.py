@@ -1,4 +1,4 @@
-"""The table of formats: which module reads a schema, and which judges changes of it. Any thread."""
+"""Table of formats: the module that parses a schema, and the one with the rules of compatibility. Any thread."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RULES = {
     "PROTOBUF": "tidelog.broker.schema_registry.compatibility.protobuf",
 }
 MAX_KEPT = 4 << 20
-"""Characters of the schemas whose parsed form is kept; that takes ten times as many bytes and more."""
+"""Most characters of the schemas whose parsed form is kept, which takes at least ten times as many bytes."""
 MAX_CHARACTERS = 16 << 20
-"""Characters of a schema and all that it refers to: references of references name a large one again and again."""
+"""Most characters of a schema with all that it refers to: nested references may name a large one many times."""
 
 
 class ParsedSchemas:
-    """Parsed schemas, those used last: up to ``most`` characters of their texts. Any thread."""
+    """Cache of the parsed schemas that were used last, with up to ``most`` characters of text. Any thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -35,7 +35,7 @@ class ParsedSchemas:
         self.characters = 0
 
     def get(self, source: Source) -> ParsedSchema | None:
-        """Return the parsed form if it is kept."""
+        """Return the parsed form; None if it is not kept."""
         with self._lock:
             found = self._known.get(source)
             if found is not None:
@@ -43,7 +43,7 @@ class ParsedSchemas:
             return found
 
     def keep(self, source: Source, parsed: ParsedSchema) -> None:
-        """Keep a parsed form, and drop those that were not used for longest."""
+        """Keep a parsed form, and drop the least recently used ones."""
         with self._lock:
             if source not in self._known:
                 self._known[source] = parsed
@@ -57,12 +57,12 @@ _KNOWN = ParsedSchemas(MAX_KEPT)
 
 
 def characters_of(source: Source) -> int:
-    """Return the length of a schema and of all that it refers to."""
+    """Return the characters of a schema and of all that it refers to."""
     return len(source.text) + sum(len(name) + len(text) for name, text in source.references)
 
 
 def parse(source: Source) -> ParsedSchema:
-    """Read a schema. Raises InvalidSchemaError."""
+    """Return the parsed form of a schema, from the cache if it is there. Raises InvalidSchemaError."""
     found = _KNOWN.get(source)
     if found is None:
         found = read(source)
@@ -71,9 +71,9 @@ def parse(source: Source) -> ParsedSchema:
 
 
 def read(source: Source) -> ParsedSchema:
-    """Read a schema that is not kept. Raises InvalidSchemaError."""
+    """Parse a schema. Raises InvalidSchemaError."""
     if characters_of(source) > MAX_CHARACTERS:
-        raise InvalidSchemaError(f"with all that it refers to it has more than {MAX_CHARACTERS} characters")
+        raise InvalidSchemaError(f"the schema has more than {MAX_CHARACTERS} characters with all that it refers to")
     check_characters(source.text, *(name for name, _ in source.references))
     module = FORMATS.get(source.schema_type)
     if module is None:
@@ -87,16 +87,16 @@ def read(source: Source) -> ParsedSchema:
 
 
 def check_characters(*texts: str) -> None:
-    """Raise InvalidSchemaError for half a character (a surrogate), which JSON can name and UTF-8 cannot write."""
+    """Raise InvalidSchemaError for a lone surrogate, which JSON can have and UTF-8 cannot encode."""
     try:
         for text in texts:
             text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidSchemaError(f"it has half a character, U+{ord(error.object[error.start]):04X}") from None
+        raise InvalidSchemaError(f"it has a lone surrogate, U+{ord(error.object[error.start]):04X}") from None
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
-    """Collect reasons why data of ``writer`` cannot be read by ``reader``; none where it can."""
+    """Collect reasons why data of ``writer`` cannot be read by ``reader``; none if it can."""
     if reader.source.schema_type != writer.source.schema_type:
         return ["Incompatible because of different schema type"]
     rules = importlib.import_module(RULES[reader.source.schema_type])

@@ -1,7 +1,7 @@
-"""JSON Schema, checked by jsonschema; written without spaces, its fields in the order in which they came.
+"""JSON Schema, checked by jsonschema, and written without spaces, with its fields in their original order.
 
-``model`` has the document as ``root``, and the documents that it refers to by their names. A draft is told by
-``$schema``; without it, or with another one than 4, 6, 7, 2019-09 and 2020-12, draft 7 holds, as in Confluent's
+``model`` has the document as ``root``, and the documents that it refers to by their names in ``documents``. ``$schema``
+names the draft; without it, or with another than 4, 6, 7, 2019-09 and 2020-12, draft 7 applies, as in Confluent's
 registry.
 """
 
@@ -24,16 +24,16 @@ from tidelog.broker.schema_registry.formats.schema import (
 )
 
 DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
-"""Keywords whose values are data, in which ``$ref`` is a name like any other."""
+"""Keywords whose values are data, in which ``$ref`` is an ordinary name."""
 
 
 def parse(source: Source) -> ParsedSchema:
     """Read a schema. Raises InvalidSchemaError."""
     root = parse_json(source.text)
     if not isinstance(root, dict | bool):
-        raise InvalidSchemaError("a JSON schema is an object or a boolean")
+        raise InvalidSchemaError("a JSON schema must be an object or a boolean")
     if isinstance(root, dict) and not isinstance(root.get("$schema", ""), str):
-        raise InvalidSchemaError("$schema has to be a string")
+        raise InvalidSchemaError("$schema must be a string")
     try:
         draft = validator_for(root, default=Draft7Validator)
         (Draft7Validator if draft is Draft3Validator else draft).check_schema(root)
@@ -44,14 +44,14 @@ def parse(source: Source) -> ParsedSchema:
     documents = {name: parse_json(text) for name, text in source.references}
     for reference in references_in(root):
         if resolve(reference, root, documents) is None:
-            raise InvalidSchemaError(f"the $ref {reference} leads nowhere")
+            raise InvalidSchemaError(f"the $ref {reference} has no target")
     canonical = compact(root)
     model = {"root": root, "documents": documents}
     return ParsedSchema(source, canonical, canonical, model, compact(root, is_sorted=True))
 
 
 def references_in(node: Any) -> Iterator[str]:
-    """Return the values of all ``$ref`` in a document."""
+    """Yield the values of all ``$ref`` in a document."""
     waiting = [node]
     while waiting:
         one = waiting.pop()
@@ -64,7 +64,7 @@ def references_in(node: Any) -> Iterator[str]:
 
 
 def resolve(reference: str, document: Any, documents: Mapping[str, Any]) -> tuple[Any, Any] | None:
-    """Return the schema that ``$ref`` in a document leads to, and the document it lies in; None for nowhere."""
+    """Return the target of a ``$ref`` in a document, and the target's document; None if there is none."""
     name, _, pointer = reference.partition("#")
     if name and not (isinstance(document, dict) and document.get("$id") == name):
         document = documents.get(name)

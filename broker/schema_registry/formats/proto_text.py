@@ -1,8 +1,8 @@
-"""A Protobuf file descriptor as ``.proto`` text: the opposite of protoc, for descriptors that clients send.
+"""Writer of Protobuf file descriptors as ``.proto`` text: the inverse of protoc, for descriptors that clients send.
 
-Compiling the text gives the descriptor again, but for comments. Names of types and of custom options are whole and
-begin with a dot. Custom options are bytes to a descriptor as it is decoded: ``know_options`` makes them readable where
-their definitions are at hand, and others are left out. Any thread.
+The text compiles to the same descriptor, except comments. Names of types and of custom options are full names with a
+leading dot. A decoded descriptor has custom options as unknown bytes: ``know_options`` decodes those whose definitions
+it gets, and others are omitted. Any thread.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ _QUOTED = (FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES)
 
 
 def know_options(file: FileDescriptorProto, imports: Iterable[FileDescriptorProto]) -> FileDescriptorProto:
-    """Return the file with the custom options that it and its imports define as fields.
+    """Return the file with the custom options that it and its imports define decoded to fields.
 
-    ``imports`` come in an order in which each is after those that it imports. Raises TypeError for a file that these do
-    not complete.
+    ``imports`` are in an order in which each one follows those that it imports. Raises TypeError if one is missing.
     """
     pool = DescriptorPool()
     for one in (*imports, file):
@@ -52,7 +51,7 @@ def text_of(file: FileDescriptorProto) -> str:
 
 
 class Writer:
-    """The lines of one file."""
+    """Writer of one file's lines."""
 
     def __init__(self, file: FileDescriptorProto) -> None:
         self._file = file
@@ -150,7 +149,7 @@ class Writer:
 
 
 def _members(message: DescriptorProto) -> Iterator[tuple[int | None, list[FieldDescriptorProto]]]:
-    """Iterate over fields by themselves, and those of a oneof together where its first one stands."""
+    """Yield fields in order; those of a oneof are together, at the position of the first."""
     oneofs: dict[int, list[FieldDescriptorProto]] = {}
     rows: list[tuple[int | None, list[FieldDescriptorProto]]] = []
     for field in message.field:
@@ -178,13 +177,13 @@ def _field_options(field: FieldDescriptorProto) -> Iterator[str]:
 
 
 def camel_case(name: str) -> str:
-    """Return the default name of a field in JSON."""
+    """Return the default JSON name of a field."""
     first, *others = name.split("_")
     return first + "".join(one[:1].upper() + one[1:] for one in others)
 
 
 def _options(options: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the options that are set and known."""
+    """Yield the options that are set and decoded."""
     for field, value in options.ListFields():
         if field.name in ("map_entry", "uninterpreted_option") and not field.is_extension:
             continue

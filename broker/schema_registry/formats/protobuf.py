@@ -1,9 +1,9 @@
 """Protobuf schemas: ``.proto`` text or a serialized file descriptor, both compiled by protoc.
 
-protoc runs as a process of its own, in an empty directory that holds the schema and what it imports: it takes 0.1 s,
-holds no lock of this process, and says faults on its error output. A descriptor is first written as text
-(``proto_text``), which is how Confluent's registry keeps it. ``identity`` is the written descriptor, so comments and
-spaces make no new schema. ``model`` has the descriptor as ``file``, those of imports as ``imports``, and
+protoc runs as a process of its own, in a directory with the schema and its imports alone. It takes 0.1 s, holds no lock
+of this process, and reports faults on its error output. A descriptor is first written as text (``proto_text``), the
+form in which Confluent's registry stores it. ``identity`` is the written descriptor, so that schemas differing in
+comments and spaces are equal. ``model`` has the descriptor as ``file``, those of imports as ``imports``, and
 ``serialized``.
 """
 
@@ -34,14 +34,14 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
 
 def parse(source: Source) -> ParsedSchema:
-    """Read a schema. Raises InvalidSchemaError."""
+    """Parse a schema. Raises InvalidSchemaError."""
     text, imported = source.text.strip(), dict(source.references)
     sent = decode_descriptor(text) if _BASE64.fullmatch(text) else None
     own, imports = compile_main(imported, text if sent is None else text_of(sent))
     if sent is not None:
         sent.name = MAIN
         text = text_with_options(sent, imports)
-        own, imports = compile_main(imported, text)  # a second time, as custom options need what the first one brought
+        own, imports = compile_main(imported, text)  # again: custom options need the imports of the first compilation
     written, normalized = (text_with_options(one, imports) for one in (own, sort_imports(own)))
     own.ClearField("name")
     serialized = base64.b64encode(own.SerializeToString(deterministic=True)).decode()
@@ -50,7 +50,7 @@ def parse(source: Source) -> ParsedSchema:
 
 
 def compile_main(imported: Mapping[str, str], text: str) -> tuple[FileDescriptorProto, tuple[FileDescriptorProto, ...]]:
-    """Compile a schema; the result has its imports, too, each after those that it needs. Raises InvalidSchemaError."""
+    """Compile a schema; return it and its imports, each after those that it imports. Raises InvalidSchemaError."""
     found = compile_files({**imported, MAIN: text})
     own = next(one for one in found.file if one.name == MAIN)
     return own, tuple(one for one in found.file if one.name != MAIN)
@@ -60,14 +60,14 @@ def text_with_options(file: FileDescriptorProto, imports: Sequence[FileDescripto
     """Return the text of a file with its custom options. Raises InvalidSchemaError."""
     try:
         return text_of(know_options(file, imports))
-    except AttributeError:  # the schemas define descriptors of their own, with other fields
+    except AttributeError:  # the schemas redefine descriptor.proto, with other fields
         return text_of(file)
     except (TypeError, DecodeError) as error:
-        raise InvalidSchemaError(f"the descriptor is not whole: {error}") from None
+        raise InvalidSchemaError(f"the descriptor is incomplete: {error}") from None
 
 
 def sort_imports(file: FileDescriptorProto) -> FileDescriptorProto:
-    """Return the file with its imports in the order of their names."""
+    """Return the file with its imports in alphabetical order."""
     names, found = list(file.dependency), FileDescriptorProto()
     found.CopyFrom(file)
     found.dependency[:] = sorted(names)
@@ -85,7 +85,7 @@ def decode_descriptor(text: str) -> FileDescriptorProto:
 
 
 def compile_files(files: Mapping[str, str]) -> FileDescriptorSet:
-    """Compile MAIN of these files, by their names in imports; the result has the imports, too.
+    """Compile MAIN of these files, whose names are those in imports; the result has the imports, too.
 
     Raises InvalidSchemaError.
     """
@@ -105,17 +105,17 @@ def compile_files(files: Mapping[str, str]) -> FileDescriptorSet:
 
 
 def write_import(root: Path, name: str, text: str) -> None:
-    """Write a file by its name in imports. Raises InvalidSchemaError where there can be none of that name."""
+    """Write a file under its name in imports. Raises InvalidSchemaError if there can be no file of that name."""
     path = root / safe_name(name)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # a and a/b.proto
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # for example a and a/b.proto
         raise InvalidSchemaError(f"{name[:100]!r} cannot be imported beside the others: {error.strerror}") from None
 
 
 def reason_of(output: bytes, directory: str) -> str:
-    """Return what protoc says of the schema, without its own log lines and the directory."""
+    """Return protoc's errors about the schema, without its log lines and the directory."""
     lines = output[:MOST_ERROR_BYTES].decode("utf-8", "replace").replace(directory, "").splitlines()
     told = [line.replace(f"{MAIN}:", "line ") for line in lines if not _LOG_LINE.match(line)]
     return "; ".join(told) or "it does not compile"
@@ -125,14 +125,14 @@ def safe_name(name: str) -> PurePosixPath:
     """Return the name of an import as a path below a directory. Raises InvalidSchemaError."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or len(name.encode()) > 255:
-        raise InvalidSchemaError(f"{name[:100]!r} is no name of a file to import")
+        raise InvalidSchemaError(f"{name[:100]!r} cannot be the name of an import")
     return path
 
 
 def well_known() -> list[str]:
-    """Return the directories with the files that everyone may import."""
+    """Return the directories with the files that any schema may import."""
     found = [str(Path(grpc_tools.__path__[0], "_proto"))]
-    types = importlib.util.find_spec("google.type")  # of googleapis-common-protos, if it is installed
+    types = importlib.util.find_spec("google.type")  # from googleapis-common-protos, if installed
     if types is not None and types.submodule_search_locations:
         found.append(str(Path(next(iter(types.submodule_search_locations))).parents[1]))
     return found

@@ -1,4 +1,4 @@
-"""A schema that was read: its canonical text, and the model that compatibility is judged by."""
+"""Parsed schema: its canonical text, and the model for the rules of compatibility."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 200
-"""Most levels of lists and objects in a schema; the readers recurse, and Python ends at 1,000 calls."""
+"""Most levels of lists and objects in a schema: the parsers recurse, and Python's limit is 1,000 calls."""
 
 
 class InvalidSchemaError(Exception):
-    """A text that is no schema of its type."""
+    """A text that is not a schema of its type."""
 
 
 class Source(NamedTuple):
-    """A schema's text with the texts of all that it refers to, those that others need first."""
+    """A schema's text, and the texts of all that it refers to, each after those it refers to itself."""
 
     schema_type: str
     text: str
     references: tuple[tuple[str, str], ...] = ()
-    """Name, and text in canonical form."""
+    """Names with texts in canonical form."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSchema:
-    """A schema that is valid. Any thread."""
+    """A valid schema. Any thread."""
 
     source: Source
     canonical: str
@@ -36,8 +36,7 @@ class ParsedSchema:
     model: Mapping[str, Any]
     """The parsed schema, as the format's rules of compatibility read it; never changed."""
     normalized: str
-    """The text that is stored where a client asks for ``normalize``: one for all schemas that differ in a
-    meaningless order alone."""
+    """The text that is stored with ``normalize``: equal for schemas that differ only in an order without meaning."""
 
 
 def parse_json(text: str) -> Any:
@@ -47,7 +46,7 @@ def parse_json(text: str) -> Any:
     except RecursionError:
         raise InvalidSchemaError("it is nested too deeply") from None
     except ValueError as error:
-        raise InvalidSchemaError(f"it is no JSON: {error}") from None
+        raise InvalidSchemaError(f"it is not JSON: {error}") from None
     check_depth(found)
     return found
 
@@ -69,5 +68,5 @@ def _inner(value: Any) -> list[Any]:
 
 
 def compact(value: Any, *, is_sorted: bool = False) -> str:
-    """Write JSON without spaces; names in their own order or in alphabetical order."""
+    """Write JSON without spaces, with names in their own order or in alphabetical order."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=is_sorted)

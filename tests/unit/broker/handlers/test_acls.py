@@ -194,7 +194,7 @@ def test_an_acl_of_a_virtual_topic_is_warned_of(admin: AdminBroker, caplog: pyte
     with caplog.at_level(logging.WARNING):
         create(admin, creation("orders?key=1"), creation("orders...ordinary"))
     assert [record.getMessage() for record in caplog.records if "no effect" in record.getMessage()] == [
-        "an ACL names the virtual topic 'orders?key=1': it has no effect, its topic's ACLs hold"
+        "an ACL of the virtual topic 'orders?key=1' has no effect: those of its topic apply"
     ]
 
 

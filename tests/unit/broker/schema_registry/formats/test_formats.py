@@ -365,5 +365,5 @@ def test_imports_that_cannot_lie_beside_one_another_are_refused(names: tuple[str
 
 
 def test_a_name_of_an_import_is_bounded_in_bytes() -> None:
-    with pytest.raises(InvalidSchemaError, match="is no name of a file to import"):
+    with pytest.raises(InvalidSchemaError, match="cannot be the name of an import"):
         safe_name("ä" * 200)
