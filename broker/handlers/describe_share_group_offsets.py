@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.handlers.whole_groups import leave_out_repetitions
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.config import check_enabled
@@ -15,6 +14,7 @@ from tidelog.protocol.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponse,
     DescribeShareGroupOffsetsResponseGroup,
 )
+from tidelog.protocol.whole_groups import leave_out_repetitions
 
 API_KEY = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS
 MIN_VERSION, MAX_VERSION = 0, 1

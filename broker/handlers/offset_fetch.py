@@ -12,7 +12,6 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.handlers.whole_groups import leave_out_repetitions
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -27,6 +26,7 @@ from tidelog.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
 )
+from tidelog.protocol.whole_groups import leave_out_repetitions
 
 API_KEY = ApiKey.OFFSET_FETCH
 MIN_VERSION, MAX_VERSION = 0, 10

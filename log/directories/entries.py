@@ -98,15 +98,15 @@ def size_of(file_system: FileSystem, entry: Entry) -> int:
 def sizes_in(
     file_system: FileSystem, directory: LogDirectory, entries: dict[TopicPartition, Entry]
 ) -> dict[TopicPartition, int]:
-    """Return the bytes of records of each partition in a directory. Raises KafkaStorageError."""
+    """Return the bytes of records of each partition in a directory; one that cannot be read is left out and logged."""
     sizes = {}
     for partition, entry in list(entries.items()):
         if entry.directory is directory:
             try:
                 sizes[partition] = size_of(file_system, entry)
-            except KafkaStorageError:
+            except KafkaStorageError as error:
                 if entries.get(partition) is entry:  # else it was deleted meanwhile
-                    raise
+                    logger.warning("the size of %s cannot be read: %s", partition, error)
     return sizes
 
 

@@ -49,6 +49,7 @@ from tidelog.protocol.messages.offset_fetch import (
 )
 from tidelog.protocol.schema.copies import with_fields
 from tidelog.protocol.types import ZERO_UUID
+from tidelog.protocol.whole_groups import leave_out_repetitions
 
 GROUP, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 DESCRIBE, WRITE = AclOperation.DESCRIBE, AclOperation.WRITE
@@ -114,7 +115,7 @@ def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> S
     groups: list[Any] = []
     denied: list[Any] = []
     hidden: list[list[Any]] = []
-    for group in _without_repeated_wholes(call.request.groups):
+    for group in leave_out_repetitions(call.request.groups):  # as the handlers do: answers keep the order
         if call.may(Need(DESCRIBE, GROUP, group.group_id)):
             topics, refused = yield from _split_topics(call, group.topics, name)
             groups.append(with_fields(group, topics=topics))
@@ -131,18 +132,6 @@ def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> S
         more = yield from call.refuse(with_fields(call.request, groups=denied), GroupAuthorizationFailedError())
         response.groups.extend(more.groups)
     return response
-
-
-def _without_repeated_wholes(groups: Iterable[Any]) -> Iterator[Any]:
-    """Yield the groups but those whose offsets were all asked for before: handlers answer these once, and the answers
-    have to stand in the order of the groups."""
-    whole: set[str] = set()
-    for group in groups:
-        if group.topics is None:
-            if group.group_id in whole:
-                continue
-            whole.add(group.group_id)
-        yield group
 
 
 def _split_topics(

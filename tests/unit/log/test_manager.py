@@ -549,3 +549,29 @@ def test_partition_deleted_while_sizes_are_described_hides_no_other(
     (description,) = again.describe()
 
     assert list(description.sizes) == [T1]
+
+
+class Unlistable(OsFileSystem):
+    """A file system on which the directory of ``T0`` cannot be listed."""
+
+    def list_directory(self, path: str) -> list[FileEntry]:
+        if path.endswith(T0.directory_name):
+            raise LogStorageError("list", path, errno.EIO)
+        return super().list_directory(path)
+
+
+def test_a_partition_that_cannot_be_listed_hides_no_other_size(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = manager_of(tmp_path)
+    for partition in (T0, T1):
+        append(manager.get_or_create_log(partition, ID, CONFIG), batch(5))
+    manager.shutdown()
+    again = LogManager([str(tmp_path)], Unlistable(), ManualTime(NOW_MS), CONFIG)
+    again.startup()
+
+    (description,) = again.describe()
+
+    assert list(description.sizes) == [T1]
+    assert description.total_bytes > 0
+    assert f"the size of {T0} cannot be read" in caplog.text
