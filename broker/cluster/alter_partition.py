@@ -1,9 +1,9 @@
-"""Proposals of in-sync replicas on their way to the active controller: all that wait in one request, one in flight.
+"""ISR proposals of a leader to the active controller: one AlterPartition request in flight, with all that waited.
 
-    submitted -> waiting -> in flight -> answered with NONE or an error that decides    handed out
-                    ^                 -> another error, or no answer                    waits again, after a moment
+    submit -> waiting -> in flight -> answered with a code of DECIDED    returned by take_answer
+                 ^                -> another error, or no answer        waits again, for RETRY_MS at least
 
-A newer proposal for a partition takes the place of one that waits. Sans-io; loop thread only.
+A newer proposal for a partition replaces one that waits. Sans-io; loop thread only.
 Source: AlterPartitionManager of Kafka 4.3.
 """
 
@@ -25,8 +25,9 @@ from tidelog.protocol.messages.alter_partition import (
 )
 
 RETRY_MS = 50.0
-"""Kafka's wait before a request is sent again."""
+"""Wait in ms before proposals are sent again, as in Kafka."""
 DECIDED = REFUSED | OVERTAKEN | {NONE}
+"""Codes that settle a proposal; after any other it is sent again."""
 
 
 class PartitionKey(NamedTuple):
@@ -37,7 +38,7 @@ class PartitionKey(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A proposal and its answer."""
+    """A settled proposal, with the controller's answer."""
 
     key: PartitionKey
     proposal: IsrProposal
@@ -45,7 +46,7 @@ class Answered(NamedTuple):
 
 
 class AlterPartitions:
-    """Proposals of one broker."""
+    """Proposals of one broker that the controller has not settled yet."""
 
     __slots__ = ("_broker_id", "_flying", "_not_before_ms", "_waiting")
 
@@ -56,7 +57,7 @@ class AlterPartitions:
         self._not_before_ms = 0.0
 
     def submit(self, key: PartitionKey, proposal: IsrProposal) -> None:
-        """Have a proposal sent with the next request."""
+        """Add a proposal to the next request, in place of one that waits for the same partition."""
         self._waiting[key] = proposal
 
     @property
@@ -76,7 +77,7 @@ class AlterPartitions:
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
 
     def take_answer(self, response: AlterPartitionResponse, now_ms: float) -> list[Answered]:
-        """Return the decided proposals; the others wait to be sent again."""
+        """Return the settled proposals; the others wait to be sent again."""
         sent, self._flying = self._flying, {}
         answered = []
         for key, answer in () if response.error_code else answers_of(response):
@@ -86,7 +87,9 @@ class AlterPartitions:
         return answered
 
     def take_failure(self, now_ms: float) -> None:
-        """Send all proposals again, as no answer came. If the controller has committed one, it will answer so."""
+        """Keep all proposals in flight to be sent again, as no answer came. One that the controller has committed
+        already is then answered with INVALID_UPDATE_VERSION.
+        """
         sent, self._flying = self._flying, {}
         self._keep(sent, now_ms)
 

@@ -1,7 +1,7 @@
 """State of one follower, as its leader knows it from the follower's fetches.
 
-A follower is caught up while it has fetched all that the leader had at some moment of the last
-``replica.lag.time.max.ms``: at its fetch itself, or at the fetch before it.
+A follower is caught up if it had all the leader's records at some moment of the last ``replica.lag.time.max.ms``. That
+moment is the time of its last fetch, or of the fetch before.
 
 Sans-io; times in ms are passed in. Source: Replica and ReplicaState of Kafka 4.3.
 """
@@ -9,14 +9,14 @@ Sans-io; times in ms are passed in. Source: Replica and ReplicaState of Kafka 4.
 from __future__ import annotations
 
 UNKNOWN = -1
-"""An offset or broker epoch that no fetch has told yet."""
+"""Value of an offset or broker epoch that no fetch has carried yet."""
 
 NEVER = float("-inf")
 """``caught_up_ms`` of a follower that is outside the ISR and has not fetched yet."""
 
 
 class FollowerState:
-    """One follower in one leader epoch. A fetch from an offset says that the follower has all below it."""
+    """One follower in one leader epoch. A fetch from an offset shows that the follower has all records before it."""
 
     __slots__ = (
         "broker_epoch",
@@ -28,7 +28,9 @@ class FollowerState:
     )
 
     def __init__(self, caught_up_ms: float) -> None:
-        """``caught_up_ms`` is now for a member of the ISR: it was caught up by its last leader's word."""
+        """``caught_up_ms`` is the present time for a member of the ISR, as the leader before counted it as caught up;
+        else NEVER.
+        """
         self.caught_up_ms = caught_up_ms
         self.fetched_ms = caught_up_ms
         self.log_end_offset = UNKNOWN
@@ -39,7 +41,7 @@ class FollowerState:
     def note_fetch(
         self, broker_epoch: int, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: float
     ) -> None:
-        """Note a fetch. ``leader_end_offset`` is the leader's from before it read for this fetch."""
+        """Note a fetch. ``leader_end_offset`` is the leader's log end from before it read records for this fetch."""
         if fetch_offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif self.leader_end_at_fetch != UNKNOWN and fetch_offset >= self.leader_end_at_fetch:
@@ -51,14 +53,14 @@ class FollowerState:
         self.broker_epoch = broker_epoch
 
     def note_rest(self, asked_ms: float) -> None:
-        """Note that the follower's fetch of ``asked_ms`` had reached the end that the leader still has."""
+        """Note that the follower, which fetched at ``asked_ms`` and waits, has all records that the leader has now."""
         self.caught_up_ms = max(self.caught_up_ms, asked_ms)
         self.fetched_ms = max(self.fetched_ms, asked_ms)
 
     def has_fetched(self, now_ms: float, lag_time_max_ms: float) -> bool:
-        """Return whether it has fetched lately: one that fell silent would leave the ISR again at the next check."""
+        """Return whether the follower has fetched lately; one that has not would leave the ISR at the next check."""
         return now_ms - self.fetched_ms <= lag_time_max_ms
 
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:
-        """Return whether the follower has all records, or had them not long ago."""
+        """Return whether the follower has all records, or had all at some moment of the last ``lag_time_max_ms``."""
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms

@@ -1,4 +1,4 @@
-"""Requests that a member hands on to the active controller, whole, in an Envelope (KIP-590).
+"""Client requests that a member forwards unchanged to the active controller, each in an Envelope (KIP-590).
 
     build_envelope -> Envelope to the active controller -> take_answer: the client's response, an error, or again later
                                                         -> take_failure: again later, until the client's time is over
@@ -44,14 +44,14 @@ FORWARDED = frozenset(
 )
 """APIs whose requests only the active controller can answer."""
 TIMEOUT_MS = 30_000.0
-"""Time in which a controller has to answer: Kafka's ``request.timeout.ms``, which clients have as well."""
+"""Time in ms for a controller to answer: the default of ``request.timeout.ms``, which Kafka's clients have as well."""
 FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 _PRINCIPAL_VERSION = struct.pack(">h", 0)
 
 
 class ForwardedRequest:
-    """One client request on its way. ``response`` is set when it is answered, ``error`` when it cannot be."""
+    """One forwarded request. ``response`` is set when it is answered, ``error`` when it cannot be."""
 
     __slots__ = ("_backoff_ms", "_deadline_ms", "envelope", "error", "not_before_ms", "response")
 

@@ -1,4 +1,5 @@
-"""Life of a broker in a cluster: it registers at the active controller, and tells it by heartbeats what it wants to be.
+"""Lifecycle of a broker in a cluster: it registers with the active controller, then asks for state changes by
+heartbeats.
 
     NOT_RUNNING -> STARTING   registered with each answer to BrokerRegistration; heartbeats every 10 ms
                 -> RECOVERY   the controller says caught up, and the image holds our own registration
@@ -6,7 +7,7 @@
                 -> PENDING_CONTROLLED_SHUTDOWN   ``begin_shutdown``; the controller moves leaders away
                 -> SHUTTING_DOWN   the controller says so, or the shell gave up waiting
 
-One request is under way at a time, asked for by ``next_question``. A lost answer does no harm: the next registration or
+At most one request is in flight; ``next_question`` returns it. A lost answer does no harm: the next registration or
 heartbeat says the same. Sans-io, not thread-safe.
 
 Source: BrokerLifecycleManager of Kafka 4.3; KIP-631, KIP-858, KIP-966, KIP-1066.
@@ -30,7 +31,9 @@ from tidelog.protocol.messages.broker_registration import (
 
 CATCH_UP_INTERVAL_MS = 10
 REGISTRATION_RETRY_MS = 500
-"""Kafka answers DUPLICATE_BROKER_REGISTRATION until the session of the process before is over, 9 s by default."""
+"""Wait in ms. Kafka answers DUPLICATE_BROKER_REGISTRATION until the session of this broker's last process is over,
+after 9 s by default.
+"""
 SHUTDOWN_INTERVAL_MS = 50
 FIRST_BACKOFF_MS = 50
 UNKNOWN_EPOCH = -1
@@ -42,15 +45,15 @@ _REFUSALS = (
     errors.InvalidRequestError,
     errors.UnsupportedVersionError,
 )
-"""Errors of a registration that asking again does not mend."""
+"""Errors of a registration after which a retry is useless."""
 
 
 class LifecycleError(Exception):
-    """The cluster does not take this broker, or has another process in its place."""
+    """The cluster refuses this broker, or another process has registered with its id."""
 
 
 class BrokerState(IntEnum):
-    """State of a broker, by Kafka's numbers (BrokerState)."""
+    """State of a broker, with Kafka's numbers (BrokerState)."""
 
     NOT_RUNNING = 0
     STARTING = 1
@@ -61,7 +64,9 @@ class BrokerState(IntEnum):
 
 
 class Registration(NamedTuple):
-    """Content of a broker's registration. ``previous_epoch`` is that of its last clean stop, -1 without one."""
+    """Content of a broker's registration. ``previous_epoch`` is its broker epoch at the last clean stop, -1 without
+    one.
+    """
 
     broker_id: int
     cluster_id: str
@@ -81,15 +86,15 @@ class LifecycleQuestion(NamedTuple):
 
 
 class BrokerLifecycle:
-    """State, epoch and next message of one broker process."""
+    """State, epoch and next request of one broker process."""
 
     def __init__(self, registration: Registration, heartbeat_interval_ms: float) -> None:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = UNKNOWN_EPOCH
         self.is_fenced = True
-        """True until the controller says otherwise, and again when it fenced this broker."""
+        """True until the controller unfences this broker, and after it has fenced the broker again."""
         self.last_failure = ""
-        """The reason why the last request brought nothing, for people; empty after one that did."""
+        """The reason why the last request failed, as text for log lines; empty after one that succeeded."""
         self._registration = registration
         self._interval_ms = heartbeat_interval_ms
         self._not_before_ms = 0.0
@@ -99,23 +104,23 @@ class BrokerLifecycle:
         self._is_ready = False
         self._is_first_shutdown_answer = True
         self._has_news = False
-        """True while there is something that the request under way does not tell: the next one follows at once."""
+        """True if something has changed that the request in flight does not report: the next one follows at once."""
         self._untold: dict[bytes, float] = {}
-        """Directories that failed, and when, until a controller has confirmed to know it."""
+        """Failed directories that no controller has confirmed yet, with the time (ms) of the failure."""
         self._offline: dict[bytes, None] = {}
         self._cordoned: frozenset[bytes] | None = None
-        """Directories in which no new log is made; None before they are known."""
+        """Cordoned directories, in which no new log is created; None before they are known."""
         self._told: frozenset[bytes] = frozenset()
-        """The directories that the heartbeat under way reports."""
+        """The failed directories that the heartbeat in flight reports."""
 
     @property
     def wants_fence(self) -> bool:
-        """True while this broker must not be given leaders nor shown to clients."""
+        """True while this broker must stay fenced: it cannot lead partitions, and clients must not see it."""
         return not self._is_ready
 
     @property
     def _holds_own_registration(self) -> bool:
-        """True once the image has the record of this process's registration, not of one before."""
+        """True once the image has the registration of this process, not of an earlier one."""
         own = self._own
         return (
             own is not None
@@ -124,16 +129,16 @@ class BrokerLifecycle:
         )
 
     def is_at_least(self, state: BrokerState) -> bool:
-        """Return whether this state, or one after it, was reached."""
+        """Return whether this broker is in ``state`` or a later one."""
         return self.state >= state
 
     def next_question(self) -> LifecycleQuestion:
-        """Return what to ask next."""
+        """Return the next request to send."""
         is_registered = self.state is not BrokerState.NOT_RUNNING
         self._has_news = False
         return LifecycleQuestion(self._heartbeat() if is_registered else self._register(), self._not_before_ms)
 
-    # ---- what the broker says
+    # ---- facts about this broker
 
     def take_image(self, image: MetadataImage) -> None:
         """Note the image that was published last."""
@@ -146,7 +151,9 @@ class BrokerLifecycle:
         self._not_before_ms = now_ms
 
     def begin_shutdown(self, now_ms: float) -> None:
-        """Ask for a controlled shutdown, at once; without a registration there is nothing to hand over."""
+        """Ask for a controlled shutdown, at once. Before RECOVERY there are no leaders to move: then go to
+        SHUTTING_DOWN.
+        """
         if self.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self._has_news = True
@@ -155,14 +162,14 @@ class BrokerLifecycle:
             self.state = BrokerState.SHUTTING_DOWN
 
     def note_offline(self, directory_id: bytes, now_ms: float) -> None:
-        """Tell the controller at once that a log directory failed, for good."""
+        """Report at once to the controller that a log directory failed; it stays failed until this process ends."""
         if directory_id not in self._offline:
             self._offline[directory_id] = None
             self._untold[directory_id] = now_ms
             self._not_before_ms = min(self._not_before_ms, now_ms)
 
     def note_cordoned(self, directory_ids: frozenset[bytes], now_ms: float) -> None:
-        """Tell the controller which directories are cordoned (KIP-1066): a change at once, the first ones with the next
+        """Report the cordoned directories to the controller (KIP-1066): a change at once, the first ones with the next
         heartbeat.
         """
         if self._cordoned is not None and directory_ids != self._cordoned:
@@ -171,10 +178,10 @@ class BrokerLifecycle:
         self._cordoned = directory_ids
 
     def has_untold_failure(self, before_ms: float) -> bool:
-        """Return whether a directory failed before this time and no controller has confirmed to know."""
+        """Return whether a directory failed before this time and no controller has confirmed that yet."""
         return any(failed_ms < before_ms for failed_ms in self._untold.values())
 
-    # ---- what the controller says
+    # ---- answers of the controller
 
     def take_failure(self, reason: str, now_ms: float) -> None:
         """Note that the active controller did not answer."""
@@ -241,7 +248,7 @@ class BrokerLifecycle:
     def _succeed(self, next_ms: float) -> None:
         self.last_failure = ""
         self._backoff_ms = FIRST_BACKOFF_MS
-        self._not_before_ms = min([next_ms, *self._untold.values()])  # what failed meanwhile is told at once
+        self._not_before_ms = min([next_ms, *self._untold.values()])  # newly failed directories at once
 
     def _note_error(self, what: str, code: int, next_ms: float) -> None:
         error = errors.error_for_code(code)

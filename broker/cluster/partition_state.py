@@ -1,14 +1,15 @@
-"""Leader's core of one partition with several replicas, in one leader epoch: followers, ISR, high watermark.
+"""Leader's state of one partition with several replicas, in one leader epoch: followers, ISR, high watermark.
 
-    a fetch of a follower      its state, then the high watermark
-    high watermark             least log end over this replica, the maximal ISR, and followers about to join it;
-                               never falls; does not move while the ISR is smaller than min.insync.replicas (KIP-966)
-    ISR                        committed <-> proposed: at most one proposal; a follower that is proposed counts at once,
-                               one that is to leave counts until the controller has committed that (KIP-497)
-    answer, image              one with a partition epoch below the known one changes nothing
+    fetch of a follower   updates the follower's state, then the high watermark
+    high watermark        smallest log end of this replica, the maximal ISR, and followers about to join it;
+                          never falls; does not move while the ISR is smaller than min.insync.replicas (KIP-966)
+    ISR                   committed, with at most one proposal pending: a follower that is to join counts at once,
+                          one that is to leave counts until the controller has committed that (KIP-497)
+    answer, image         ignored if its partition epoch is below the known one
 
-Invariants: the maximal ISR contains each ISR that the controller may hold; a record below the high watermark is on
-each of its members. Another leader epoch has another object: what followers had in an older one proves nothing.
+Invariants: the maximal ISR contains each ISR that the controller may have committed; each of its members has all
+records below the high watermark. Each leader epoch has an object of its own: what followers had in an older epoch
+proves nothing.
 
 Sans-io; the log's offsets, times in ms and brokers are passed in. Loop thread only.
 Source: Partition of Kafka 4.3; KIP-497, KIP-841, KIP-903, KIP-966.
@@ -37,7 +38,7 @@ from tidelog.protocol.errors import (
 Brokers = Mapping[int, BrokerRegistration]
 
 REFUSED = frozenset({IneligibleReplicaError.code, OperationNotAttemptedError.code})
-"""Errors after which the next proposal starts from the committed ISR again."""
+"""Errors that reject a proposal: the next one starts from the committed ISR again."""
 OVERTAKEN = frozenset(
     error.code
     for error in (
@@ -49,7 +50,7 @@ OVERTAKEN = frozenset(
         UnknownTopicOrPartitionError,
     )
 )
-"""Errors that do not say what the controller holds: the proposal stands until an image tells."""
+"""Errors that leave open what the controller has committed: the proposal stays pending until a newer image comes."""
 
 
 class IsrMember(NamedTuple):
@@ -60,7 +61,7 @@ class IsrMember(NamedTuple):
 
 
 class IsrProposal(NamedTuple):
-    """A set of in-sync replicas for which the controller is asked, on top of the known partition epoch."""
+    """An ISR that the leader proposes to the controller, based on the partition epoch that it knows."""
 
     leader_epoch: int
     partition_epoch: int
@@ -117,7 +118,7 @@ class LeaderState:
         min_isr: int,
         brokers: Brokers,
     ) -> None:
-        """``log_end_offset`` is that of this moment: the leader epoch begins there."""
+        """``log_end_offset`` is the present end of the log: the leader epoch begins there."""
         self._node_id = node_id
         self._leader_epoch = state.leader_epoch
         self._lag_time_max_ms = lag_time_max_ms
@@ -142,11 +143,11 @@ class LeaderState:
             if replica != self._node_id
         }
 
-    # ---- what is known
+    # ---- present state
 
     @property
     def partition_epoch(self) -> int:
-        """The newest partition epoch of an image or answer."""
+        """The newest partition epoch that an image or an answer had."""
         return self._partition_epoch
 
     @property
@@ -156,7 +157,7 @@ class LeaderState:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """The committed ISR, and those for whom the controller was asked: it may have taken them already."""
+        """The committed ISR and the members of a pending proposal, which the controller may have committed already."""
         return frozenset(self.isr if self._pending is None else (*self.isr, *self._pending.ids))
 
     @property
@@ -171,24 +172,28 @@ class LeaderState:
 
     @property
     def is_settling(self) -> bool:
-        """True until the high watermark has passed the start of this leader epoch: until then an earlier leader may
-        have shown clients more (KIP-207).
+        """True until the high watermark reaches the start of this leader epoch. Until then, the high watermark that
+        clients saw at an earlier leader may have been larger (KIP-207).
         """
         return self.high_watermark < self.epoch_start_offset
 
     def follower(self, replica_id: int) -> FollowerState | None:
-        """Return what is known of a follower."""
+        """Return the state of a follower, None for a broker that has no replica."""
         return self._followers.get(replica_id)
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Return the least log start over this replica and the followers that are alive; -1 where one has not told."""
+        """Return the smallest log start of this replica and the live followers; -1 if one of them has not fetched
+        yet.
+        """
         starts = [one.log_start_offset for replica, one in self._followers.items() if self._is_alive(replica)]
         return min([log_start_offset, *starts])
 
-    # ---- what happens. Each returns whether the high watermark moved
+    # ---- events; each method returns whether the high watermark moved
 
     def note_append(self, log_end_offset: int, now_ms: float, committed_end: int | None = None) -> bool:
-        """Note where this replica's log ends, and up to where its records are synced, if that is asked for."""
+        """Note this replica's log end; where commits wait for syncs, ``committed_end`` is the end of its synced
+        records.
+        """
         self.log_end_offset = log_end_offset
         self.committed_end = log_end_offset if committed_end is None else committed_end
         return self._advance(now_ms)
@@ -203,7 +208,8 @@ class LeaderState:
         now_ms: float,
     ) -> bool:
         """Note a follower's fetch. Raises NotLeaderOrFollowerError for a broker that has no replica, and for an earlier
-        process of one that has."""
+        process of a follower.
+        """
         follower = self._followers.get(replica_id)
         registered = self._brokers.get(replica_id)
         if follower is None or (registered is not None and UNKNOWN < broker_epoch < registered.broker_epoch):
@@ -214,7 +220,7 @@ class LeaderState:
         return self._advance(now_ms)
 
     def take_image(self, state: PartitionState, brokers: Brokers, now_ms: float) -> bool:
-        """Take over the partition of a newer image, in this leader epoch."""
+        """Take over the partition's state from a newer image, if it is of this leader epoch."""
         self._brokers = brokers
         if state.leader_epoch == self._leader_epoch and state.partition_epoch > self._partition_epoch:
             self._count(state.isr)
@@ -232,7 +238,7 @@ class LeaderState:
         return self._advance(now_ms)
 
     def take_answer(self, proposal: IsrProposal, answer: IsrAnswer, now_ms: float) -> bool:
-        """Take over the controller's answer to ``proposal``, unless an image was faster."""
+        """Take over the controller's answer to ``proposal``, unless a newer image has settled it already."""
         if self._pending != proposal:
             return False
         if answer.error_code in REFUSED:
@@ -258,13 +264,13 @@ class LeaderState:
         )
 
     def proposal(self, now_ms: float) -> IsrProposal | None:
-        """Return the ISR to ask for, which is pending then; None if the committed one is right, or one is pending
-        already.
+        """Return an ISR to propose to the controller, pending from now on. None if the committed ISR is right, or a
+        proposal is pending.
         """
         if self._pending is not None:
             return None
         if self.is_recovering:
-            members = [self._node_id]  # after an unclean election nothing more may be proposed (KIP-704)
+            members = [self._node_id]  # the only ISR that Kafka accepts after an unclean election (KIP-704)
         else:
             lag_ms = self._lag_time_max_ms
             joining = [replica for replica, one in self._followers.items() if one.has_fetched(now_ms, lag_ms)]

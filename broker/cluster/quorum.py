@@ -1,4 +1,4 @@
-"""Place of the active controller: the bootstrap addresses, and the leader that the controllers' answers name.
+"""Address of the active controller: the bootstrap addresses, and the leader that the controllers' answers name.
 
 Source: QuorumState and RequestManager of Kafka 4.3; KIP-595, KIP-853 for the leader's endpoint.
 """
@@ -22,7 +22,9 @@ class Address(NamedTuple):
 
 
 class QuorumView:
-    """The newest leader and epoch that were heard of; without a leader's address the bootstrap addresses take turns."""
+    """The newest leader and epoch that an answer named; while there is no leader's address, the bootstrap addresses are
+    used in turn.
+    """
 
     __slots__ = ("_address", "_bootstrap", "_turn", "epoch", "leader_id")
 
@@ -58,10 +60,10 @@ class QuorumView:
         return (self.leader_id, self.epoch, self._address) != before
 
     def confirm(self, address: Address) -> None:
-        """Stay with an address that answered as the leader, also where the leader advertises another."""
+        """Keep using an address that answered as the leader, even if the leader advertises another one."""
         self._address = address
 
     def lose_leader(self) -> None:
-        """Forget where the leader is; the next bootstrap address has its turn."""
+        """Forget the leader's address; the next request goes to the next bootstrap address."""
         self._address = None
         self._turn = (self._turn + 1) % len(self._bootstrap)

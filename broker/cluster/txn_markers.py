@@ -1,4 +1,4 @@
-"""Transaction markers for partitions that other brokers lead: their requests, and what the answers mean.
+"""Transaction markers for partitions that other brokers lead: the requests, and how answers are read.
 
 Sans-io. Source: TransactionMarkerRequestCompletionHandler of Kafka 4.3; KIP-98.
 """
@@ -21,7 +21,7 @@ _DONE = {errors.NONE, errors.InvalidProducerEpochError.code, errors.TransactionC
 
 
 class Marker(NamedTuple):
-    """The end of a transaction in one partition."""
+    """A marker that ends a transaction in one partition."""
 
     topic: str
     partition: int

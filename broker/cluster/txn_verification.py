@@ -1,8 +1,9 @@
 """Answers of other brokers' transaction coordinators: which producers may write into which partitions (KIP-890).
 
-    ask     a guard stands for the question; a marker of the producer in the partition removes it
-    settle  counts only while the guard stands: a transaction that was ended meanwhile must not be begun by a late batch
-    check   before each append; a guard that allows it stays until the marker comes
+    ask     keeps a guard for the question; a marker of the producer in the partition removes the guard
+    settle  notes the answer in the guard. It has no effect if the guard was removed meanwhile: a late batch must not
+            begin a transaction again that a marker has ended
+    check   is called before each append; a guard that allows the append stays until the marker comes
 
 Sans-io; loop thread only. Source: AddPartitionsToTxnManager and VerificationStateEntry of Kafka 4.3.
 """
@@ -14,11 +15,11 @@ from typing import NamedTuple
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaError
 
 MAX_GUARDS = 100_000
-"""Guards that are kept; one that was dropped is asked for again."""
+"""Largest number of guards. A new one then replaces the oldest, whose question is asked again when needed."""
 
 
 class GuardKey(NamedTuple):
-    """A producer in a partition, in one leader epoch: while another broker led it, markers came to that one."""
+    """A producer in a partition, in one leader epoch: markers of other epochs may have gone to other leaders."""
 
     topic: str
     partition: int
@@ -27,7 +28,7 @@ class GuardKey(NamedTuple):
 
 
 class Guard:
-    """One question: the producer's epoch, and what came of it."""
+    """One question to a transaction coordinator: the producer's epoch, and the answer."""
 
     __slots__ = ("epoch", "error", "is_settled")
 
@@ -46,12 +47,12 @@ class Verifications:
         self._guards: dict[GuardKey, Guard] = {}
 
     def is_wanted(self, key: GuardKey, epoch: int) -> bool:
-        """Return whether the coordinator has to be asked: there is no guard of this epoch, or it was refused."""
+        """Return whether the coordinator must be asked: there is no guard of this epoch, or its answer was an error."""
         guard = self._guards.get(key)
         return guard is None or guard.epoch != epoch or guard.error is not None
 
     def ask(self, key: GuardKey, epoch: int) -> Guard:
-        """Put a new guard in the place of the one before, and return it."""
+        """Return a new guard for a question to the coordinator; it replaces an earlier guard of ``key``."""
         if key not in self._guards and len(self._guards) >= MAX_GUARDS:
             del self._guards[next(iter(self._guards))]
         guard = self._guards[key] = Guard(epoch)
@@ -63,7 +64,7 @@ class Verifications:
         guard.error = error
 
     def check(self, key: GuardKey, epoch: int) -> None:
-        """Raise what the coordinator answered, CoordinatorLoadInProgressError where it has not answered."""
+        """Raise the error that the coordinator answered, or CoordinatorLoadInProgressError while there is no answer."""
         guard = self._guards.get(key)
         if guard is None or guard.epoch != epoch or not guard.is_settled:
             raise CoordinatorLoadInProgressError
@@ -72,5 +73,5 @@ class Verifications:
             raise guard.error
 
     def note_marker(self, key: GuardKey) -> None:
-        """Remove the guard, as a marker ended the transaction: the producer's next one is asked for again."""
+        """Remove the guard, as a marker ended the transaction: for the next one the coordinator is asked again."""
         self._guards.pop(key, None)

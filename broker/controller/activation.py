@@ -1,4 +1,4 @@
-"""Records with which a node takes over its metadata log at each start, and what keeps it from doing so.
+"""Records that a node appends to its metadata log at each start, and the checks that it can serve the metadata.
 
 The log may be new, this node's own, or that of a stopped Apache Kafka whose place this node takes: Kafka leaves
 partitions without a leader at a clean stop. Source: ActivationRecordsGenerator and ReplicationControlManager of Kafka
@@ -35,7 +35,7 @@ def activation_records(place: MetadataPlace, image: MetadataImage, node_id: int)
 
 
 def _election(topic_id: bytes, number: int, state: PartitionState, node_id: int) -> PartitionChangeRecord:
-    """Return the record by which this node leads; it is in the ISR, and so no longer in the ELR, nor is another one."""
+    """Return the record that makes this node the leader and only member of the ISR, and empties both ELR fields."""
     return PartitionChangeRecord(
         partition_id=number,
         topic_id=topic_id,
@@ -47,9 +47,9 @@ def _election(topic_id: bytes, number: int, state: PartitionState, node_id: int)
 
 
 def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedRecord]:
-    """Return the records of a new log: those of ``bootstrap.checkpoint``, without one the first levels of features.
+    """Return the records that begin a new log: those of ``bootstrap.checkpoint``, or else the features' first levels.
 
-    A log that has levels gets none. Raises KafkaStorageError.
+    A log with feature levels is not new: then there are none. Raises KafkaStorageError.
     """
     if image.features:
         return []
@@ -79,9 +79,9 @@ def refusal(image: MetadataImage, voters: QuorumVoters = STATIC_VOTERS, *, enfor
 
 
 def level_refusal(image: MetadataImage, voters: QuorumVoters) -> str | None:
-    """Return which level of a feature is out of this release's range, None where there is none.
+    """Return a text about a feature level that this release does not support, None if it supports all.
 
-    Metadata without metadata.version are of Kafka before 3.3, which did not write it.
+    Metadata without metadata.version come from a Kafka before 3.3, which did not write it.
     """
     levels = {**image.features, KRAFT_VERSION: voters.kraft_version}
     for name, level in levels.items():
@@ -98,5 +98,5 @@ def level_refusal(image: MetadataImage, voters: QuorumVoters) -> str | None:
 
 
 def has_content(image: MetadataImage) -> bool:
-    """Return whether an image has more than its place in the log."""
+    """Return whether an image holds anything but its position in the log."""
     return image._replace(offset=-1, epoch=0, timestamp_ms=-1) != EMPTY_IMAGE

@@ -1,6 +1,6 @@
-"""Configuration through the admin API: described with its origin, changed while the broker runs, kept over restarts.
+"""Configs of topics, brokers, groups and other resources, as the admin API describes and changes them at run time.
 
-A value's origins; the first that has one wins:
+Sources of a value; the first one that has it wins:
 
     topic   the topic's own -> this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
     broker  this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
@@ -140,7 +140,8 @@ class ConfigManager:
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Put committed configs of this node, the cluster, groups and client metrics in force.
 
-        Brokers' values that this version does not accept stay as they were; a cluster's controllers may be newer.
+        If this version does not accept a broker config, an error is logged and all broker configs stay as they were: a
+        cluster's controllers may be newer.
         """
         changed = [(ResourceType(kind), name) for kind, name in delta.configs.changed if kind != TOPIC_RESOURCE]
         for kind, name in changed:
@@ -153,7 +154,7 @@ class ConfigManager:
             else:
                 self._topics.broker_defaults_changed()
 
-    # What others read
+    # Read by other parts
 
     def resource_texts(self, kind: ResourceType, name: str) -> Mapping[str, str]:
         """Return the texts that were set on a group or a client metrics subscription."""
@@ -200,7 +201,7 @@ class ConfigManager:
     # Change
 
     def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
-        """Put these texts in place of all that was set on a resource. Raises KafkaErrors. Source: AlterConfigs.
+        """Replace all configs that were set on a resource by ``texts``. Raises KafkaErrors. Source: AlterConfigs.
 
         In force when this returns, durable with the metadata log's next sync: see
         ``broker/controller/topic_changes.py``.
@@ -336,7 +337,7 @@ class ConfigManager:
 def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_default: bool) -> None:
     """Raise InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words.
 
-    Unknown keys that stay as they are pass: Kafka set them before this node took its log over.
+    Unknown keys are accepted if their values stay the same: Apache Kafka set them before this node took over its log.
     """
     stores = {key: store for key in texts if (store := store_key_of(key)) is not None}
     kept = {key for key, text in texts.items() if key not in BROKER_CONFIG_DEF.keys and old.get(key) == text}

@@ -1,11 +1,11 @@
-"""Converts the metadata of former versions, ``metadata.sqlite``, to Kafka's metadata log: once, at the first start.
+"""Conversion of ``metadata.sqlite``, where former versions kept metadata, to Kafka's metadata log at the first start.
 
-    __cluster_metadata-0.converting/   made, all records appended and synced
+    __cluster_metadata-0.converting/   created, all records appended and synced
     __cluster_metadata-0/              renamed, and the rename synced: converted
     metadata.sqlite.converted          the old file, kept aside
 
-A kill at any point leaves the old file as the truth, or the whole log: what lies in ``.converting`` is removed by the
-next start, and an old file beside the log is put aside.
+After a kill at any point, either the old file counts or the complete log. The next start removes ``.converting``, and
+renames an old file that lies beside the log.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def _write_log(staging: MetadataPlace, records: list[VersionedRecord], node_id: 
 
 
 def records_of_store(path: str, node_id: int) -> Iterator[VersionedRecord]:
-    """Yield the records that say what a store holds. Raises KafkaStorageError."""
-    import sqlite3  # a megabyte, which few brokers need, and once
+    """Yield metadata records with all that a store holds. Raises KafkaStorageError."""
+    import sqlite3  # takes a megabyte of memory, and few brokers convert
 
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:
@@ -114,7 +114,7 @@ def records_of_store(path: str, node_id: int) -> Iterator[VersionedRecord]:
 
 
 def _level_records(stored: dict[str, bytes]) -> Iterator[VersionedRecord]:
-    """Yield the levels of features: the highest but for those that a client had set."""
+    """Yield the records of feature levels: those that a client had set, else the first levels of a new node."""
     for record in first_levels(EMPTY_IMAGE):
         name = record.record.name  # type: ignore[attr-defined]
         kept = stored.get(f"/features/{name}")
@@ -164,4 +164,4 @@ _CONVERTERS = {
     "producer_ids": _producer_ids,
     "deleted-topics": _deletion,
 }
-"""First part of a key -> what makes records of its rest and value."""
+"""First part of a stored key -> function that yields the records of the key's rest and its value."""

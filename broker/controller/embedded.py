@@ -1,10 +1,12 @@
-"""Controller of a node that is its own cluster: decisions become records of the metadata log, and records the image.
+"""Controller of a node that is its own cluster: changes become records of the metadata log, and the records make up the
+image.
 
     commit         records -> replayed onto the image -> appended in one batch -> publishers told, in their order
     when_synced    one fdatasync in a thread for all that was committed before it; only then is anything answered
 
 ``MetadataDelta.replay`` alone changes the image, here as at a start and as in a member of a cluster. What was committed
-and not synced when the power fails is lost, and no client was told of it. Loop thread only, but for ``sync``.
+and not synced is lost when the power fails; no client has got an answer about it by then. Loop thread only, but for
+``sync``.
 
 Source: QuorumController of Kafka 4.3, KIP-631.
 """
@@ -39,11 +41,13 @@ from tidelog.protocol.metadata_records.records import (
 logger = logging.getLogger(__name__)
 
 RECORDS_PER_BATCH = 10_000
-"""Most records of one batch, as in Kafka's controller; more are appended as a transaction of several batches."""
+"""Largest number of records in a batch, as in Kafka's controller; more are appended as a transaction of several
+batches.
+"""
 SNAPSHOT_BYTES = 20 * 1024 * 1024
 """Bytes of the log after which a snapshot is taken: Kafka's ``metadata.log.max.record.bytes.between.snapshots``."""
 CLOSING_SNAPSHOT_BYTES = 256 * 1024
-"""Bytes of the log that a clean stop leaves to the next start at most."""
+"""Largest log, in bytes since the last snapshot, that a clean stop leaves for the next start to read."""
 ABORT = VersionedRecord(AbortTransactionRecord())
 
 
@@ -70,7 +74,7 @@ class EmbeddedController:
         self._voters = loaded.voters
         self._is_in_transaction = loaded.is_in_transaction
         self.image = loaded.image
-        """All that was committed, immutable; any thread may read it."""
+        """The image of all committed records, immutable; any thread may read it."""
 
     @property
     def epoch(self) -> int:
@@ -111,7 +115,7 @@ class EmbeddedController:
         now = self._time.milliseconds()
         self.abort_transaction(now)
         last_offset = self._log.end_offset + len(listed) - 1 + (2 if len(listed) > RECORDS_PER_BATCH else 0)
-        image = delta.build(last_offset, self.epoch, now)  # contradictions show before anything is appended
+        image = delta.build(last_offset, self.epoch, now)  # raises for contradictions, before anything is appended
         self._append(listed, now)
         self.image = image
         note_deletions(self._deletions, delta)
@@ -119,7 +123,9 @@ class EmbeddedController:
         self.publishers.publish(delta, self.image)
 
     def when_synced(self) -> Deferred[None]:
-        """Return a Deferred that settles, or fails, once all is durable that was committed before the call."""
+        """Return a Deferred that settles once everything committed before the call is durable; it fails if a sync
+        fails.
+        """
         return self._syncs.when_synced()
 
     def _append(self, listed: list[VersionedRecord], now: int) -> None:
@@ -139,7 +145,7 @@ class EmbeddedController:
             raise
 
     def abort_transaction(self, now_ms: int) -> None:
-        """End a transaction that was cut off, without its records: later commits would be part of it and never count.
+        """Abort a transaction that was left open: later commits would belong to it and never take effect.
 
         Raises KafkaStorageError.
         """
@@ -148,7 +154,7 @@ class EmbeddedController:
             self._is_in_transaction = False
 
     def sync(self) -> None:
-        """Make everything durable that was committed before the call. Any thread, but not the loop's while it serves.
+        """Make everything that was committed before the call durable. Any thread, but not the loop's while it serves.
 
         Raises KafkaStorageError.
         """
@@ -156,7 +162,7 @@ class EmbeddedController:
         end = self._log.end_offset
         try:
             self._log.sync()
-            self._synced_end = end  # another thread may have synced more: then a later sync is one too many
+            self._synced_end = end  # another thread may have synced further: then the next sync is superfluous
         except KafkaStorageError as error:
             if isinstance(error, LogStorageError) and error.is_recoverable:
                 raise  # nothing is lost: the next sync may find room, or descriptors
@@ -169,23 +175,24 @@ class EmbeddedController:
             raise KafkaStorageError(f"the metadata log takes nothing more until a restart: {self._failure}")
 
     def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
-        """Write a snapshot and forget the log below it, unless the log is shorter than ``least_bytes``.
+        """Write a snapshot and delete the log before it, unless the log has grown by less than ``least_bytes`` since
+        the last one.
 
-        A log that Kafka may not replay (``MetadataDelta.is_unsafe_for_kafka``) is never too short. Any thread, one at a
-        time. Raises KafkaStorageError.
+        For a log that Kafka may not replay (``MetadataDelta.is_unsafe_for_kafka``) there is no such limit. Any thread,
+        one at a time. Raises KafkaStorageError.
         """
         is_short = self._log.bytes_since_snapshot < least_bytes and not self._wants_snapshot
         if self._failure is not None or is_short:
             return False
         self._wants_snapshot = False  # before the image: a change meanwhile asks for another snapshot
-        image = self.image  # before the deletions: one that begins meanwhile has its record after the snapshot
+        image = self.image  # before the deletions: one that begins now has its record after the snapshot
         unfinished = self._unfinished()
         self._log.sync()
         self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished, self._voters))
         return True
 
     def _unfinished(self) -> list[VersionedRecord]:
-        """Return a record of the deletions that are not finished. Any thread."""
+        """Return a record with the unfinished deletions, if there are any. Any thread."""
         if not self._deletions:
             return []
         deleted = [DeletedTopic(name=name, topic_id=topic_id) for topic_id, name in list(self._deletions.items())]
@@ -208,10 +215,11 @@ def open_controller(
     known: LoadedMetadata | None = None,
     threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
-    """Open the metadata log, or make it, with this node as its leader, and read what it holds.
+    """Open or create the metadata log with this node as its leader, and read its content.
 
-    ``known`` is what it held a moment ago; it is read again unless it still ends there. A transaction that a kill left
-    open is aborted, on a full disk with the first commit that finds room. Raises KafkaStorageError.
+    ``known`` is its content as read a moment ago; the log is read again if it does not end there any more. A
+    transaction that a kill left open is aborted, on a full disk with the first commit that finds room. Raises
+    KafkaStorageError.
     """
     log = open_metadata_log(place, node_id)
     if known is None or known.end_offset != log.end_offset:

@@ -1,10 +1,10 @@
 """Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
-A feature is offered when its APIs are in the registry. A new node starts with the highest levels, so that clients get
-all there is, but with a metadata.version that older releases of Kafka read too; or with those of the release that its
-format named, whose Kafka can then start on the directory. A client may update them. They are records of the metadata
-log. The levels in force stand in the MetadataCache, with the log's offset as their epoch, because every new connection
-asks for them. Loop thread only.
+A feature is offered when its APIs are in the registry. A new node starts with the highest levels, but with a
+metadata.version that every Kafka 4 can read. If the directory was formatted for a release, the node starts with the
+levels of that release, and its Kafka can start on the directory too. Clients may update levels; each is a record of the
+metadata log. The MetadataCache has the levels in force, with the log's offset as their epoch, because every new
+connection asks for them. Loop thread only.
 
 Source: MetadataVersion, Feature and the enums of its versions in Kafka 4.3.
 """
@@ -47,22 +47,22 @@ RELEASES = {
     "4.2-IV0": 28, "4.2-IV1": 29,
     "4.3-IV0": 30,
 }  # fmt: skip
-"""Releases of Kafka -> level of metadata.version; those whose Kafka was tried on a directory of this broker."""
+"""Metadata version of a Kafka release -> its level. Each of these releases was tried on a directory of this broker."""
 _BEGINNINGS = {
     "group.version": (22,),
     "transaction.version": (24, 24),
     "share.version": (28,),
     "streams.version": (29,),
 }
-"""Feature -> the metadata.version from which on Kafka gives it level 1, level 2 and so on."""
+"""Feature -> the levels of metadata.version from which Kafka gives the feature level 1, level 2 and so on."""
 _LEAST_OF_CLUSTER = 25
-"""The metadata.version, 4.0-IV3, that a cluster has at least where this broker is a member."""
+"""The lowest level of metadata.version, 4.0-IV3, at which a cluster may be to have this broker as a member."""
 KRAFT_VERSION = "kraft.version"
 _OTHER_FEATURES = {
-    "eligible.leader.replicas.version": 1,  # of a partition with one replica there are none
+    "eligible.leader.replicas.version": 1,  # a partition with one replica has none
     KRAFT_VERSION: 1,
 }
-"""Features of Kafka that may be finalized in a directory and are not offered, and their highest level."""
+"""Highest levels of features that are not offered, but may be finalized in a directory of Kafka's."""
 
 
 def supported_features() -> dict[str, FeatureRange]:
@@ -75,14 +75,14 @@ def supported_features() -> dict[str, FeatureRange]:
 
 
 def offered_levels() -> dict[str, tuple[int, int]]:
-    """Return the range of each feature that a member's registration names."""
+    """Return the levels of each feature for a member's registration: lowest and highest."""
     others = {name: (0, highest) for name, highest in _OTHER_FEATURES.items()}
     ranges = {name: (levels.lowest, levels.highest) for name, levels in supported_features().items()}
     return others | ranges | {"metadata.version": (_LEAST_OF_CLUSTER, ranges["metadata.version"][1])}
 
 
 def show_features(image: MetadataImage, metadata: MetadataCache) -> None:
-    """Put the levels of the image into the cache. A feature at level 0 is off and left out."""
+    """Put the image's levels of offered features into the cache. A feature at level 0 is off and left out."""
     offered = supported_features()
     metadata.set_features({name: level for name, level in image.features.items() if name in offered}, image.offset)
 

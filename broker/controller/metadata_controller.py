@@ -1,10 +1,10 @@
-"""Controller as the rest of a broker sees it: the newest image, and changes to it.
+"""Interface of a controller to the rest of the broker: the newest image, and commits that change it.
 
 The embedded controller commits changes itself. In a member of a cluster the active controller is another process:
 ``image`` follows it, and ``commit`` is refused.
 
-Either tells its publishers of each change. The records are committed before that, so an error in a publisher can refuse
-nothing any more: it is logged with the publisher's name and counted, and those after it are told.
+Both call their publishers with each change. The records are committed by then, so an error in a publisher cannot refuse
+the change: it is logged with the publisher's name and counted, and the next publishers are called.
 
 Source: MetadataLoader and the fault handler "metadata publishing" of Kafka 4.3, which is not fatal either.
 """
@@ -24,18 +24,18 @@ from tidelog.broker.metadata.metadata_image import MetadataImage
 logger = logging.getLogger(__name__)
 
 ForwardedVersions = Mapping[int, tuple[int, int] | None]
-"""Lowest and highest version of each API that is forwarded, as the active controller serves it; None: not at all."""
+"""Forwarded API -> lowest and highest version that the active controller serves; None if it does not serve the API."""
 
 
 class Publisher(NamedTuple):
-    """A part of the broker that follows the metadata: its name for the log, and the function that takes a change."""
+    """A part of the broker that follows the metadata: its name in log lines, and the function that applies a change."""
 
     name: str
     publish: Callable[[MetadataDelta, MetadataImage], None]
 
 
 class Publishers:
-    """Publishers of one controller in their order, and how often one of them failed. Loop thread only."""
+    """Publishers of one controller in the order of their calls, and the number of their errors. Loop thread only."""
 
     __slots__ = ("_listed", "errors_total")
 
@@ -45,18 +45,18 @@ class Publishers:
         """Kafka's ``metadata-apply-error-count``."""
 
     def subscribe(self, publisher: Publisher) -> None:
-        """Tell ``publisher`` of each change from now on, after those that subscribed before."""
+        """Call ``publisher`` for each change from now on, after those that subscribed earlier."""
         self._listed.append(publisher)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Tell all of a change and the image it makes."""
+        """Call all publishers with a change and the image that it leads to."""
         for publisher in self._listed:
             with self.noting_errors(publisher.name, image):
                 publisher.publish(delta, image)
 
     @contextlib.contextmanager
     def noting_errors(self, name: str, image: MetadataImage) -> Iterator[None]:
-        """Log and count an error of the part ``name``, and let it go no further."""
+        """Suppress an exception of the publisher ``name`` in the block: log and count it."""
         try:
             yield
         except Exception as error:
@@ -70,7 +70,7 @@ class MetadataController(Protocol):
 
     node_id: int
     publishers: Publishers
-    """Parts that are told of each change."""
+    """Parts of the broker that are called with each change."""
 
     @property
     def image(self) -> MetadataImage: ...
@@ -96,7 +96,7 @@ class MetadataController(Protocol):
         ...
 
     def forwarded_versions(self) -> ForwardedVersions:
-        """Return the versions of APIs that another controller answers; empty where this node answers all."""
+        """Return the versions of APIs that another controller serves; empty if this node serves all."""
         ...
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:
@@ -108,11 +108,11 @@ class MetadataController(Protocol):
         ...
 
     def sync(self) -> None:
-        """Make durable what was committed before. Any thread. Raises KafkaStorageError."""
+        """Make everything that was committed before the call durable. Any thread. Raises KafkaStorageError."""
         ...
 
     def take_snapshot(self) -> bool:
-        """Write a snapshot where the log is long enough. Any thread. Raises KafkaStorageError."""
+        """Write a snapshot if the log is long enough; return whether it did. Any thread. Raises KafkaStorageError."""
         ...
 
     def close(self) -> None: ...

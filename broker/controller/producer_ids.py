@@ -1,8 +1,8 @@
-"""Producer ids that are never repeated: handed out from blocks that are reserved in the metadata log (KIP-98).
+"""Producer ids, each handed out once: they come from blocks that are reserved in the metadata log (KIP-98).
 
-A block is taken by one record, synced before the first id is handed out; a crash loses the rest of the block and
-nothing else, so an id is never handed out twice. The next block is asked for when a tenth of the present one is left,
-so that its sync is seldom waited for. Loop thread only.
+One record reserves a block, and is synced before the first id is handed out. A crash loses the rest of the block and
+nothing else, so no id is handed out twice. The next block is reserved when a tenth of the present one is left, so that
+clients seldom wait for its sync. Loop thread only.
 
 Source: RPCProducerIdManager of Kafka 4.3.
 """
@@ -54,8 +54,8 @@ class ProducerIdManager:
     def take(self) -> int:
         """Return an id that was never handed out before.
 
-        Raises CoordinatorLoadInProgressError, which clients retry, where none is left and a block is under way;
-        KafkaStorageError where none can be had.
+        Raises CoordinatorLoadInProgressError, which clients retry, if none is left and a block is being reserved;
+        KafkaStorageError if that is not possible.
         """
         if not self._ids:
             self.fetch()
@@ -64,12 +64,12 @@ class ProducerIdManager:
         if not self._ids:
             self._ids, self._following = self._following, NO_IDS
         if len(self._ids) <= PREFETCH_LEFT and not self._following:
-            with contextlib.suppress(KafkaError):  # who finds none left is told
+            with contextlib.suppress(KafkaError):  # raised to the client that finds no id left
                 self.fetch()
         return taken
 
     def fetch(self) -> None:
-        """Ask for the next block, unless one is under way. Raises KafkaStorageError."""
+        """Reserve the next block, unless one is being reserved. Raises KafkaStorageError."""
         if self._is_fetching:
             return
         first = self._controller.image.producer_ids
@@ -86,7 +86,7 @@ class ProducerIdManager:
         self._settle(failure)
 
     def add_block(self, block: range) -> None:
-        """Add a block that is this broker's from now on."""
+        """Add a block that is reserved for this broker."""
         if self._ids:
             self._following = block
         else:

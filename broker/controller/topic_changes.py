@@ -1,4 +1,4 @@
-"""Changing topics and configs without holding up the loop: what waits for the disk is done in a thread.
+"""Changes of topics and configs that do not block the loop: steps that wait for the disk run in a thread.
 
     create    commit                            -> sync in a thread -> first logs in a thread -> shown and answered
     widen     first logs in a thread -> commit  -> sync in a thread -> shown and answered
@@ -7,10 +7,10 @@
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
-shown, and no log is renamed, before the commit that says so is on disk. Meanwhile the name is taken: who asks for it is
-told that the topic exists. What is asked of a topic that is being widened (deletion, configs, more partitions) begins
-when that is done, in the order it was asked. The syncs are those of ``broker/loop/group_sync.py``: a request for
-a hundred topics waits for one. Loop thread only.
+shown, and no log is renamed, before the commit is on disk. Meanwhile the name is taken: another creation of the topic
+fails with TOPIC_ALREADY_EXISTS. Other changes of a topic that is being widened (deletion, configs, more partitions)
+begin when that is done, in the order of their requests. The syncs are those of ``broker/loop/group_sync.py``: a request
+for a hundred topics waits for one. Loop thread only.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from tidelog.broker.controller.metadata_controller import MetadataController
     from tidelog.broker.controller.topics import TopicListener, TopicManager
 
-USE_DEFAULT = -1  # the wire's "as the broker is configured" for partitions and replicas
+USE_DEFAULT = -1  # on the wire: the broker's default number of partitions or replicas
 
 
 Forget = Callable[[TopicImage], Deferred[None]]
-"""Has the coordinators forget a deleted topic; never fails, and settles when they have."""
+"""Function that makes the coordinators forget a deleted topic; its Deferred settles when they have, and never fails."""
 
 
 Created = Callable[[], None]
-"""Called once when a topic was created, to write its line of the audit log."""
+"""Callback that writes the audit line of a created topic; called once."""
 
 
 class NewTopic(NamedTuple):
-    """A topic that a client asks for; with ``validate_only`` it is described and not made."""
+    """A topic that a client asks for; with ``validate_only`` it is checked and not created."""
 
     name: str
     partitions: int = USE_DEFAULT
@@ -50,14 +50,16 @@ class NewTopic(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change under way: the topic as it will be, or was before its deletion. ``done`` settles when it is made."""
+    """A change under way: the topic as it will be, or was before its deletion. ``done`` settles at the end of the
+    change.
+    """
 
     image: TopicImage
     done: Deferred[TopicImage]
 
 
 class TopicChanges:
-    """The changes under way."""
+    """Changes of topics and configs, and those that are under way."""
 
     __slots__ = (
         "_controller",
@@ -86,10 +88,10 @@ class TopicChanges:
         self._widening: dict[str, Change] = {}
 
     def create(self, new: NewTopic, created: Created | None = None) -> Change:
-        """Create a topic, and call ``created`` when it is there.
+        """Create a topic, and call ``created`` when it exists.
 
-        Raises what ``TopicManager.begin_create`` raises before anything is committed; what fails after that fails
-        ``done``, and then there is no topic.
+        Raises what ``TopicManager.begin_create`` raises before anything is committed. A later failure fails ``done``,
+        and the topic is deleted again.
         """
         image = self._topics.begin_create(new)
         change = Change(image, Deferred())
@@ -102,7 +104,8 @@ class TopicChanges:
         return change
 
     def auto_create(self, name: str, created: Created | None = None) -> Change:
-        """Create a topic that a client named. If that is under way, return that change, and ``created`` is not called.
+        """Create a topic that a client named. If its creation is under way, return that change without calling
+        ``created``.
 
         Raises as ``create``.
         """
@@ -117,7 +120,7 @@ class TopicChanges:
         return change
 
     def delete(self, name: str) -> Change:
-        """Delete a topic; its name is free when ``done`` is, and coordinators know it no more.
+        """Delete a topic; ``done`` settles when its name is free and the coordinators have forgotten it.
 
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError.
         """
@@ -129,10 +132,10 @@ class TopicChanges:
         return change
 
     def widen(self, name: str, count: int, validate_only: bool = False) -> Deferred[TopicImage]:
-        """Widen a topic to ``count`` partitions in all; settles when they are there, or with ``validate_only`` at once.
+        """Widen a topic to ``count`` partitions in all; settles when they exist, or with ``validate_only`` at once.
 
-        Raises what ``TopicManager.check_widening`` raises before anything is committed; what fails after that fails the
-        deferred, and then the topic is as it was. Source: CreatePartitions.
+        Raises what ``TopicManager.check_widening`` raises before anything is committed. A later failure fails the
+        deferred, and the topic stays as it was. Source: CreatePartitions.
         """
         under_way = self._widening.get(name)
         if under_way is not None:
@@ -156,8 +159,9 @@ class TopicChanges:
         return self._controller.when_synced()
 
     def _then(self, step: Deferred[None], go_on: Callable[[Change, Deferred[None]], None], change: Change) -> None:
-        """Go on with a change once this step of it is settled. An unexpected error ends the change: it does not stay
-        under way, and those who wait for it get an error."""
+        """Call ``go_on`` with a change once one of its steps is settled. An unexpected error ends the change, so that
+        it does not stay under way, and its clients get an error.
+        """
 
         def call(settled: Deferred[None]) -> None:
             finished = False
@@ -171,7 +175,7 @@ class TopicChanges:
         step.on_done(call)
 
     def _abort(self, change: Change) -> None:
-        """End a change that a fault of the broker cut off; a topic that was being created is deleted again."""
+        """End a change after an unexpected error; a topic that was being created is deleted again."""
         self._widening.pop(change.image.name, None)
         try:
             if self._creating.get(change.image.name) is change:
@@ -182,7 +186,7 @@ class TopicChanges:
                 change.done.fail(UnknownServerError())
 
     def _make_new_logs(self, before: TopicImage, change: Change) -> None:
-        """Make the first logs of a topic's new partitions."""
+        """Create the first logs of a topic's new partitions."""
         try:
             work = self._listener.first_logs(change.image, before.partition_count)
         except KafkaError as error:
@@ -192,7 +196,7 @@ class TopicChanges:
             self._then(self._threads.in_thread(work), partial(self._commit_widening, before), change)
 
     def _commit_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
-        """Commit a topic's new partitions, whose first logs are made."""
+        """Commit a topic's new partitions, whose first logs exist now."""
         failure = error_of(made)
         if failure is None:
             try:
@@ -234,11 +238,13 @@ class TopicChanges:
         change.done.complete(change.image)
 
     def undo_create(self, image: TopicImage) -> Deferred[TopicImage]:
-        """Delete a topic whose logs could not be made; settles when the client may try again, or it cannot be done."""
+        """Delete a topic whose logs could not be created; settles when its name is free, and fails if that is
+        impossible.
+        """
         undone = Change(image, Deferred())
         try:
             self._topics.commit_deletion(image)
-        except KafkaError as error:  # the disk that took no log may take nothing else
+        except KafkaError as error:  # a disk that could not take the logs may not take the record either
             undone.done.fail(error)
         else:
             self._remove_when_durable(undone)
@@ -261,12 +267,13 @@ class TopicChanges:
         except KafkaError as error:
             self._finish_removal(change, failed(error))
         else:
-            # In a thread: it waits for those that work on the files, a sync or a step of the indexer.
+            # In a thread: it waits until a sync or a step of the indexer has finished with the files.
             self._then(self._threads.in_thread(work), self._finish_removal, change)
 
     def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:
-        """Free the name; also where logs stay, the deletion is durable, and what was committed for the topic must not
-        meet a new one of its name."""
+        """Free the name, even if logs could not be removed: the deletion is durable. The coordinators forget the topic,
+        so that a new topic of its name does not get its committed offsets.
+        """
         failure = error_of(removed)
         self._topics.finish_delete(change.image, removed=failure is None)
         forgotten = self._forget(change.image)
@@ -277,6 +284,6 @@ class TopicChanges:
 
 
 def call_when_done(done: Deferred[TopicImage], created: Created | None) -> None:
-    """Have ``created`` called when the topic is there, not if that fails."""
+    """Call ``created`` once the topic is created, and not if that fails."""
     if created is not None:
         done.on_done(lambda done: None if error_of(done) else created())

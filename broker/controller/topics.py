@@ -1,14 +1,14 @@
 """Creates, widens and deletes topics, each in an order of steps that survives a crash.
 
 Order, and why a crash between two steps is harmless
-  create   records committed -> logs are made -> MetadataCache shows it. Without its logs after a crash, a topic gets
-           them when they are first asked for, empty as they were.
-  widen    logs are made -> records committed -> MetadataCache shows it. Logs beyond a topic's partitions stay empty,
-           and are used when it is widened.
-  delete   record committed -> MetadataCache forgets it -> logs are renamed away. The log of the metadata tells the
-           start which deletions may not be finished; a later record says which are.
-A deleted topic's name can be used again when all three steps are done. The steps are here; ``changes`` does them one
-after the other without holding up the loop. Loop thread only.
+  create   records committed -> logs created -> shown by MetadataCache. If a crash leaves a topic without logs, they
+           are created at their first use, and are as empty as they were.
+  widen    logs created -> records committed -> shown by MetadataCache. A crash may leave logs beyond the topic's
+           partitions; they stay empty, and are used when the topic is widened again.
+  delete   record committed -> removed from MetadataCache -> logs renamed. The metadata log tells a start which
+           deletions may be unfinished; a later record names those that are finished.
+A deleted topic's name can be used again when all three steps are done. The steps are here; ``changes`` runs them one
+after the other without blocking the loop. Loop thread only.
 """
 
 from __future__ import annotations
@@ -66,39 +66,41 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.delta import MetadataDelta
     from tidelog.broker.metadata.metadata_image import MetadataImage
 
-MAX_TOPIC_NAME_LENGTH = (
-    249  # a directory is called <name>-<partition>, or longer when it is being deleted; 255 is the most
-)
-MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's bound for what one request may create
+MAX_TOPIC_NAME_LENGTH = 249
+"""Kafka's limit: names of directories (<name>-<partition>, and longer ones during deletion) have 255 characters."""
+MAX_PARTITIONS_PER_REQUEST = 10_000  # Kafka's limit
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 PLAIN_MARK = "..."
-"""Stands before each field in the name of a virtual topic (``tidelog.broker.metadata.virtual_names``)."""
+"""Mark before each field in the plain form of a virtual topic's name (``tidelog.broker.metadata.virtual_names``)."""
 
 
 class TopicListener(Protocol):
-    """Listener that makes and removes the logs; called on the loop thread after the records are committed."""
+    """Listener that creates and removes the logs; called on the loop thread after the records are committed."""
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
-        """Return the step that makes the first logs of partitions ``first_partition`` and above, for any thread; it may
-        raise KafkaStorageError. The topic's name is held until it is done."""
+        """Return a function for any thread that creates the first logs of partitions ``first_partition`` and above. It
+        may raise KafkaStorageError. The topic's name is reserved until it is done.
+        """
         ...
 
     def topic_created(self, image: TopicImage, first_partition: int) -> None:
-        """Hear that partitions ``first_partition`` and above of this topic exist from now on, and their first logs."""
+        """Note that partitions ``first_partition`` and above of this topic exist from now on, and their first logs."""
         ...
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:
-        """Return the step that removes the logs of a topic that is gone, for any thread; it may raise
-        KafkaStorageError. The topic's name is held until it is done."""
+        """Return a function for any thread that removes the logs of a deleted topic. It may raise KafkaStorageError.
+        The topic's name is reserved until it is done.
+        """
         ...
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """Note that the topic's logs are gone, except those in offline directories. Returns whether there are none of
-        these."""
+        """Note that the topic's logs are removed, but for those in offline directories. Return whether it has none
+        there.
+        """
         ...
 
     def topic_configs_changed(self, image: TopicImage) -> None:
-        """Hear that the topic's own configs, or defaults below them, have changed."""
+        """Note that the topic's own configs, or the defaults that they override, have changed."""
         ...
 
 
@@ -106,7 +108,7 @@ class TopicManager:
     """Topics of this node: created, widened, deleted and configured here alone. Loop thread only."""
 
     creates_topics = True
-    """True where topics are made by this node itself, and not by another's controller."""
+    """True if this node creates topics itself; in a member, the active controller does."""
 
     __slots__ = (
         "_call_soon",
@@ -137,9 +139,10 @@ class TopicManager:
         directory: bytes = UNASSIGNED_DIRECTORY,
         forget: Forget = lambda _: completed(None),
     ) -> None:
-        """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener`` is told of changes:
-        the replica manager. ``threads`` run what waits for the disk. ``directory`` is the id of the directory of new
-        logs, where there is but one. ``forget`` has coordinators forget a deleted topic."""
+        """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener``, the replica
+        manager, is called with each change. ``threads`` run what waits for the disk. ``directory`` is the id of the log
+        directory if there is only one. ``forget`` makes the coordinators forget a deleted topic.
+        """
         self._config = config
         self._controller = controller
         self._metadata = metadata
@@ -149,24 +152,25 @@ class TopicManager:
         self._collision_keys: dict[str, str] = {}
         self._done_deletions: list[bytes] = []
         self.in_transit: set[str] = set()
-        """Names that are held by a topic that is being made or deleted."""
+        """Names of topics that are being created or deleted; no other topic can get them."""
         self.unsynced: set[bytes] = set()
         """Ids of internal topics that are in use and may not be durable yet."""
         self._call_soon = threads.call_soon
         self._directory = directory
         self.changes = TopicChanges(self, controller, listener, threads, forget)
-        """Whole changes, for the handlers: each step after the one before it, none waited for on the loop."""
+        """Changes with all their steps, for the handlers; none blocks the loop."""
 
     def load(self) -> None:
-        """Show all topics of the metadata log; called once, before the first request."""
+        """Put all topics of the metadata log into the cache; called once, before the first request."""
         image = self._controller.image
         for topic in image.topics.values():
             self._metadata.put(topic_image(image, topic))
             self._collision_keys[collision_key(topic.name)] = topic.name
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over committed topics: names are held, deleted topics hidden, configs in force. What waits for the disk
-        (logs that come and go, and the picture for clients after them) follows in ``changes``."""
+        """Apply committed changes: reserve names, hide deleted topics, put configs in force. ``changes`` does what
+        waits for the disk: it creates and removes logs, and then shows new topics to clients.
+        """
         for topic_id, deleted in delta.deletions.items():
             if deleted is not None:
                 if topic_id in self._metadata.topic_names:
@@ -180,13 +184,13 @@ class TopicManager:
                 self._show_configs(name, image)
 
     def deletions_finished(self, topic_ids: Iterable[bytes]) -> None:
-        """Note that nothing is left of these topics; the metadata log may forget them."""
+        """Note that no log is left of these deleted topics, so that the metadata log need not list them any more."""
         self._done_deletions += topic_ids
 
     def begin_create(self, new: NewTopic) -> TopicImage:
-        """Commit the topic, which holds its name: the first step. ``finish_create`` follows, or its deletion.
+        """Commit a new topic, which reserves its name: the first step. ``finish_create`` follows, or a deletion.
 
-        With ``validate_only`` the topic is described and not made (its id is zero then). Raises InvalidTopicError,
+        With ``validate_only`` the topic is checked and not created (its id is zero then). Raises InvalidTopicError,
         TopicAlreadyExistsError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError,
         PolicyViolationError. Source: CreateTopics.
         """
@@ -222,8 +226,8 @@ class TopicManager:
     def ensure_internal_topic(self, name: str) -> TopicImage:
         """Return the internal topic of this name, created if it does not exist yet.
 
-        It is used at once, for the coordinator's first record. Clients hear of that record when the topic, too, is
-        durable: ``InternalTopicLog.uncommitted``. Raises KafkaStorageError.
+        The coordinator appends its first record at once. Clients get their answer when the topic is durable too
+        (``InternalTopicLog.uncommitted``). Raises KafkaStorageError.
         """
         existing = self._metadata.topics.get(name)
         if existing is not None:
@@ -242,16 +246,16 @@ class TopicManager:
         return image
 
     def _make_log_of(self, image: TopicImage, partition: int) -> None:
-        """Make an internal topic's logs one in a turn: all fifty take 50 ms."""
+        """Create an internal topic's logs, one in each turn of the loop: all fifty take 50 ms."""
         if self._metadata.topics.get(image.name) is not image:
             return
         if partition < image.partition_count:
-            with contextlib.suppress(KafkaError), opening_expected():  # they are made when touched
+            with contextlib.suppress(KafkaError), opening_expected():  # else created at their first use
                 self._listener.first_logs(image, partition)()
             self._call_soon(partial(self._make_log_of, image, partition + 1))
 
     def begin_delete(self, name: str) -> TopicImage:
-        """Commit the deletion and hide the topic: the first step; its name is held until ``finish_delete``.
+        """Commit the deletion and hide the topic: the first step. Its name is reserved until ``finish_delete``.
 
         Raises UnknownTopicOrPartitionError, TopicDeletionDisabledError. Source: DeleteTopics.
         """
@@ -263,8 +267,8 @@ class TopicManager:
         return self.commit_deletion(image)
 
     def finish_delete(self, image: TopicImage, *, removed: bool) -> None:
-        """Free the name: the last step. Where logs may be left, in a directory that is offline or takes no rename, the
-        metadata log keeps the topic's id for the start that finds them.
+        """Free the name: the last step. If logs may be left, because a directory is offline or a rename failed, the
+        metadata log keeps the topic's id, so that a later start removes them.
         """
         self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
@@ -300,8 +304,8 @@ class TopicManager:
         )
 
     def set_configs(self, name: str, configs: Mapping[str, str]) -> TopicImage:
-        """Put these overrides, already validated, in place of a topic's own: in force at once, durable with the
-        metadata log's next sync.
+        """Replace a topic's own configs by these, which are validated: in force at once, durable with the metadata
+        log's next sync.
 
         Raises UnknownTopicOrPartitionError. Source: AlterConfigs, IncrementalAlterConfigs.
         """
@@ -312,7 +316,7 @@ class TopicManager:
         return self._metadata.topics[name]
 
     def _show_configs(self, name: str, image: MetadataImage) -> None:
-        """Put committed overrides in force, unless the topic is not shown yet, or shown no more."""
+        """Put a topic's committed configs in force, unless clients do not see the topic yet, or any more."""
         shown, topic = self._metadata.topics.get(name), image.topic_named(name)
         if shown is not None and topic is not None and shown.topic_id == topic.topic_id:
             changed = shown._replace(configs=topic_image(image, topic).configs)
@@ -320,12 +324,12 @@ class TopicManager:
             self._listener.topic_configs_changed(changed)
 
     def broker_defaults_changed(self) -> None:
-        """Have every log read its configs again: a dynamic broker config that topics inherit has changed."""
+        """Make every log read its configs again, as a dynamic broker config that topics inherit has changed."""
         for image in self._metadata.topics.values():
             self._listener.topic_configs_changed(image)
 
     def commit_deletion(self, image: TopicImage) -> TopicImage:
-        """Commit the deletion of a topic and hide it; its name is held. Raises KafkaStorageError."""
+        """Commit the deletion of a topic and hide it; its name stays reserved. Raises KafkaStorageError."""
         records = [VersionedRecord(RemoveTopicRecord(topic_id=image.topic_id))]
         if self._done_deletions:
             records.append(VersionedRecord(NoOpRecord(finished_deletions=self._done_deletions)))
@@ -334,14 +338,14 @@ class TopicManager:
         return image
 
     def _hold(self, name: str) -> None:
-        """Let no other topic have a name until ``finish_create`` or ``finish_delete``."""
+        """Reserve a name until ``finish_create`` or ``finish_delete``."""
         self.in_transit.add(name)
         self._collision_keys[collision_key(name)] = name
 
 
 def check_is_new(name: str, is_taken: bool, collisions: Mapping[str, str]) -> None:
-    """Raise TopicAlreadyExistsError for a name that is taken, InvalidTopicError for one like another's: ``collisions``
-    are the names by collision key.
+    """Raise TopicAlreadyExistsError for a name that is taken, and InvalidTopicError for one that collides with another.
+    ``collisions`` has the names by collision key.
     """
     if is_taken:
         raise TopicAlreadyExistsError(f"Topic '{name}' already exists.")
@@ -361,12 +365,12 @@ def partition_count(config: BrokerConfig, partitions: int) -> int:
 
 
 def replication_factor_of(config: BrokerConfig, replication_factor: int) -> int:
-    """Return the replication factor asked for a new topic."""
+    """Return the replication factor of a new topic: the given one, or the broker's default for USE_DEFAULT."""
     return config.get_int("default.replication.factor") if replication_factor == USE_DEFAULT else replication_factor
 
 
 def validate_topic_name(name: str) -> None:
-    """Raise InvalidTopicError unless ``name`` may be a topic's."""
+    """Raise InvalidTopicError unless a topic may have this name."""
     if not name:
         raise InvalidTopicError("Topic name is invalid: the empty string is not allowed")
     if name in (".", ".."):
@@ -386,7 +390,7 @@ def validate_topic_name(name: str) -> None:
 
 
 def is_virtual_spelling(name: str) -> bool:
-    """Return whether this name means a virtual topic as soon as its base is there."""
+    """Return whether a name has the form of a virtual topic's name; its base topic need not exist."""
     from tidelog.broker.metadata.virtual_names import split_name  # only names with three dots need it
 
     try:
@@ -397,12 +401,12 @@ def is_virtual_spelling(name: str) -> bool:
 
 
 def collision_key(name: str) -> str:
-    """Return the form of a name that no two topics may share: metrics write ``.`` as ``_``."""
+    """Return a name as metrics write it, with ``_`` for ``.``; no two topics may have the same."""
     return name.replace(".", "_")
 
 
 def check_partition_limit(count: int) -> None:
-    """Raise PolicyViolationError for more new partitions than one request may make."""
+    """Raise PolicyViolationError for more new partitions than one request may create."""
     if count > MAX_PARTITIONS_PER_REQUEST:
         raise PolicyViolationError(
             f"Unable to create {count} partitions at once: the most in one request are {MAX_PARTITIONS_PER_REQUEST}."
@@ -410,7 +414,7 @@ def check_partition_limit(count: int) -> None:
 
 
 def check_replication_factor(replication_factor: int) -> None:
-    """Raise InvalidReplicationFactorError unless this one broker can hold so many replicas."""
+    """Raise InvalidReplicationFactorError unless the factor is 1: this broker is the only one."""
     if replication_factor < 1:
         raise InvalidReplicationFactorError("Replication factor must be larger than 0.")
     if replication_factor > 1:
@@ -421,9 +425,9 @@ def check_replication_factor(replication_factor: int) -> None:
 
 
 def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, dict[str, str]]:
-    """Return partitions, replication factor and configs an internal topic is made with.
+    """Return the partition count, replication factor and configs of an internal topic that is to be created.
 
-    Raises InvalidRequestError for a name that is no internal topic made here.
+    Raises InvalidRequestError for any other name.
     """
     if name == GROUP_METADATA_TOPIC:
         count, replicas = "offsets.topic.num.partitions", "offsets.topic.replication.factor"
@@ -440,7 +444,7 @@ def internal_topic_settings(config: BrokerConfig, name: str) -> tuple[int, int, 
         configs = {
             "segment.bytes": str(config.get_int(f"{prefix}.segment.bytes")),
             "min.insync.replicas": str(config.get_int(f"{prefix}.min.isr")),
-            "cleanup.policy": "delete",  # the coordinator cuts off what no state needs any more
+            "cleanup.policy": "delete",  # the coordinator deletes records that no state needs any more
             "retention.ms": "-1",
             "compression.type": "producer",
         }

@@ -1,8 +1,8 @@
 """The file ``bootstrap.checkpoint`` of a log directory: records with which a new metadata log begins.
 
-``tidelog format`` and Kafka's ``kafka-storage format`` write it: the levels of features, and the first users. The first
-start commits its records, and no later one: a log that has levels of features has begun. The file stays, as in Kafka.
-It is framed like a snapshot, at offset and epoch 0. Source: BootstrapDirectory and BatchFileWriter of Kafka 4.3.
+``tidelog format`` and Kafka's ``kafka-storage format`` write it: the levels of features, and the first users. Only the
+first start commits its records: a log that has feature levels is not new. The file stays, as in Kafka. It is framed
+like a snapshot, at offset and epoch 0. Source: BootstrapDirectory and BatchFileWriter of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, Unsu
 BOOTSTRAP_FILE = "bootstrap.checkpoint"
 _FOR_OTHERS = 0o077
 _AFTER_FIRST = SnapshotId(1, 0)
-"""Stands for the file's records, because an image of nothing has no offset."""
+"""Id for reading the file as a snapshot: with end offset 0 its records would not change the empty image's offset."""
 
 
 def bootstrap_path(directory: str) -> str:
@@ -31,16 +31,16 @@ def bootstrap_path(directory: str) -> str:
 
 
 def write_bootstrap(file_system: FileSystem, directory: str, records: Iterable[VersionedRecord], now_ms: int) -> None:
-    """Write the file, durable and whole or not at all; only the owner may read it, because it holds SCRAM keys.
+    """Write the file atomically and durably; only the owner may read it, because it holds SCRAM keys.
 
-    For a process of one thread: the umask is the whole process's. Raises KafkaStorageError.
+    Only for a process with one thread, as the umask applies to the whole process. Raises KafkaStorageError.
     """
     delta = MetadataDelta(EMPTY_IMAGE)
     for record, _ in records:
         delta.replay(record)
     content = b"".join(build_snapshot(delta.build(0, 0, 0), now_ms))
     path = bootstrap_path(directory)
-    file_system.unlink(path + ".tmp", missing_ok=True)  # of a killed run: it would keep its mode
+    file_system.unlink(path + ".tmp", missing_ok=True)  # left by a killed run, with that run's mode
     mask = os.umask(_FOR_OTHERS)
     try:
         file_system.replace_file(path, content)
@@ -49,7 +49,7 @@ def write_bootstrap(file_system: FileSystem, directory: str, records: Iterable[V
 
 
 def read_bootstrap(file_system: FileSystem, directory: str) -> MetadataImage | None:
-    """Return the image that the file's records make, None without one. Raises KafkaStorageError."""
+    """Return the image of the file's records, None if there is no file. Raises KafkaStorageError."""
     path = bootstrap_path(directory)
     if not file_system.exists(path):
         return None

@@ -1,7 +1,7 @@
-"""Changes between two metadata images: records go in, the next image comes out, and what changed can be asked.
+"""Delta between two metadata images: records are replayed into it, and it builds the next image.
 
-``replay`` is the one place where a metadata record has its meaning. A delta belongs to one thread until ``build`` has
-made its image; the image it starts from stays as it is, and shares every part that no record touched.
+``replay`` alone says what each metadata record changes. A delta belongs to one thread until ``build`` has returned its
+image. The old image does not change, and the new one shares every part that no record changed.
 
 Source: MetadataDelta and its parts of Kafka 4.3, KIP-631; KIP-966 for eligible leader replicas.
 """
@@ -37,7 +37,7 @@ _RECOVERING, _RECOVERED = 1, 0
 
 
 class MapChanges(Generic[K, V]):
-    """A mapping of the old image and what was put into it and removed from it since."""
+    """A mapping of the old image, and the keys that were set and removed since."""
 
     __slots__ = ("changed", "old")
 
@@ -84,7 +84,7 @@ class MapChanges(Generic[K, V]):
 
 
 class MetadataDelta:
-    """Changes of the records since ``image``. Not thread-safe."""
+    """Changes that records make to ``image``. Not thread-safe."""
 
     __slots__ = (
         "_directory_lists", "_partitions", "_replica_lists", "_states", "acls", "brokers", "configs", "controllers",
@@ -108,11 +108,11 @@ class MetadataDelta:
         self.deletions: dict[bytes, str | None] = {}
         """Topics that were deleted, by id: the name, or None once nothing is left of their logs."""
         self.is_unsafe_for_kafka = False
-        """Whether an Apache Kafka may replay the records wrongly, or not at all; it reads a snapshot of them rightly.
+        """True if an Apache Kafka may replay the records wrongly, or not at all; a snapshot of their image is safe.
 
         Kafka 4.3 and older ones that replay the removal of a SCRAM user together with another user's record may lose
-        that one (ScramDelta.apply). A Kafka for which a feature's level is too high stops at its record, though a later
-        one lowers it.
+        that one (ScramDelta.apply). A Kafka that does not support a feature's level stops at its record, even if a
+        later record lowers the level.
         """
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
         self._states: dict[PartitionState, PartitionState] = {}
@@ -120,13 +120,13 @@ class MetadataDelta:
         self._directory_lists: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def replay(self, record: Message) -> None:
-        """Take one record's change. Raises CorruptMessageError for a record about what does not exist."""
+        """Apply one record. Raises CorruptMessageError if the record contradicts what is known."""
         _REPLAY[type(record)](self, record)
 
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
         """Return the image after the record at ``offset``.
 
-        Raises CorruptMessageError when a topic lacks a partition between others.
+        Raises CorruptMessageError if a topic's partition numbers have a gap.
         """
         for topic_id in self._partitions:
             self._freeze(topic_id)
@@ -165,17 +165,17 @@ class MetadataDelta:
         return topic
 
     def open_partitions(self, topic_id: bytes) -> dict[int, PartitionState]:
-        """Return the partitions of a topic by number, to be changed."""
+        """Return the partitions of a topic by number; the caller may change them."""
         if topic_id not in self._partitions:
             self._partitions[topic_id] = dict(enumerate(self.topic_of_id(topic_id).partitions))
         return self._partitions[topic_id]
 
     def close_partitions(self, topic_id: bytes) -> None:
-        """Forget the partitions of a topic that is gone."""
+        """Drop the changed partitions of a deleted topic."""
         self._partitions.pop(topic_id, None)
 
     def share(self, replicas: list[int] | None) -> tuple[int, ...]:
-        """Return one tuple for all equal lists: most partitions of a cluster have one of a few."""
+        """Return one tuple for all equal replica lists, as a cluster has few different ones."""
         if not replicas:
             return ()
         key = tuple(replicas)
@@ -186,7 +186,7 @@ class MetadataDelta:
         return self._states.setdefault(state, state)
 
     def share_directories(self, ids: list[bytes]) -> tuple[bytes, ...]:
-        """Return one tuple for all equal lists of directories' ids: a broker has a few directories."""
+        """Return one tuple for all equal lists of directory ids, as brokers have few directories."""
         key = tuple(ids)
         return self._directory_lists.setdefault(key, key)
 
@@ -269,7 +269,7 @@ def _replay_remove_topic(delta: MetadataDelta, record: records.RemoveTopicRecord
 
 
 def _replay_clear_elr(delta: MetadataDelta, record: records.ClearElrRecord) -> None:
-    """Forget the eligible leader replicas of one topic, or of all with an empty name."""
+    """Remove the eligible leader replicas of one topic, or of all topics if the name is empty."""
     ids = [delta.topic_ids.get(record.topic_name)] if record.topic_name else [key for key, _ in delta.topics.items()]
     for topic_id in ids:
         if topic_id is None:
@@ -389,11 +389,11 @@ def _replay_no_op(delta: MetadataDelta, record: records.NoOpRecord) -> None:
 
 
 def _replay_nothing(delta: MetadataDelta, record: Message) -> None:
-    """Change nothing: records that only keep the log moving, and the state of a migration from ZooKeeper."""
+    """Change nothing: the state of a migration from ZooKeeper is not needed."""
 
 
 def _put_entry(changes: MapChanges[K, Mapping[str, V]], key: K, name: str, value: V | None) -> None:
-    """Set or remove one entry of the mapping below ``key``; an empty mapping goes."""
+    """Set or remove one entry of the mapping at ``key``; a mapping that becomes empty is removed."""
     entries = dict(changes.get(key) or {})
     if value is None:
         entries.pop(name, None)
@@ -438,4 +438,4 @@ _REPLAY: dict[type[Message], Callable[[MetadataDelta, Any], None]] = {
     records.NoOpRecord: _replay_no_op,
     records.ZkMigrationStateRecord: _replay_nothing,
 }
-"""Record type -> how it changes the image. Begin, end and abort of a transaction are no changes: see ``replay.py``."""
+"""Record type -> function that applies it. ``replay.py`` handles begin, end and abort of a transaction."""

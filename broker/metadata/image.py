@@ -1,8 +1,8 @@
-"""Image of the cluster's topics, which every request reads.
+"""Topics and feature levels as clients see them: a cache of the metadata, which every request reads.
 
-Owned by the loop thread. The metadata log is the truth; this shows clients what is ready to be used: a topic whose
-first logs are made. A ``TopicImage`` is immutable: a change puts a new one in its place, so who holds one sees one
-moment.
+Owned by the loop thread. The metadata log decides which topics there are; the cache has those that can be used, because
+their first logs exist. A ``TopicImage`` is immutable: a change replaces it, and the reader of the old one goes on with
+the topic as it was.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHAR
 MIGRATING_DIRECTORY = bytes(16)
 """Directory of a replica that is older than the ids of directories (DirectoryId.MIGRATING, KIP-858)."""
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
-"""Directory of a replica that no broker has told the controller of yet (DirectoryId.UNASSIGNED)."""
+"""Directory of a replica whose broker has not reported the directory yet (DirectoryId.UNASSIGNED)."""
 LOST_DIRECTORY = (2).to_bytes(16, "big")
-"""Directory of a replica that is in one of several that failed (DirectoryId.LOST): it is not elected."""
+"""Directory of a replica on a failed disk, whose broker has other directories (DirectoryId.LOST). It is not elected."""
 LAST_RESERVED_DIRECTORY = (99).to_bytes(16, "big")
-"""Greatest id that no log directory has."""
+"""Largest reserved id: no log directory has this one or a smaller one."""
 MAX_VIRTUAL_TOPICS = 10_000
-"""Ids of virtual topics that are remembered; the client of a forgotten one asks for it by name again."""
+"""Largest number of virtual topics whose ids are kept. A client that uses a dropped id has to ask by name again."""
 
 
 def unreplicated(
     node_id: int, count: int, leader_epoch: int = 0, directory: bytes = UNASSIGNED_DIRECTORY
 ) -> tuple[PartitionState, ...]:
-    """Return the states of ``count`` partitions whose only replica is on this node; they are one shared object."""
+    """Return the states of ``count`` partitions whose only replica is on this node; all share one object."""
     state = PartitionState((node_id,), (node_id,), node_id, leader_epoch, directories=(directory,))
     return (state,) * count
 
 
 class TopicImage(NamedTuple):
-    """One topic at one moment. ``configs`` are the topic's own overrides, as texts, without defaults.
+    """One topic at one moment. ``configs`` has the topic's own overrides as texts, without defaults.
 
-    The leader epoch of its partitions is 0; or, for a topic taken over from another broker one that is larger than any
-    its logs and its clients have seen.
+    Without a cluster, the leader epoch of its partitions is 0. In a topic taken over from Apache Kafka, it is larger
+    than any epoch that its logs and clients have seen.
     """
 
     name: str
@@ -54,7 +54,7 @@ class TopicImage(NamedTuple):
     configs: Mapping[str, str]
     is_internal: bool
     source: str | None = None
-    """Of a virtual topic: the topic whose records it shows."""
+    """For a virtual topic, the name of the topic whose records it shows."""
 
     @property
     def partition_count(self) -> int:
@@ -63,19 +63,19 @@ class TopicImage(NamedTuple):
 
 
 def topic_image(image: MetadataImage, topic: TopicState) -> TopicImage:
-    """Return a topic as the broker's parts see it: with the configs of its own that this version knows."""
+    """Return a topic of an image, with those of its own configs that this version knows."""
     texts = image.configs.get((TOPIC_RESOURCE, topic.name))
     known = {key: text for key, text in texts.items() if key in TOPIC_CONFIG_DEF.keys} if texts else {}
     return TopicImage(topic.name, topic.topic_id, topic.partitions, known, topic.name in INTERNAL_TOPICS)
 
 
 class MetadataCache:
-    """Topics by name and by id, and feature levels; read without waiting, on the loop thread."""
+    """Topics by name and by id, and feature levels. Loop thread only."""
 
     __slots__ = ("_virtual_ids", "changes", "features", "features_epoch", "topic_names", "topics")
 
     def __init__(self) -> None:
-        #: Counts the topics that came, changed and went: who works with them sees whether to look again.
+        #: Number of topics added, changed and removed so far; readers that keep it see whether they have to look again.
         self.changes = 0
         self.features: dict[str, int] = {}
         self.features_epoch = 0
@@ -84,7 +84,7 @@ class MetadataCache:
         self._virtual_ids: dict[bytes, None] = {}
 
     def set_features(self, levels: dict[str, int], epoch: int) -> None:
-        """Show these levels of features, of the metadata record at offset ``epoch``."""
+        """Set the levels of features in force; ``epoch`` is the offset of the newest metadata record."""
         self.features = levels
         self.features_epoch = epoch
 
@@ -100,7 +100,7 @@ class MetadataCache:
 
         try:
             topic, _ = split_name(name)
-        except InvalidTopicError:  # creating it will say so, or it is an ordinary name with three dots in it
+        except InvalidTopicError:  # its creation fails with the reason, or it is an ordinary name with three dots
             return None
         base = self.topics.get(topic)
         if base is None:
@@ -115,13 +115,13 @@ class MetadataCache:
         return image
 
     def put(self, image: TopicImage) -> None:
-        """Show this image from now on in place of the topic's last one."""
+        """Add a topic, or replace its last image."""
         self.changes += 1
         self.topics[image.name] = image
         self.topic_names[image.topic_id] = image.name
 
     def remove(self, name: str) -> None:
-        """Forget a deleted topic."""
+        """Remove a deleted topic."""
         self.changes += 1
         image = self.topics.pop(name)
         del self.topic_names[image.topic_id]

@@ -1,7 +1,7 @@
 """Metadata image in plain values, for people and for JSON: names in place of numbers, and no secrets.
 
-Passwords, keys of SCRAM and of TLS are left out: what is printed may land in a ticket. Source: the nodes of Kafka's
-metadata shell, and MetadataNodeRedactionCriteria of Kafka 4.3 for what is redacted.
+Passwords, SCRAM keys and TLS keys are left out, because the output may be pasted into a ticket. Source: the nodes of
+Kafka's metadata shell, and MetadataNodeRedactionCriteria of Kafka 4.3 for what is redacted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SECRET_ENDINGS = (
 
 
 def describe_image(image: MetadataImage) -> Description:
-    """Return an image in values that JSON has, in an order that does not depend on how it came to be."""
+    """Return an image as JSON values, sorted, so that equal images have equal descriptions."""
     return {
         "offset": image.offset,
         "epoch": image.epoch,

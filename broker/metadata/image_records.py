@@ -1,8 +1,8 @@
-"""Records that make an image: what a snapshot of ``__cluster_metadata`` holds, in the versions a Kafka release reads.
+"""Records that build an image, as a snapshot of ``__cluster_metadata`` holds them, in the versions of a release.
 
-The level of ``metadata.version`` says which fields there are: directories from 17 (3.7-IV2), eligible leader replicas
-from 23 (4.0-IV1), cordoned directories from 30 (4.3-IV0). A finalized level comes first, since it says how to read the
-rest. Source: ImageWriter, MetadataVersion and the images' ``write`` of Kafka 4.3.
+The level of ``metadata.version`` decides which fields are written: directories from 17 (3.7-IV2), eligible leader
+replicas from 23 (4.0-IV1), cordoned directories from 30 (4.3-IV0). The record of that level comes first, since it says
+how to read the others. Source: ImageWriter, MetadataVersion and the images' ``write`` of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WITH_CORDONED = 30
 
 
 class VersionedRecord(NamedTuple):
-    """A metadata record and the version it is to be written in."""
+    """A metadata record, and the version in which it is written."""
 
     record: Message
     version: int = 0
@@ -121,7 +121,7 @@ def record_of_partition(topic_id: bytes, number: int, state: PartitionState, lev
 
 
 def has_directories(level: int) -> bool:
-    """Return whether a ``metadata.version`` level knows in which directory a replica lies."""
+    """Return whether partition records name the replicas' log directories at a ``metadata.version`` level."""
     return level >= _WITH_DIRECTORIES
 
 
@@ -131,7 +131,7 @@ def change_version(level: int) -> int:
 
 
 def config_records(resource: Resource, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[VersionedRecord]:
-    """Yield the records that put the configs ``new`` of a resource in place of ``old``."""
+    """Yield the records that replace the configs ``old`` of a resource by ``new``."""
     kind, name = resource
     for key in [*new, *(key for key in old if key not in new)]:
         if old.get(key) != new.get(key):
@@ -183,7 +183,7 @@ def scram_record(user: str, mechanism: int, credential: ScramState) -> records.U
 
 
 def token_record(token: TokenState) -> records.DelegationTokenRecord:
-    """Return the record that makes a delegation token, or changes it."""
+    """Return the record that creates or changes a delegation token."""
     return records.DelegationTokenRecord(
         owner=token.owner,
         requester=token.requester,

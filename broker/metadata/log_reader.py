@@ -1,8 +1,9 @@
-"""Reader of a ``__cluster_metadata-0`` directory: the image after its newest snapshot and the log after it. Read-only.
+"""Reader of a ``__cluster_metadata-0`` directory: it replays the newest snapshot and the log after it, and writes
+nothing.
 
-The directory holds segments like any partition's, and snapshots beside them. The newest snapshot holds all that was
-true before its end offset; the log goes on from there. What follows the last whole batch was not synced, so no client
-was told of it, and it is not read. Source: KafkaMetadataLog of Kafka 4.3, KIP-630, KIP-631.
+The directory holds segments like any partition's, and snapshots beside them. The newest snapshot has the metadata
+before its end offset; the log goes on from there. What follows the last complete batch was not synced, so no client has
+got an answer about it, and it is not read. Source: KafkaMetadataLog of Kafka 4.3, KIP-630, KIP-631.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX
 
 
 class LoadedMetadata(NamedTuple):
-    """Content of a metadata log: its image, topics whose deletion may not be finished (id -> name), its end, and the
-    voters it names. ``is_unsafe_for_kafka`` is that of the changes after its snapshot."""
+    """Content of a metadata log: its image, topics whose deletion may be unfinished (id -> name), its end offset, and
+    its voters. ``is_unsafe_for_kafka`` is the delta's, for the changes after the snapshot.
+    """
 
     image: MetadataImage
     deletions: dict[bytes, str]
@@ -41,20 +43,20 @@ class LoadedMetadata(NamedTuple):
 
     @property
     def is_in_transaction(self) -> bool:
-        """True where the log ends in a transaction that is neither committed nor aborted."""
+        """True if the log ends in a transaction that is neither committed nor aborted."""
         return self.end_offset > self.image.offset + 1
 
 
 def read_metadata_image(file_system: FileSystem, directory: str) -> MetadataImage:
-    """Return the image that the ``__cluster_metadata-0`` in ``directory`` makes. Raises as ``read_metadata_log``."""
+    """Return the image of the metadata log in ``directory``. Raises as ``read_metadata_log``."""
     return read_metadata_log(file_system, directory).image
 
 
 def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata:
-    """Return what the ``__cluster_metadata-0`` in ``directory`` holds.
+    """Return the content of the metadata log in ``directory``.
 
-    A batch that is torn, and what follows it, was not synced: it is not read. Raises KafkaStorageError: unreadable,
-    damaged where it was synced, or written by a newer Kafka.
+    A torn batch and what follows it were not synced, and are not read. Raises KafkaStorageError if the log is
+    unreadable, damaged where it was synced, or written by a newer Kafka.
     """
     names = file_system.list_names(directory)
     replay, deletions, voters = MetadataReplay(), dict[bytes, str](), STATIC_VOTERS
@@ -75,7 +77,7 @@ def read_metadata_log(file_system: FileSystem, directory: str) -> LoadedMetadata
 
 
 def note_deletions(deletions: dict[bytes, str], delta: MetadataDelta) -> None:
-    """Add the topics that a delta deletes to those that are not finished, and take out those it says are."""
+    """Add the topics that a delta deletes to the unfinished deletions, and remove those that it calls finished."""
     for topic_id, name in delta.deletions.items():
         if name is None:
             deletions.pop(topic_id, None)
@@ -84,13 +86,13 @@ def note_deletions(deletions: dict[bytes, str], delta: MetadataDelta) -> None:
 
 
 def newest_snapshot(names: list[str]) -> SnapshotId | None:
-    """Return the newest snapshot among a directory's names, None without any."""
+    """Return the newest snapshot among the names in a directory, None if there is none."""
     found = [snapshot for name in names if (snapshot := parse_snapshot_name(name)) is not None]
     return max(found, default=None)
 
 
 def parse_snapshot_name(name: str) -> SnapshotId | None:
-    """Return the snapshot that a file's name stands for, None for another file."""
+    """Return the id of the snapshot with this file name, None for another file."""
     if len(name) != _SNAPSHOT_NAME_LENGTH or not name.endswith(SNAPSHOT_SUFFIX):
         return None
     offset, _, epoch = name.removesuffix(SNAPSHOT_SUFFIX).partition("-")
@@ -110,7 +112,7 @@ def read_batches(file_system: FileSystem, path: str) -> Iterator[RecordBatch]:
 
 
 def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[str]:
-    """Yield the paths of the segments that may hold ``offset`` or later ones."""
+    """Yield the paths of the segments that may hold ``offset`` or later offsets."""
     bases = sorted(int(name[:_OFFSET_DIGITS]) for name in names if name.endswith(".log"))
     for base, next_base in itertools.zip_longest(bases, bases[1:]):
         if next_base is None or next_base > offset:
@@ -118,7 +120,7 @@ def _segments_from(names: list[str], directory: str, offset: int) -> Iterator[st
 
 
 def _take_segments(replay: MetadataReplay, file_system: FileSystem, paths: list[str]) -> None:
-    """Take the batches that the replay has not taken yet, up to the first that is torn.
+    """Replay the batches that were not replayed yet, up to the first damaged one.
 
     Raises KafkaStorageError.
     """
@@ -137,15 +139,16 @@ def _take_segments(replay: MetadataReplay, file_system: FileSystem, paths: list[
 
 
 class _Damage(NamedTuple):
-    """The first batch that is damaged, and the epoch of the batch before it."""
+    """Description of the first damaged batch, and the epoch of the batch before it."""
 
     text: str
     epoch: int
 
 
 def _take_segment(replay: MetadataReplay, file: OpenFile) -> _Damage | None:
-    """Take a segment's batches; returns the damage that ended it. Raises CorruptMessageError for records that
-    contradict each other, UnsupportedVersionError."""
+    """Replay a segment's batches; return the damage at which it stopped, if any. Raises CorruptMessageError for records
+    that contradict each other, UnsupportedVersionError.
+    """
     batches = iter_batches(file, 0, file.size())
     epoch = replay.epoch
     while True:
@@ -163,8 +166,8 @@ def _take_segment(replay: MetadataReplay, file: OpenFile) -> _Damage | None:
 
 
 def _refuse_synced_damage(file_system: FileSystem, path: str, damage: _Damage) -> None:
-    """Raise KafkaStorageError where a whole batch of a later epoch follows: a start syncs what it has read before it
-    appends, so the damage was not there.
+    """Raise KafkaStorageError if a complete batch of a later epoch follows the damage. A start syncs what it has read
+    before it appends in a new epoch, so the damaged batch was synced, and is lost.
     """
     content = file_system.read_file(path)
     data = memoryview(content)

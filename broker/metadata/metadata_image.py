@@ -1,7 +1,7 @@
 """Image of the cluster's metadata at one offset of ``__cluster_metadata``: brokers, topics, configs, quotas, users.
 
-An image is immutable: nothing in it changes after it was published, so any thread may read it, and who holds one sees
-one moment. The next image shares what did not change (``tidelog.broker.metadata.delta``).
+An image is immutable: nothing in it changes after it was published, so any thread may read it. The next image shares
+what did not change (``tidelog.broker.metadata.delta``).
 
 Source: MetadataImage and its parts of Kafka 4.3; KIP-631.
 """
@@ -16,7 +16,7 @@ TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 2, 4,
 """Kinds of resource in a ConfigRecord (ConfigResource.Type of Kafka)."""
 
 Resource = tuple[int, str]
-"""Kind and name of what has configs. A broker's name is its id, the empty name means all brokers."""
+"""Kind and name of a resource that has configs. A broker's name is its id; the empty name means all brokers."""
 QuotaEntity = tuple[tuple[str, str | None], ...]
 """(type, name) pairs sorted by type; name None is the type's default."""
 
@@ -24,7 +24,8 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 class PartitionState(NamedTuple):
     """One partition: replicas in preferred order, in-sync replicas, leader, epochs.
 
-    ``directories`` stand in the order of ``replicas`` (KIP-858). ``elr`` are the eligible leader replicas (KIP-966).
+    ``directories`` has the replicas' directory ids, in the order of ``replicas`` (KIP-858). ``elr`` are the eligible
+    leader replicas (KIP-966).
     """
 
     replicas: tuple[int, ...]
@@ -40,12 +41,12 @@ class PartitionState(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
 
     def directory_of(self, node_id: int) -> bytes | None:
-        """Return the id of the log directory of a broker's replica, None where none is named."""
+        """Return the id of the log directory of a broker's replica, None if the record names none."""
         return dict(zip(self.replicas, self.directories, strict=False)).get(node_id)
 
 
 class TopicState(NamedTuple):
-    """One topic; ``partitions`` by their number."""
+    """One topic; ``partitions`` has its partitions in the order of their numbers."""
 
     name: str
     topic_id: bytes
@@ -53,7 +54,7 @@ class TopicState(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """A listener of a broker or controller; ``security_protocol`` by its number (0 PLAINTEXT, 1 SSL, 2, 3 SASL)."""
+    """A listener of a broker or controller. ``security_protocol``: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
     name: str
     host: str
@@ -62,7 +63,7 @@ class Endpoint(NamedTuple):
 
 
 class BrokerRegistration(NamedTuple):
-    """One registered broker. ``features`` are the ranges of levels it supports."""
+    """One registered broker. ``features`` has the lowest and highest level of each feature that it supports."""
 
     broker_id: int
     broker_epoch: int
@@ -88,7 +89,7 @@ class ControllerRegistration(NamedTuple):
 
 
 class ScramState(NamedTuple):
-    """Keys that SCRAM derives from a password (RFC 5802): all that is stored of it."""
+    """Keys that SCRAM derives from a password (RFC 5802); the password itself is not stored."""
 
     salt: bytes
     stored_key: bytes
@@ -123,8 +124,9 @@ class TokenState(NamedTuple):
 class MetadataImage(NamedTuple):
     """The metadata after the record at ``offset`` (-1: none), which was appended in ``epoch`` of the quorum.
 
-    ``timestamp_ms`` is the append time of that record's batch. ``topic_ids`` finds a topic's id by its name. ``acls``
-    are by their id, ``scram`` by (user, mechanism number), ``producer_ids`` is the first id of the next block.
+    ``timestamp_ms`` is the append time of that record's batch. ``topic_ids`` maps a topic's name to its id. Keys of
+    ``acls`` are their ids, those of ``scram`` (user, mechanism number). ``producer_ids`` is the first id of the next
+    block.
     """
 
     offset: int = -1

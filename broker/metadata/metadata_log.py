@@ -1,12 +1,13 @@
 """The log ``__cluster_metadata-0`` of a quorum of one: appended by the loop thread, synced by any thread.
 
-    quorum-state                  this node as leader, and an epoch that grows at each start
-    <base offset>.log ...         a ``UnifiedLog``; each start begins with a control record of the new leader
-    <end offset>-<epoch>.checkpoint   snapshots; the newest and the log after it make the image
+    quorum-state                      this node as leader, and an epoch that grows at each start
+    <base offset>.log ...             a ``UnifiedLog``; each start appends a control record of the new leader first
+    <end offset>-<epoch>.checkpoint   snapshots; the newest one and the log after it give the image
 
-A record counts once it is synced. What was appended and not synced may be lost by a power loss, and then no client
-was told of it. After a failed sync the content of the disk is unknown: the log takes nothing more (F9). On a full disk
-the directory's reserve is given up first. What lacked room, descriptors or permission before it synced is tried again.
+A record counts once it is synced. A power loss may lose what was appended and not synced; no client has got an answer
+about it by then. After a failed sync the content of the disk is unknown, so the log accepts no more records. On a full
+disk the directory's reserve is given up first. A sync that failed before it began, for want of disk space, descriptors
+or permission, is tried again.
 
 Source: KafkaMetadataLog and KafkaRaftClient of Kafka 4.3, KIP-595, KIP-630.
 """
@@ -53,12 +54,12 @@ logger = logging.getLogger(__name__)
 METADATA_PARTITION = TopicPartition("__cluster_metadata", 0)
 METADATA_TOPIC_ID = bytes(15) + b"\x01"
 MAX_RECORD_BYTES = 8 * 1024 * 1024
-"""Most bytes of one batch, Kafka's bound too."""
+"""Largest batch in bytes, as in Kafka."""
 _UNFINISHED_SUFFIX = ".part"
 
 
 class MetadataPlace(NamedTuple):
-    """Place of the log: the first log directory, its state, and the seams its files are written through."""
+    """Location of the log: the first log directory, its state, and the environment through which files are written."""
 
     log_directory: str
     state: DirectoryState
@@ -72,8 +73,9 @@ class MetadataPlace(NamedTuple):
 
 
 class MetadataLog:
-    """The metadata log of this node, which is the only voter and its leader. Loop thread only, but for ``sync`` and
-    what has to do with snapshots."""
+    """The metadata log of this node, which is the only voter and its leader. Loop thread only, but for ``sync`` and the
+    methods for snapshots.
+    """
 
     __slots__ = ("_log", "_place", "epoch", "snapshot")
 
@@ -91,19 +93,20 @@ class MetadataLog:
 
     @property
     def bytes_since_snapshot(self) -> int:
-        """Bytes of the segments, which are cut where a snapshot ends. Any thread."""
+        """Size of the segments in bytes; those before a snapshot's end are deleted with it. Any thread."""
         return self._log.size_bytes
 
     def append(self, records: Iterable[VersionedRecord], now_ms: int) -> int:
-        """Append records as one batch, without syncing; returns the offset of the last.
+        """Append records as one batch, without syncing; return the offset of the last record.
 
         Raises KafkaStorageError, and then nothing was appended.
         """
         return self._append(build_metadata_batch(records, self._next(now_ms)))
 
     def append_leader_change(self, node_id: int, now_ms: int) -> None:
-        """Append the control record that this node leads from here on, unless it goes on in an epoch, or the disk is
-        full. Raises KafkaStorageError."""
+        """Append the control record of a new leader epoch. Not if this node continues its last epoch, or the disk is
+        full. Raises KafkaStorageError.
+        """
         if self._log.leader_epochs.latest_epoch == self.epoch:
             return
         voter = QuorumVoter(voter_id=node_id)
@@ -122,7 +125,7 @@ class MetadataLog:
         return self._log.append_as_leader(memoryview(batch), self.epoch, AppendOrigin.COORDINATOR).last_offset
 
     def sync(self) -> None:
-        """Make everything durable that was appended before the call. Any thread. Raises KafkaStorageError."""
+        """Make everything that was appended before the call durable. Any thread. Raises KafkaStorageError."""
         self._place.state.with_reserve(self._log.flush)
 
     def write_snapshot(
@@ -135,7 +138,7 @@ class MetadataLog:
         """Write the snapshot of an image whose records are synced. Any thread, one at a time. ``more`` are records
         that no image holds.
 
-        Raises KafkaStorageError. A snapshot shows under its name when it is whole and synced.
+        Raises KafkaStorageError. The file gets its name when it is complete and synced.
         """
         file_system = self._place.environment.file_system
         snapshot = SnapshotId(image.offset + 1, image.epoch)
@@ -155,7 +158,7 @@ class MetadataLog:
         return snapshot
 
     def cut_below(self, snapshot: SnapshotId) -> None:
-        """Forget the log below a snapshot, and older snapshots. Any thread. Raises KafkaStorageError."""
+        """Delete the segments before a snapshot's end, and older snapshots. Any thread. Raises KafkaStorageError."""
         self.snapshot = snapshot
         self._log.update_high_watermark(self.end_offset)
         self._log.roll()
@@ -174,9 +177,9 @@ class MetadataLog:
 
 
 def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
-    """Open the log, or make it, with this node as leader of a new epoch.
+    """Open or create the log, with this node as leader of a new epoch.
 
-    The epoch is in ``quorum-state``, synced, before a record carries it. Raises KafkaStorageError.
+    The epoch is written to ``quorum-state`` and synced before a record carries it. Raises KafkaStorageError.
     """
     file_system = place.environment.file_system
     file_system.make_directory(place.path)
@@ -187,7 +190,7 @@ def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
             file_system.unlink(os.path.join(place.path, name), missing_ok=True)
     snapshot = newest_snapshot(file_system.list_names(place.path))
     log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
-    # What a killed process left in the page cache is served from here on.
+    # From here on, the broker uses what a killed process may have left in the page cache alone.
     write_if_room(log.flush, "what the metadata log holds is synced later")
     return MetadataLog(
         place, log, begin_epoch(place, node_id, max(log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0))
@@ -195,9 +198,10 @@ def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
 
 
 def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
-    """Write that this node leads, in an epoch after ``latest`` and after the last one that was written; return it.
+    """Write a new epoch with this node as leader to ``quorum-state``, later than ``latest`` and the one written last;
+    return it.
 
-    On a full disk this node goes on in its last epoch, so that the start succeeds. Raises KafkaStorageError.
+    On a full disk this node continues its last epoch, so that the start succeeds. Raises KafkaStorageError.
     """
     file_system = place.environment.file_system
     state = read_quorum_state(file_system, place.path)
@@ -218,7 +222,7 @@ def _load_request(place: MetadataPlace, start_offset: int) -> LoadRequest:
         {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete",
          "max.message.bytes": str(MAX_RECORD_BYTES), "file.delete.delay.ms": "0"}
     )  # fmt: skip
-    state = DirectoryState(place.log_directory)  # its own: a full disk refuses clients' records, and not deletions
+    state = DirectoryState(place.log_directory)  # not the directory's: deletions must work on a full disk
     return LoadRequest(
         METADATA_PARTITION, place.path, config, place.environment, state, topic_id=METADATA_TOPIC_ID,
         log_start_offset=start_offset,

@@ -69,13 +69,13 @@ class QuorumState(NamedTuple):
     leader_epoch: int
     voters: tuple[int, ...] = ()
     is_ours: bool = True
-    """True where Tidelog wrote it: Kafka does not read that field, and leaves it out when it writes the file."""
+    """True if Tidelog wrote the file: Kafka ignores the field ``writer``, and does not write it."""
     version: int = _STATIC_VERSION
     """Version of the file."""
 
 
 def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | None:
-    """Return what the file in ``__cluster_metadata-0`` says, None without one. Raises KafkaStorageError."""
+    """Return the content of the file in ``directory``, None if there is no file. Raises KafkaStorageError."""
     path = os.path.join(directory, QUORUM_STATE_FILE)
     if not file_system.exists(path):
         return None
@@ -92,7 +92,7 @@ def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | 
 
 
 def write_quorum_state(file_system: FileSystem, directory: str, state: QuorumState) -> None:
-    """Write the file, synced before its name shows. Raises KafkaStorageError."""
+    """Write the file, atomically and durably. Raises KafkaStorageError."""
     text: dict[str, Any] = {
         "leaderId": state.leader_id,
         "leaderEpoch": state.leader_epoch,

@@ -26,7 +26,7 @@ from tidelog.protocol.record.record_batch import RecordBatch
 from tidelog.protocol.schema.fields import Message
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
-"""Most bytes that a batch of the metadata log may decompress to."""
+"""Largest decompressed size of a batch of the metadata log, in bytes."""
 
 
 class SnapshotId(NamedTuple):
@@ -79,7 +79,7 @@ class MetadataReplay:
         return self._end.epoch
 
     def take_batch(self, batch: RecordBatch) -> None:
-        """Take the records of one batch whose checksum was compared.
+        """Replay the records of one batch, whose checksum the caller has verified.
 
         Raises CorruptMessageError (malformed, or out of order), UnsupportedVersionError (records of a newer Kafka).
         """
@@ -91,7 +91,7 @@ class MetadataReplay:
             self._settled = self._end
 
     def take_snapshot(self, batches: Iterable[RecordBatch], snapshot: SnapshotId, timestamp_ms: int) -> None:
-        """Start over from a snapshot. Raises what ``take_batch`` raises."""
+        """Begin again with the records of a snapshot. Raises what ``take_batch`` raises."""
         self._delta = MetadataDelta(EMPTY_IMAGE)
         self._held = None
         self.controls.clear()
@@ -100,8 +100,9 @@ class MetadataReplay:
         self._end = self._settled = LogPosition(snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
 
     def publish(self) -> Published | None:
-        """Return what the batches taken since the last call make, up to a transaction that is still open; None where
-        that is nothing."""
+        """Return the image after the batches of the last call until now, but for a transaction that is still open. None
+        if there is nothing new.
+        """
         if self._settled.offset == self.image.offset:
             return None
         published = Published(self._delta, self._delta.build(*self._settled))

@@ -1,9 +1,9 @@
-"""Snapshots of ``__cluster_metadata``: batches of the records that make an image, between a header and a footer.
+"""Snapshots of ``__cluster_metadata``: batches of records that build an image, between a header and a footer.
 
 A file ``<end offset>-<epoch>.checkpoint`` holds batches like a segment's: a control batch with the header, batches of
-records with offsets from 1 on, a control batch with the footer. A file without a footer is not whole: its writer
-was stopped. Sans-io: bytes in, bytes out. Source: RecordsSnapshotWriter and RecordsSnapshotReader of Kafka 4.3,
-KIP-630; KIP-853 for the protocol version and the voters in the header's batch.
+records with offsets from 1 on, a control batch with the footer. A file without a footer is incomplete: its writer was
+stopped. Sans-io: bytes in, bytes out. Source: RecordsSnapshotWriter and RecordsSnapshotReader of Kafka 4.3, KIP-630;
+KIP-853 for the protocol version and the voters in the header's batch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tidelog.protocol.metadata_records.frames import encode_metadata_record
 from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
 
 RECORDS_PER_BATCH = 1024
-"""Records of one batch of a snapshot: a step of its writing takes a few milliseconds."""
+"""Largest number of records in one batch of a snapshot; such a batch takes a few milliseconds to build."""
 
 
 class SnapshotContent(NamedTuple):
-    """A snapshot that was read: the image it makes, deletions that were not finished (topic id -> name), voters."""
+    """Content of a snapshot: its image, unfinished deletions (topic id -> name), voters."""
 
     image: MetadataImage
     deletions: dict[bytes, str]
@@ -42,7 +42,7 @@ class SnapshotContent(NamedTuple):
 def build_snapshot(
     image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = (), voters: QuorumVoters = STATIC_VOTERS
 ) -> Iterator[bytearray]:
-    """Yield the batches of the snapshot of ``image``, one after the other; each is a step of work.
+    """Yield the batches of a snapshot of ``image``; each is built when it is asked for.
 
     ``more`` are records that no image holds.
     """
@@ -73,7 +73,7 @@ def build_metadata_batch(listed: Iterable[VersionedRecord], at: QuorumEpoch) -> 
 
 
 def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> SnapshotContent:
-    """Return what a snapshot holds; the checksums of its batches were compared.
+    """Return the content of a snapshot; the caller has verified the checksums of its batches.
 
     Raises CorruptMessageError (no header, no footer, malformed), UnsupportedVersionError (records of a newer Kafka).
     """

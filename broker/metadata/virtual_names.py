@@ -1,17 +1,17 @@
-"""Names of virtual topics: a topic, and which of its records.
+"""Names of virtual topics: each names a topic and selects some of its records.
 
-    orders?key=4711                         records of that key
-    orders?tag=paid&from=2026-11-21         of that tag, not older; to= likewise, both ends included
-    orders?key=%F0%9F%8D%8A                 bytes that a name cannot hold, as in a URL
+    orders?key=4711                         records with that key
+    orders?tag=paid&from=2026-11-21         records with that tag from that day on; to= sets the last time, inclusive
+    orders?key=%F0%9F%8D%8A                 bytes that a name cannot hold are encoded as in a URL
 
-Some clients let only Kafka's own letters into a topic's name (kafka-python). For them the same in plain letters: three
-dots before each field, a dot before its value, any other byte as ``_x`` and two hex digits:
+Some clients, such as kafka-python, accept only the characters that Kafka allows in a topic's name. For them there is a
+plain form: three dots before each field, a dot before its value, any other byte as ``_x`` and two hex digits:
 
     orders...key.4711...from.1700000000000        a_x20b is "a b", _x5fx is "_x"
 
-A virtual topic has the partitions of its topic, and an id made of the topic's id and its own name: the same after a
-restart, another one when the topic was deleted and made again. Each spelling has an id of its own: a client that asks
-by id must get the name that it knows. Pure functions.
+A virtual topic has the partitions of its topic, and an id computed from the topic's id and its own name. The id is the
+same after a restart, and another one when the topic was deleted and created again. Each spelling has an id of its own:
+a client that asks by id must get the name that it knows. Pure functions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ESCAPE = re.compile(rb"_x([0-9a-fA-F]{2})")
 
 
 def split_name(name: str) -> tuple[str, dict[str, bytes]]:
-    """Split a virtual name into the topic and the fields. Raises InvalidTopicError when it is malformed."""
+    """Split the name of a virtual topic into topic and fields. Raises InvalidTopicError if it is malformed."""
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidTopicError(f"the name of a virtual topic is longer than {MAX_NAME_LENGTH}")
     if MARK in name:
@@ -53,7 +53,7 @@ def split_name(name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def base_name(name: str) -> str:
-    """Return the name of the topic whose ACLs hold for ``name``: the base of a virtual one, whatever its query is."""
+    """Return the topic whose ACLs apply to ``name``: for a virtual topic its base, even if its query is malformed."""
     if MARK in name:
         return name.partition(MARK)[0]
     if PLAIN_MARK not in name:
@@ -65,12 +65,12 @@ def base_name(name: str) -> str:
 
 
 def unescape(text: str) -> bytes:
-    """Turn plain letters back to bytes."""
+    """Decode a value of the plain form."""
     return _ESCAPE.sub(lambda match: bytes.fromhex(match[1].decode()), text.encode())
 
 
 def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
-    """Parse the query that the fields spell. Raises InvalidTopicError."""
+    """Return the query that the fields describe. Raises InvalidTopicError."""
     times = {}
     for field, default in (("from", MIN_TIME), ("to", MAX_TIME)):
         try:
@@ -83,6 +83,6 @@ def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
 
 
 def virtual_image(name: str, base: TopicImage) -> TopicImage:
-    """Make the virtual topic ``name`` over ``base``."""
+    """Return the virtual topic ``name`` of the topic ``base``."""
     topic_id = hashlib.sha256(base.topic_id + name.encode()).digest()[:16]
     return base._replace(name=name, topic_id=topic_id, source=base.name)

@@ -1,5 +1,5 @@
-"""Fetch loops of a follower: their sessions, their positions, and the partitions that each of them has.
+"""Fetch loops of a follower: their sessions and positions, and the partitions that each loop fetches.
 
 Imports: ``tidelog.broker.metadata`` and the packages below the broker.
-Invariant: everything here is sans-io, as in the package around it.
+Invariant: everything here is sans-io, as in all of ``tidelog.broker.cluster``.
 """

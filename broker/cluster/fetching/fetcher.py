@@ -1,21 +1,21 @@
-"""Core of a follower's fetch loop at one leader: positions, the session, delays, divergence, offsets out of range.
+"""State machine of a follower's fetches from one leader: positions, session, pauses, divergence, out-of-range offsets.
 
-One request is in flight; the next one follows when all that the last answer asked for is done::
+At most one request is in flight. The next one is sent when all work that the last answer brought is done::
 
     request = fetcher.next_request(now_ms)           # None: not before fetcher.wake_ms, or work is still to be done
     for work in fetcher.take_answer(response, now_ms):      # or fetcher.take_failure(now_ms)
-        ...                                          # each is told: moved(), delay(), or fail()
+        ...                                          # do it, then call resume(), delay() or fail()
 
 Stages of a partition::
 
-    FETCHING --answer with news, divergence--> APPLYING --moved--> FETCHING     (delay: after a pause)
+    FETCHING --answer with news, divergence--> APPLYING --resume--> FETCHING    (delay: after a pause)
     FETCHING --OFFSET_OUT_OF_RANGE--> LATEST --end >= ours--> EARLIEST --start <= ours--> FETCHING, after a pause
                                       LATEST --end < ours--> APPLYING (TruncateTo)
                                                               EARLIEST --start > ours--> APPLYING (StartAt)
     APPLYING --fail--> FAILED, until another leader epoch
 
-An answer counts for a partition only if offset and leader epoch are still those that were asked with. A follower
-truncates to where a diverging epoch ends, never to its high watermark. Sans-io, not thread-safe.
+An answer counts for a partition only if its offset and leader epoch are still those of the request. A follower
+truncates to the end of a diverging epoch, never to its high watermark. Sans-io, not thread-safe.
 
 Source: AbstractFetcherThread, ReplicaFetcherThread of Kafka 4.3; KIP-101, KIP-279, KIP-595, KIP-903.
 """
@@ -66,7 +66,7 @@ Response = FetchResponse | ListOffsetsResponse
 
 
 class Stage(Enum):
-    """Stages of a partition; see the module."""
+    """Stages of a partition; the module's docstring has the transitions."""
 
     FETCHING = "fetching"
     APPLYING = "applying"
@@ -79,7 +79,7 @@ _TIMESTAMPS = {Stage.LATEST: LATEST_TIMESTAMP, Stage.EARLIEST: EARLIEST_LOCAL_TI
 
 
 class _Partition:
-    """One partition in the loop; it takes no part before ``not_before_ms``."""
+    """One partition of the loop; while it is delayed, it is not fetched before ``not_before_ms``."""
 
     __slots__ = ("delay_ms", "high_watermark", "leader_epoch", "not_before_ms", "position", "stage", "topic")
 
@@ -97,7 +97,7 @@ class _Partition:
 
 
 class LeaderFetcher:
-    """The fetch loop at one leader, or one shard of it."""
+    """Fetch loop for the partitions of one leader, or of one shard of them."""
 
     def __init__(self, config: FetcherConfig) -> None:
         self.config = config
@@ -122,11 +122,13 @@ class LeaderFetcher:
 
     @property
     def max_lag(self) -> int:
-        """The most records that a partition lacks, by the leader's high watermarks."""
+        """The largest number of records that a partition is behind its leader's high watermark."""
         return max((one.high_watermark - one.position.end_offset for one in self._partitions.values()), default=0)
 
     def set_partitions(self, partitions: Mapping[FetchKey, Followed]) -> None:
-        """Fetch these from now on. A partition goes on where it is unless its leader epoch is another."""
+        """Fetch these partitions from now on. A known one keeps its position and stage unless its leader epoch has
+        changed.
+        """
         for key in [key for key in self._partitions if key not in partitions]:
             self._drop(key)
         for key, followed in partitions.items():
@@ -141,7 +143,7 @@ class LeaderFetcher:
         for keys in (self._delayed, self._unfinished, self._out_of_range):
             keys.discard(key)
 
-    # ---- what became of the work
+    # ---- results of the work
 
     def moved(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
         """Go on fetching at ``position``: the work is done, or was no longer needed."""
@@ -151,7 +153,9 @@ class LeaderFetcher:
             partition.stage = Stage.FETCHING
 
     def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
-        """Fetch later, as the work brought nothing: damaged records, or a cut where the log ends already."""
+        """Go on at ``position`` after a pause, as the work changed nothing: records were damaged, or a truncation had
+        nothing to remove.
+        """
         partition = self._working(key, leader_epoch)
         if partition is not None:
             partition.position = position
@@ -165,7 +169,7 @@ class LeaderFetcher:
             partition.stage = Stage.FAILED
 
     def _working(self, key: FetchKey, leader_epoch: int) -> _Partition | None:
-        """Return the partition whose work is over, None if its leader has changed since."""
+        """Note that a partition's work is over and return the partition; None if its leader epoch has changed since."""
         partition = self._partitions.get(key)
         if partition is None or partition.leader_epoch != leader_epoch or partition.stage is not Stage.APPLYING:
             return None
@@ -177,7 +181,7 @@ class LeaderFetcher:
 
     @property
     def wake_ms(self) -> float | None:
-        """The time at which ``next_request`` may have one; None: when partitions come or work is done."""
+        """The time (ms) from which ``next_request`` may return a request; None while every partition has failed."""
         due = [self._partitions[key].not_before_ms for key in self._delayed]
         is_any = self._partitions.keys() - self._delayed
         if is_any and any(self._partitions[key].stage is not Stage.FAILED for key in is_any):
@@ -186,7 +190,7 @@ class LeaderFetcher:
 
     def next_request(self, now_ms: float, throttled: Iterable[FetchKey] = ()) -> Request | None:
         """Return the next request; None while one is in flight, work is to be done, or nothing is due. ``throttled``
-        partitions are left out for a while.
+        partitions are left out for THROTTLED_MS.
         """
         if self._in_flight or self._unfinished or now_ms < self._not_before_ms:
             return None
@@ -217,7 +221,7 @@ class LeaderFetcher:
         return _fetch_request_of(self.config, turn)
 
     def _offsets_request(self) -> ListOffsetsRequest | None:
-        """Return the question about the partitions whose offset was out of range, one stage at a time."""
+        """Return the ListOffsets of partitions whose offset was out of range, for one stage; None if there are none."""
         for stage, timestamp in _TIMESTAMPS.items():
             keys = [key for key in self._out_of_range - self._delayed if self._partitions[key].stage is stage]
             if keys:
@@ -261,14 +265,14 @@ class LeaderFetcher:
         partition = self._partitions.get(key)
         asked = self._session.asked[key]
         if partition is None or partition.stage is not Stage.FETCHING or asked != partition.ask():
-            # This drops a watermark that the leader takes as sent: without a new session an idle partition lacks it.
+            # The answer's high watermark is dropped too. In this session the leader would not send it again.
             self._session.lose()
             return None
         if answer.error_code == NONE:
             work = _work_of(key, partition, answer)
             partition.delay_ms = 0
             if isinstance(work, TruncateToEpochEnd):
-                # The leader takes its watermark as sent, and would not send it again in this session.
+                # The answer's high watermark is not used. In this session the leader would not send it again.
                 self._session.lose()
             if work is not None:
                 partition.stage = Stage.APPLYING
@@ -283,14 +287,16 @@ class LeaderFetcher:
         return None
 
     def _delay(self, key: FetchKey, partition: _Partition, now_ms: float) -> None:
-        """Leave a partition out for a while: new metadata may reach the leader later than this broker, or earlier."""
+        """Leave a partition out for a while after an error: the leader may get new metadata later than this broker, or
+        earlier.
+        """
         partition.delay_ms = min(max(2 * partition.delay_ms, FIRST_DELAY_MS), self.config.backoff_ms)
         partition.not_before_ms = now_ms + partition.delay_ms
         self._delayed.add(key)
         self._changed[key] = None
 
     def _hold_back(self, key: FetchKey, now_ms: float) -> None:
-        """Leave a throttled partition out; it is looked at again after a pause."""
+        """Leave a throttled partition out for THROTTLED_MS."""
         partition = self._partitions.get(key)
         if partition is not None and partition.stage is Stage.FETCHING and key not in self._delayed:
             partition.not_before_ms = now_ms + THROTTLED_MS
@@ -317,7 +323,7 @@ class LeaderFetcher:
         return works
 
     def _take_offset(self, key: FetchKey, partition: _Partition, offset: int, now_ms: float) -> Work | None:
-        """Take the leader's end or start; a log that lies between both is asked for again, later."""
+        """Take the leader's log end or start. A log that ends between both is fetched again after a pause."""
         end_offset = partition.position.end_offset
         work: Work | None = None
         if partition.stage is Stage.LATEST:
@@ -338,7 +344,7 @@ class LeaderFetcher:
 
 
 def _fetch_request_of(config: FetcherConfig, turn: SessionTurn) -> FetchRequest:
-    """Return the Fetch of one turn in the session."""
+    """Return the Fetch request with these fields of the session."""
     topics: dict[bytes, FetchTopic] = {}
     for key, ask in turn.asked.items():
         topic = topics.get(key.topic_id)

@@ -1,4 +1,4 @@
-"""Partitions that this broker follows, by the fetch loop that has them: one for each (leader, shard).
+"""Partitions that this broker follows, grouped by fetch loop: one loop for each leader and shard.
 
 The newest image decides: a replica here whose leader is another broker is fetched from it, in that leader epoch; one
 without a leader waits. Sans-io, not thread-safe.
@@ -16,7 +16,7 @@ from tidelog.broker.metadata.metadata_image import NO_LEADER, PartitionState
 
 
 class FetcherId(NamedTuple):
-    """A leader, and a shard of ``num.replica.fetchers``."""
+    """Identity of a fetch loop: the leader's id, and one of ``num.replica.fetchers`` shards."""
 
     leader: int
     shard: int
@@ -48,8 +48,8 @@ class Fetchers:
         return self._loops.keys()
 
     def take_topic(self, name: str, topic_id: bytes, states: Sequence[PartitionState]) -> set[FetcherId]:
-        """Take a topic's partitions as a new image has them; return the loops that it changes. With no ``states`` the
-        topic is gone.
+        """Assign a topic's partitions to loops, as a new image has them; return the loops that change. Empty ``states``
+        mean that the topic was deleted.
         """
         touched: set[FetcherId] = set()
         known = self._topics.setdefault(topic_id, {})
@@ -87,5 +87,5 @@ class Fetchers:
 
 
 def shard_of(topic: str, partition: int, shards: int) -> int:
-    """Return the shard of a partition: a topic's partitions are spread evenly."""
+    """Return the shard of a partition; a topic's partitions are spread evenly over all shards."""
     return (sum(topic.encode()) + partition) % shards

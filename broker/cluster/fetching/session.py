@@ -3,8 +3,8 @@
     epoch 0    full: names all partitions and asks for a session
     epoch 1+   incremental: names partitions that are new or changed, and forgets those that are not wanted any more
 
-A partition that is not wanted any more has to be forgotten: the leader would go on answering it. A full request follows
-a lost answer, an error, and an answer about a partition that was not asked for. Sans-io.
+A partition that is not wanted any more must be named as forgotten, or the leader goes on answering for it. A full
+request follows a lost answer, an error, and an answer about a partition that was not asked for. Sans-io.
 
 Source: FetchSessionHandler of Kafka 4.3.
 """
@@ -29,7 +29,7 @@ class FetchKey(NamedTuple):
 
 
 class PartitionAsk(NamedTuple):
-    """The request of one partition."""
+    """Fields of a Fetch request for one partition."""
 
     leader_epoch: int
     fetch_offset: int
@@ -38,7 +38,7 @@ class PartitionAsk(NamedTuple):
 
 
 class SessionTurn(NamedTuple):
-    """One request's share in the session."""
+    """Fields of one Fetch request that belong to the session: id, epoch, partitions asked for and forgotten."""
 
     session_id: int
     epoch: int
@@ -63,13 +63,13 @@ class LeaderSession:
         return self._epoch == FULL_EPOCH
 
     def full(self, wanted: Mapping[FetchKey, PartitionAsk]) -> SessionTurn:
-        """Begin a session with all partitions that are wanted."""
+        """Return the fields of a request that names all wanted partitions and begins a session."""
         self.asked = dict(wanted)
         self._epoch = FULL_EPOCH
         return SessionTurn(self._session_id, FULL_EPOCH, self.asked, ())
 
     def incremental(self, changed: Mapping[FetchKey, PartitionAsk | None]) -> SessionTurn:
-        """Go on with the session; None stands for a partition that is not wanted now."""
+        """Return the fields of the session's next request; None in ``changed`` marks a partition that is not wanted."""
         named: dict[FetchKey, PartitionAsk] = {}
         forgotten = []
         for key, ask in changed.items():
@@ -81,7 +81,7 @@ class LeaderSession:
         return SessionTurn(self._session_id, self._epoch, named, tuple(forgotten))
 
     def take_answer(self, error_code: int, session_id: int, named: Iterable[FetchKey]) -> bool:
-        """Note an answer; return whether it counts for its partitions."""
+        """Take the leader's answer; return whether its partitions may be used."""
         if error_code != NONE:
             if error_code == FetchSessionIdNotFoundError.code:
                 self._session_id = NO_SESSION
@@ -98,5 +98,5 @@ class LeaderSession:
         return True
 
     def lose(self) -> None:
-        """Give the session up, as an answer was lost: the next request names all partitions again."""
+        """Give up the session: the next request names all partitions again."""
         self._epoch = FULL_EPOCH

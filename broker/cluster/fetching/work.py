@@ -1,4 +1,4 @@
-"""Values of a fetch loop (``tidelog.broker.cluster.fetching.fetcher``): its settings, positions, and work on a log."""
+"""Values of a fetch loop (``tidelog.broker.cluster.fetching.fetcher``): settings, positions, and the work on logs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.broker.cluster.fetching.session import FetchKey
 
 
 class FetcherConfig(NamedTuple):
-    """Settings of a fetch loop: id and epoch of the follower, and the ``replica.fetch`` keys."""
+    """Settings of a fetch loop: broker id and epoch of the follower, and the ``replica.fetch`` keys."""
 
     replica_id: int
     broker_epoch: int
@@ -20,7 +20,9 @@ class FetcherConfig(NamedTuple):
 
 
 class LogPosition(NamedTuple):
-    """Ends of a follower's log; ``last_epoch`` is that of its last record or a later one, -1 without any."""
+    """Start and end of a follower's log; ``last_epoch`` is the leader epoch of its last record or a later one, -1 if
+    there is none.
+    """
 
     end_offset: int
     last_epoch: int
@@ -28,7 +30,7 @@ class LogPosition(NamedTuple):
 
 
 class Followed(NamedTuple):
-    """A partition that a broker leads in ``leader_epoch``, and the position of the log here."""
+    """A partition to fetch: its topic, its leader's epoch, and the position of this broker's log."""
 
     topic: str
     leader_epoch: int
@@ -37,7 +39,8 @@ class Followed(NamedTuple):
 
 class Append(NamedTuple):
     """Append these records, which begin at ``offset``, the log's end; stop before a batch of a later epoch than
-    ``leader_epoch`` (KAFKA-18723). Without records only the leader's offsets are news."""
+    ``leader_epoch`` (KAFKA-18723). Without records, only the leader's offsets have changed.
+    """
 
     key: FetchKey
     leader_epoch: int
@@ -48,7 +51,7 @@ class Append(NamedTuple):
 
 
 class TruncateToEpochEnd(NamedTuple):
-    """Cut the log where ``epoch`` ends, here or at the leader (``end_offset``), whichever comes first."""
+    """Truncate the log to the end of ``epoch``: the end here or the leader's (``end_offset``), whichever is smaller."""
 
     key: FetchKey
     leader_epoch: int
@@ -57,7 +60,7 @@ class TruncateToEpochEnd(NamedTuple):
 
 
 class TruncateTo(NamedTuple):
-    """Cut the log at the leader's end: the leader lacks what lies after it."""
+    """Truncate the log to ``offset``, where the leader's log ends."""
 
     key: FetchKey
     leader_epoch: int
@@ -65,7 +68,7 @@ class TruncateTo(NamedTuple):
 
 
 class StartAt(NamedTuple):
-    """Drop the log and begin at the leader's start: the leader has not kept what would follow."""
+    """Delete all records and begin at ``offset``, the leader's log start: the leader no longer has those in between."""
 
     key: FetchKey
     leader_epoch: int

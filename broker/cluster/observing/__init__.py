@@ -1,5 +1,5 @@
-"""Observer of a quorum's metadata: its fetches, the batches that are not committed yet, snapshots, published images.
+"""Observer of a quorum's metadata: its fetches, uncommitted batches, snapshots, and the images that it publishes.
 
 Imports: ``tidelog.broker.cluster.quorum``, ``tidelog.broker.metadata`` and the packages below the broker.
-Invariant: everything here is sans-io, as in the package around it; an image is made of committed records alone.
+Invariant: everything here is sans-io, as in all of ``tidelog.broker.cluster``; an image has committed records only.
 """

@@ -1,4 +1,4 @@
-"""Difference of two images as a delta: what followers of the image are told when a snapshot replaced it.
+"""Difference between two images as a delta, which publishers get when a snapshot has replaced the image.
 
 Source: MetadataDelta.finishSnapshot of Kafka 4.3.
 """

@@ -1,6 +1,7 @@
-"""Position in the metadata that a member has acted upon, and the search for it in the quorum's log at the next start.
+"""Position up to which a member has acted upon the metadata, and its comparison with the quorum's log at the next
+start.
 
-A quorum that was restored from a backup may know less, or have grown past the position with other records. A broker
+A quorum that was restored from a backup may lack records, or have grown past the position with other ones. A broker
 that joined such a quorum would lead partitions and truncate logs by metadata from before the loss. So a start waits for
 a quorum that reaches the position, and compares the batch there. The epoch alone is no proof: a restored quorum may
 use the same epochs again. Sans-io.
@@ -29,7 +30,7 @@ class MetadataPosition(NamedTuple):
     timestamp_ms: int = UNKNOWN_TIME
 
     def shortfall(self, image: MetadataImage) -> str:
-        """Return what a caught-up quorum lacks, in one line; an empty text if it lacks nothing."""
+        """Return one line that says what a quorum with ``image`` lacks; an empty text if it lacks nothing."""
         if image.epoch >= self.epoch and image.offset >= self.offset:
             return ""
         return (
@@ -43,11 +44,11 @@ NOWHERE = MetadataPosition(-1, -1)
 
 
 class KnownRecord:
-    """The search for the record at a known position. A comparison raises MetadataLostError for another record.
+    """The search for the record at a known position. Comparisons raise MetadataLostError if there is another record.
 
-    Committed batches are compared while they are replayed. When the replay begins with a snapshot past the record,
-    ``passed_by`` asks for a Fetch at the record's own offset. The answer may be a snapshot that is at least as new as
-    the record. That is not taken for a loss: every quorum deletes its log up to a snapshot.
+    Committed batches are compared while they are replayed. When the replay begins with a snapshot newer than the
+    record, ``passed_by`` is set, and the observer has to fetch at the record's own offset. The answer may be a snapshot
+    that is at least as new as the record. That is no loss: every quorum deletes its log up to a snapshot.
     """
 
     __slots__ = ("_position", "passed_by")
@@ -55,7 +56,7 @@ class KnownRecord:
     def __init__(self, position: MetadataPosition) -> None:
         self._position = position
         self.passed_by: SnapshotId | None = None
-        """The snapshot that the replay began with, while only a Fetch can find the record."""
+        """The snapshot that the replay began with, while a Fetch at the record's offset is still needed; else None."""
 
     @property
     def offset(self) -> int:
@@ -83,7 +84,7 @@ class KnownRecord:
         self.passed_by = snapshot
 
     def end(self) -> None:
-        """Look no further: the record was found, or the leader's log does not reach back to it."""
+        """End the search: the record was found, or the leader's log does not reach back to it."""
         self._position = NOWHERE
         self.passed_by = None
 

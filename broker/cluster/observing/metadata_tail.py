@@ -1,7 +1,7 @@
 """Fetched batches of the metadata log that are not known to be committed yet.
 
-Only a prefix below the high watermark leaves the tail, once. The rest may be cut when a new leader's log diverges
-(KIP-595). Source: KafkaRaftLog.truncateToEndOffset of Kafka 4.3.
+Batches leave the tail in order, once they are below the high watermark. The others may be truncated when a new leader's
+log diverges (KIP-595). Source: KafkaRaftLog.truncateToEndOffset of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ class MetadataTail:
         self._batches.append(RecordBatch(bytes(batch.view())))
 
     def truncate(self, epoch: int, end_offset: int) -> None:
-        """Cut what a leader does not have: it ends ``epoch``, the last one of both logs, at ``end_offset``.
+        """Remove the batches that a leader does not have: its log ends ``epoch``, the last epoch of both logs, at
+        ``end_offset``.
 
-        Raises MetadataLostError, with nothing cut, when that reaches into committed records; CorruptMessageError when
-        the leader has all that is here.
+        Raises MetadataLostError, with nothing removed, if committed records would have to go; CorruptMessageError if
+        the leader's answer leaves nothing to remove.
         """
         if self.committed.epoch > epoch or self.committed.offset > end_offset:
             raise MetadataLostError(

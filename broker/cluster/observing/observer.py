@@ -1,13 +1,12 @@
-"""Observer of a KRaft quorum: follows ``__cluster_metadata-0`` and makes images of its committed records.
+"""Observer of a KRaft quorum: follows ``__cluster_metadata-0`` and builds images from its committed records.
 
 One request is in flight at a time::
 
     question = observer.next_question()          # send question.request to question.address, from not_before_ms on
     published = observer.take_answer(response, now_ms)        # or observer.take_failure(reason, now_ms)
 
-Fetch finds the leader: any controller's answer names leader, epoch and endpoint. Records are replayed below the high
-watermark alone. A snapshot replaces what was there, and is published as the difference from it. Sans-io, not
-thread-safe.
+Fetch finds the leader: any controller's answer names leader, epoch and endpoint. Only records below the high watermark
+are replayed. A snapshot replaces the image, and is published as the difference between both. Sans-io, not thread-safe.
 
 Source: KafkaRaftClient and RaftUtil of Kafka 4.3; KIP-595, KIP-630, KIP-853, KIP-1166.
 """
@@ -33,7 +32,7 @@ NO_REPLICA_ID = -1
 UNKNOWN_HIGH_WATERMARK = -1
 MAX_WAIT_MS = 500
 MAX_BYTES = 8 * 1024 * 1024
-"""Most bytes of an answer, as of Kafka's followers of the quorum (MAX_FETCH_SIZE_BYTES)."""
+"""Largest answer in bytes, as Kafka's own followers of a quorum have it (MAX_FETCH_SIZE_BYTES)."""
 FIRST_BACKOFF_MS = 50
 MAX_BACKOFF_MS = 1000
 
@@ -42,7 +41,7 @@ _REFUSALS = (
     errors.InconsistentClusterIdError,
     errors.UnsupportedVersionError,
 )
-"""Errors that asking again does not mend."""
+"""Errors after which a retry is useless."""
 _SNAPSHOT_GONE = {errors.SnapshotNotFoundError.code, errors.PositionOutOfRangeError.code}
 
 
@@ -51,9 +50,10 @@ class ObserverError(Exception):
 
 
 class ObserverConfig(NamedTuple):
-    """Addresses to begin with, and the observer's identity: without a replica id the quorum does not list it.
+    """Settings of an observer: bootstrap addresses, identity, limits. The quorum does not list one without a replica
+    id.
 
-    ``known`` is what an earlier process acted upon: a quorum that has another record there is refused.
+    ``known`` is the position that an earlier process acted upon: a quorum that has another record there is refused.
     """
 
     bootstrap: tuple[Address, ...]
@@ -76,15 +76,15 @@ _Partition = fetch.PartitionData | fetch_snapshot.PartitionSnapshotResponse
 
 
 class Observer:
-    """The state of an observer: leader, fetch position, uncommitted tail, a snapshot in pieces, replay."""
+    """State of an observer: leader, fetch position, uncommitted tail, snapshot download, replay."""
 
     def __init__(self, config: ObserverConfig) -> None:
         self.quorum = QuorumView(config.bootstrap)
         self.high_watermark = UNKNOWN_HIGH_WATERMARK
         self.is_caught_up = False
-        """Whether the last answer of the leader had nothing committed beyond the image."""
+        """True if the leader's last answer showed that the image has all committed records."""
         self.last_failure = ""
-        """The reason why the last request brought nothing, for people; empty after one that did."""
+        """The reason why the last request failed, as text for log lines; empty after one that succeeded."""
         self._config = config
         self._replay = MetadataReplay()
         self._tail = MetadataTail(FetchPosition(0, 0))
@@ -102,7 +102,7 @@ class Observer:
 
     @property
     def is_checked(self) -> bool:
-        """True unless a Fetch has yet to tell whether the log holds the known record."""
+        """True unless a Fetch must still show whether the quorum's log has the known record."""
         return self._known.passed_by is None
 
     def position_of(self, image: MetadataImage) -> MetadataPosition:
@@ -111,7 +111,7 @@ class Observer:
         return MetadataPosition(image.epoch, image.offset, UNKNOWN_TIME if is_of_snapshot else image.timestamp_ms)
 
     def next_question(self) -> Question:
-        """Return what to ask next. It must be answered, or failed, before the next call."""
+        """Return the next request. ``take_answer`` or ``take_failure`` must follow before the next call."""
         return Question(self.quorum.address, self._next_request(), self._not_before_ms)
 
     def _next_request(self) -> fetch.FetchRequest | fetch_snapshot.FetchSnapshotRequest:
@@ -121,7 +121,7 @@ class Observer:
         passed_by = self._known.passed_by
         if passed_by is None:
             return self._fetch_request(self._tail.end)
-        self._is_looking_back = True  # with an epoch below its snapshot's a leader answers nothing but the snapshot
+        self._is_looking_back = True  # for an epoch older than its snapshot's, a leader answers with the snapshot only
         return self._fetch_request(FetchPosition(self._known.offset, passed_by.epoch))
 
     def take_failure(self, reason: str, now_ms: float) -> None:
@@ -135,10 +135,10 @@ class Observer:
     def take_answer(
         self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
     ) -> Published | None:
-        """Take the answer to the last question; return the new image, if it made one.
+        """Take the answer to the last question; return the new image, if the answer leads to one.
 
-        Raises ObserverError (refused), MetadataLostError, and for records that cannot be replayed CorruptMessageError
-        and UnsupportedVersionError (a newer Kafka's).
+        Raises ObserverError if the controller refuses this observer, and MetadataLostError. Records that cannot be
+        replayed raise CorruptMessageError, or UnsupportedVersionError if a newer Kafka wrote them.
         """
         partition = self._good_partition(response, now_ms)
         if partition is None:
@@ -160,7 +160,7 @@ class Observer:
     def _good_partition(
         self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
     ) -> _Partition | None:
-        """Return the partition of the leader's answer; None after an error, or an answer by another controller."""
+        """Return the partition of the leader's answer; None after an error, or if another controller answered."""
         asked = self.quorum.address
         partition = _only_partition(response)
         is_news = partition is not None and self._learn_leader(response, partition)
@@ -206,8 +206,9 @@ class Observer:
             self.take_failure(reason, now_ms)
 
     def _take_fetched(self, partition: fetch.PartitionData) -> bool:
-        """Take what a Fetch brought; return whether the leader confirmed the position, so that its high watermark
-        counts."""
+        """Take a Fetch answer's content; return whether the leader confirmed the position, so that its high watermark
+        counts.
+        """
         diverging, snapshot = partition.diverging_epoch, partition.snapshot_id
         self.is_caught_up = False
         if diverging.epoch >= 0:
@@ -223,7 +224,7 @@ class Observer:
         return True
 
     def _take_known(self, partition: fetch.PartitionData) -> None:
-        """Compare what the leader has at the known position; raises MetadataLostError."""
+        """Compare the leader's record at the known position. Raises MetadataLostError."""
         snapshot = partition.snapshot_id
         if snapshot.epoch >= 0:
             self._known.compare_snapshot(SnapshotId(snapshot.end_offset, snapshot.epoch))
@@ -247,7 +248,7 @@ class Observer:
         return self._replay.publish()
 
     def _take_piece(self, partition: fetch_snapshot.PartitionSnapshotResponse) -> Published | None:
-        """Add a piece of the snapshot; return its image when it is whole."""
+        """Add a piece of the snapshot; return its image when the snapshot is complete."""
         download = self._download
         if download is None:
             return None

@@ -1,7 +1,7 @@
 """A snapshot of the metadata log that arrives in pieces.
 
-The pieces of one snapshot come from one leader in one epoch: other controllers' files hold the same records in other
-batches. Source: KafkaRaftClient.handleFetchSnapshotResponse of Kafka 4.3, KIP-630.
+All pieces of one snapshot must come from one leader in one epoch: other controllers' files have the same records in
+other batches. Source: KafkaRaftClient.handleFetchSnapshotResponse of Kafka 4.3, KIP-630.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class SnapshotDownload:
 
     @property
     def position(self) -> int:
-        """The byte that the next piece begins at."""
+        """The position in the file, in bytes, at which the next piece begins."""
         return len(self._data)
 
     def take_piece(self, position: int, piece: Buffer, size: int) -> SnapshotContent | None:
-        """Add a piece of a file of ``size`` bytes; return what the snapshot holds when it is whole.
+        """Add a piece of a file of ``size`` bytes; return the snapshot's content when it is complete.
 
         Raises CorruptMessageError (a piece that does not follow, or a damaged snapshot), UnsupportedVersionError.
         """
@@ -45,7 +45,7 @@ class SnapshotDownload:
 
 
 def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
-    """Yield the batches in ``data``, up to one that is cut at its end. Raises CorruptMessageError for a damaged one."""
+    """Yield the batches in ``data`` but for an incomplete last one. Raises CorruptMessageError for a damaged one."""
     position = 0
     while len(data) - position >= RECORD_BATCH_OVERHEAD:
         batch = RecordBatch(data, position)

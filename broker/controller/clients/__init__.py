@@ -1,5 +1,5 @@
-"""Decisions about clients: what they may do and how much of it, their SCRAM credentials, the metrics they push.
+"""Settings for clients: their ACLs, quotas and SCRAM credentials, and the metrics that they push.
 
 Imports: ``tidelog.broker.config``, ``tidelog.broker.controller`` beside it, and the layers below.
-Invariant: what is set is a record of the metadata log; a change is answered once its record is on disk.
+Invariant: each setting is a record of the metadata log; a change is answered once its record is on disk.
 """

@@ -1,7 +1,7 @@
 """ACLs as the admin API sets them: validated, filtered, and turned into records of the metadata log.
 
-Creating an ACL that exists succeeds without a record. A request's records are one batch: all of it holds, or nothing.
-Bounds: ``MAX_ACLS`` in all, ``MAX_CHANGED`` created or deleted by one request. Loop thread only.
+Creating an ACL that exists succeeds without a record. A request's records are one batch: all of them take effect, or
+none. Bounds: ``MAX_ACLS`` in all, ``MAX_CHANGED`` created or deleted by one request. Loop thread only.
 
 Source: AclControlManager and AclApis of Kafka 4.3, KIP-290.
 """
@@ -27,11 +27,11 @@ from tidelog.protocol.errors import InvalidRequestError, PolicyViolationError
 from tidelog.protocol.metadata_records.records import RemoveAccessControlEntryRecord
 
 MAX_ACLS = 100_000
-"""ACLs in all: ten times what Kafka's guides call many, and half a second of a start."""
+"""Largest number of ACLs in all: ten times what Kafka's guides call many. They add half a second to a start."""
 MAX_CHANGED = 10_000
-"""ACLs that one request creates or deletes, as in Kafka (MAX_RECORDS_PER_USER_OP)."""
+"""Largest number of ACLs that one request creates or deletes, as in Kafka (MAX_RECORDS_PER_USER_OP)."""
 MAX_NAME = 4_096
-"""Characters of a resource's name, a principal or a host."""
+"""Largest length of a resource's name, a principal or a host, in characters."""
 
 _CONCRETE_TYPES = frozenset(ResourceType) - {ResourceType.UNKNOWN, ResourceType.ANY}
 _CONCRETE_PATTERNS = frozenset({PatternType.LITERAL, PatternType.PREFIXED})
@@ -40,7 +40,7 @@ _CONCRETE_PERMISSIONS = frozenset({AclPermissionType.DENY, AclPermissionType.ALL
 
 
 class AclFilter(NamedTuple):
-    """ACLs that are asked for. None is any text, ANY any number; pattern type MATCH finds those that match a name."""
+    """Filter of ACLs. None matches any text, ANY any number; pattern type MATCH finds rules that apply to the name."""
 
     resource_type: int
     resource_name: str | None
@@ -85,7 +85,7 @@ class AclFilter(NamedTuple):
 
 
 def check_acl(rule: AccessRule) -> None:
-    """Raise InvalidRequestError for a rule that cannot be, in Kafka's words."""
+    """Raise InvalidRequestError, with Kafka's message, for an invalid rule."""
     if rule.resource_type == ResourceType.CLUSTER and rule.resource_name != CLUSTER_NAME:
         raise InvalidRequestError(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
     if not rule.resource_name:
@@ -108,7 +108,7 @@ def check_acl(rule: AccessRule) -> None:
 
 
 def check_filter(wanted: AclFilter) -> None:
-    """Raise InvalidRequestError for a filter with an unknown number."""
+    """Raise InvalidRequestError for a filter with an unknown resource type, pattern type, operation or permission."""
     if ResourceType.UNKNOWN in (
         member_of(ResourceType, wanted.resource_type),
         member_of(PatternType, wanted.pattern_type),
@@ -138,7 +138,7 @@ def plan_creation(
 
 
 class Found(NamedTuple):
-    """Rules that each filter of a request finds, and the ids of all of them."""
+    """Rules that each filter of a request has found, and the ids of all these rules."""
 
     by_filter: list[list[AccessRule]]
     ids: set[bytes]
@@ -151,7 +151,9 @@ class Found(NamedTuple):
 
 
 def find_acls(acls: Mapping[bytes, AccessRule], filters: Sequence[AclFilter]) -> Steps[Found]:
-    """Find the rules of each filter, in steps: filters of one rule by a look-up, others one rule after the other."""
+    """Find the rules of each filter, in steps. Filters that can match one rule only are looked up for each rule; the
+    others are compared with it.
+    """
     found = Found([[] for _ in filters], set())
     exact: dict[AccessRule, list[int]] = {}
     wide: list[int] = []

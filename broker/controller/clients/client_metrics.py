@@ -1,7 +1,7 @@
 """Client metrics subscriptions (KIP-714): which metrics a client should push, computed from the configs set on them.
 
-Nothing is remembered about a client: the subscription id is a checksum of what applies to it, so a push made under
-configs that have changed since shows by its id.
+Nothing is kept about a client. The subscription id is a checksum of the client's subscription, so the id of a push
+shows whether the configs have changed since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Subscription(NamedTuple):
 
 
 def subscription_of(configs: ConfigManager, context: RequestContext, client_instance_id: bytes) -> Subscription:
-    """Put together everything that applies to this client: all metrics, at the shortest interval."""
+    """Return the union of all subscriptions that match this client: all their metrics, at the shortest interval."""
     client = {
         "client_instance_id": uuid_to_str(client_instance_id),
         "client_id": context.client_id or "",

@@ -1,8 +1,8 @@
-"""Client quotas as they are set: how much which users, client ids and addresses may use. Enforced by
-``tidelog.broker.quota.quotas``.
+"""Client quotas of users, client ids and IP addresses, as clients set them. ``tidelog.broker.quota.quotas`` enforces
+them.
 
-An entity is a set of (type, name); name None is the default of its type. Each has values by quota key. Each
-value is a record of the metadata log. Source: KIP-546, KIP-612.
+An entity is a set of (type, name); name None is the default of its type. It has values by quota key, and each value is
+a record of the metadata log. Source: KIP-546, KIP-612.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FilterComponent(NamedTuple):
 
 
 class QuotaChange(NamedTuple):
-    """Set a quota, or remove it when ``value`` is None."""
+    """Change of one quota: its new value, or its removal if ``value`` is None."""
 
     key: str
     value: float | None
@@ -66,7 +66,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def check_ip_entity(entity: Entity) -> None:
-    """Raise InvalidRequestError unless an entity with an address is an address alone."""
+    """Raise InvalidRequestError unless an entity with an IP address has nothing else, and the address is valid."""
     if len(entity) > 1:
         raise InvalidRequestError("Invalid combination of entity types: an ip stands alone")
     name = entity[0][1]

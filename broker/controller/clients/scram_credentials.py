@@ -1,4 +1,4 @@
-"""SCRAM credentials of users, as the admin API sets them (KIP-554). They are records of the metadata log.
+"""SCRAM credentials of users, as the admin API sets them (KIP-554). Each is a record of the metadata log.
 
 Listeners that authenticate read them from here. A password is never stored, only what SCRAM derives from it (RFC 5802):
 the salt, the iterations, the stored key and the server key.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
 COUNTED = 1_000
-"""Credentials that the usual iterations are counted over: a broker may have a million."""
+"""Largest number of credentials that ``count_iterations`` looks at: a broker may have a million."""
 
 
 class ScramMechanism(IntEnum):
@@ -53,7 +53,7 @@ class ScramCredentials:
         return self._controller.image.scram.get((user, mechanism))
 
     def usual_iterations(self, mechanism: ScramMechanism) -> int:
-        """Return the iterations of most credentials of a mechanism, the least allowed where there is none."""
+        """Return the most common number of iterations of a mechanism, MIN_ITERATIONS if it has no credential."""
         credentials = self._controller.image.scram
         if credentials is not self._counted:  # a change makes another mapping
             self._counted = credentials
@@ -87,7 +87,7 @@ class ScramCredentials:
 
 
 def count_iterations(credentials: Mapping[tuple[str, int], ScramState], mechanism: ScramMechanism) -> int:
-    """Return the iterations that most of the first credentials of a mechanism have."""
+    """Return the most common number of iterations that a mechanism has among the first COUNTED credentials."""
     counted = Counter(
         credential.iterations for (_, one), credential in islice(credentials.items(), COUNTED) if one == mechanism
     )
