@@ -1,4 +1,4 @@
-"""Configuration of a member, checked before anything is opened: controllers, its own addresses, paces."""
+"""Configuration of a member, checked before anything is opened: controllers, its own endpoints, times, security."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ VOTERS = "controller.quorum.voters"
 
 
 class ControllerTimeouts(NamedTuple):
-    """Times in s that a request to a controller may take.
+    """Timeouts of requests to controllers, in s.
 
-    A heartbeat that gets no answer leaves half of a session for the next one. Source: BrokerServer of Kafka 4.3.
+    That of a heartbeat is half a broker session at most, so that the next one can still keep the session. Source:
+    BrokerServer of Kafka 4.3.
     """
 
     heartbeat_s: float
@@ -31,7 +32,9 @@ class ControllerTimeouts(NamedTuple):
 
 
 class MemberConfig(NamedTuple):
-    """Addresses of the controllers, endpoints that the cluster is told, times in ms, and how others are reached."""
+    """Configuration of a member: controllers, the endpoints that it registers, times in ms, security of its
+    connections.
+    """
 
     controllers: tuple[Address, ...]
     endpoints: tuple[Endpoint, ...]
@@ -68,7 +71,7 @@ def member_config(config: BrokerConfig) -> MemberConfig:
 
 
 def controller_timeouts(config: BrokerConfig) -> ControllerTimeouts:
-    """Return the times of requests to controllers."""
+    """Return the timeouts of requests to controllers."""
     socket_ms = config.get_int("controller.socket.timeout.ms")
     return ControllerTimeouts(
         heartbeat_s=min(socket_ms, config.get_int("broker.session.timeout.ms") // 2) / 1000,
@@ -122,7 +125,7 @@ def replication_quotas(config: BrokerConfig) -> ReplicationQuotas:
 
 
 def own_endpoint(listener: Listener, config: BrokerConfig) -> Endpoint:
-    """Return the address of a listener as the cluster is told it. Raises ConfigError for one that none can reach."""
+    """Return the endpoint that is registered for a listener. Raises ConfigError if other brokers cannot reach it."""
     told = config.advertised_listeners.get(listener.listener_name, listener)
     if not told.host or told.host in UNROUTABLE:
         raise invalid("advertised.listeners", str(told), "an address that other brokers can reach")

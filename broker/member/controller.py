@@ -1,4 +1,4 @@
-"""The active controller of a cluster as a member's parts see it: its newest published image; it takes no changes."""
+"""Controller interface of a member: the newest published image of its cluster; changes are refused."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class RemoteController:
 
     @property
     def deletions(self) -> Mapping[bytes, str]:
-        """No deletions: logs of topics that went away are found by their topic id."""
+        """No deletions: a member finds the logs of deleted topics by their topic ids."""
         return {}
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Show the next image."""
+        """Replace the image by the next one, and call the publishers."""
         self.image = image
         self.publishers.publish(delta, image)
 
     def commit(self, records: Iterable[VersionedRecord]) -> None:
-        """Raise NotControllerError: changes are the active controller's, and requests for them are forwarded."""
+        """Raise NotControllerError: the active controller makes changes, and requests for them are forwarded to it."""
         raise NotControllerError
 
     def when_synced(self) -> Deferred[None]:

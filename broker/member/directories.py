@@ -1,14 +1,14 @@
-"""Log directories of a member: formatted for its cluster, locked, without logs that are other brokers' now.
+"""Log directories of a member: checked, locked, and without logs that are no replicas of this broker any more.
 
 A member takes directories as ``tidelog format``, ``kafka-storage format`` or a stopped Java broker leave them. Nothing
-is written before all of them that can be read are known to be this node's.
+is written before all readable ones are known to belong to this node.
 
-    cannot be read or locked, or looked through     offline until the next start; not in the registration, so that the
-                                                    controller elects nothing that lies there
-    the first of them, or all                       no start: the first has the position in the metadata
-    another node's, without ``meta.properties``     no start: an empty mount point is no failed disk
+    one that cannot be read, locked or listed       offline until the next start. It is not registered, so that the
+                                                    controller elects no leader for the replicas in it
+    the first one cannot, or none can               no start: the first has the position in the metadata
+    another node's, or without meta.properties      no start: an empty mount point is no failed disk
 
-While one is offline no log is made that may lie in it, and the stop before counts as unclean (KIP-966).
+While one is offline, no log is created that may lie in it, and the last stop counts as unclean (KIP-966).
 
 Source: MetaPropertiesEnsemble, KafkaRaftServer.initializeLogDirs and LogManager of Kafka 4.3.
 """
@@ -50,7 +50,7 @@ from tidelog.protocol.types import uuid_to_str
 logger = logging.getLogger(__name__)
 
 POSITION_FILE = "cluster-metadata-position"
-"""Lies beside ``meta.properties`` of the first log directory: epoch, offset and time, in one line."""
+"""File beside ``meta.properties`` in the first log directory: epoch, offset and time, in one line."""
 POSITION_INTERVAL_S = 5.0
 
 
@@ -59,15 +59,15 @@ class MemberDirectories(NamedTuple):
 
     claimed: ClaimedDirectories
     ids: tuple[bytes, ...]
-    """Those of the directories that work."""
+    """Ids of the directories that work."""
     previous_epoch: int
 
 
 def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> MemberDirectories:
-    """Check and lock all log directories. One that cannot be read or locked is offline, and the others serve; but not
-    without the first, as Kafka's broker does not without the directory of its metadata log.
+    """Check and lock all log directories. One that cannot be read or locked is offline, and the others serve. The first
+    one must work, as the directory of the metadata log must in Kafka's broker.
 
-    Raises StartError, which names file and value, for a directory that is not formatted, or for another node.
+    Raises StartError, which names file and value, for a directory that is not formatted, or is another node's.
     """
     identities: dict[str, MetaProperties] = {}
     failures: dict[str, KafkaStorageError] = {}
@@ -94,7 +94,7 @@ def claim_member_directories(file_system: FileSystem, config: BrokerConfig) -> M
 
 
 def check_failures(failures: Mapping[str, KafkaStorageError], config: BrokerConfig) -> None:
-    """Raise StartError where this broker cannot do without the directories that failed."""
+    """Raise StartError if this broker cannot run without the failed directories."""
     first = config.log_dirs[0]
     if len(failures) == len(config.log_dirs):
         reasons = "; ".join(describe_failure(directory, error) for directory, error in failures.items())
@@ -107,7 +107,7 @@ def check_failures(failures: Mapping[str, KafkaStorageError], config: BrokerConf
 
 
 def check_identities(identities: Mapping[str, MetaProperties], config: BrokerConfig) -> None:
-    """Raise StartError where one of these directories is another node's, or another one's copy."""
+    """Raise StartError if one of these directories belongs to another node, or is a copy of another directory."""
     first_directory, first = next(iter(identities.items()))
     ids: dict[bytes, str] = {}
     for directory, identity in identities.items():
@@ -130,8 +130,9 @@ def check_identities(identities: Mapping[str, MetaProperties], config: BrokerCon
 
 
 def check_failures_are_known(directories: MemberDirectories, image: MetadataImage) -> None:
-    """Raise StartError where directories failed and the metadata do not say what lies in which: the controllers would
-    elect this broker for logs that it does not have."""
+    """Raise StartError if directories failed and the metadata do not record which replica lies in which: the
+    controllers would elect this broker for logs that it does not have.
+    """
     level = image.features.get(METADATA_VERSION, 0)
     if directories.claimed.failures and not has_directories(level):
         reasons = (describe_failure(directory, error) for directory, error in directories.claimed.failures.items())
@@ -142,11 +143,11 @@ def check_failures_are_known(directories: MemberDirectories, image: MetadataImag
 
 
 def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration | None) -> int:
-    """Return the broker epoch of a clean stop that lost nothing; -1 where this broker had a directory, when it
-    registered last, that it has no more.
+    """Return the broker epoch of the last clean stop; -1 if this broker lacks a directory that it had at its last
+    registration.
 
-    The logs that lay there are made again, empty. By a clean stop they would stay eligible (KIP-966): the controller
-    could elect one that has only begun to copy.
+    The logs in it are created again, empty. After a clean stop they would stay eligible leaders (KIP-966): the
+    controller could elect one that has only begun to copy.
     """
     if registered is not None and not set(registered.directories) <= set(directories.ids):
         return UNKNOWN_BROKER_EPOCH
@@ -154,8 +155,9 @@ def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration
 
 
 def formatted_identity(file_system: FileSystem, directory: str) -> MetaProperties:
-    """Return the identity of a log directory. Raises StartError for one without, KafkaStorageError where it cannot be
-    read."""
+    """Return the identity of a log directory. Raises StartError if it has none, KafkaStorageError if it cannot be
+    read.
+    """
     identity = read_meta_properties(file_system, directory)
     if identity is None:
         path = os.path.join(directory, META_PROPERTIES_FILE)
@@ -164,12 +166,13 @@ def formatted_identity(file_system: FileSystem, directory: str) -> MetaPropertie
 
 
 def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict[str, bytes]:
-    """Rename the logs that are not this broker's by the image, so that none of them is served; of several copies of a
-    log those that lie elsewhere than the image says. Return the topic ids of the others, by path. A directory that
-    cannot be looked through goes offline. Any thread.
+    """Rename the logs that are no replicas of this broker in the image, and surplus copies of a log, so that none of
+    them is served. Return the topic ids of the other logs, by path. A directory that fails meanwhile goes offline. Any
+    thread.
 
-    A log without a readable topic id was never appended to. Copies are left where a directory failed, its logs were
-    created again in another one while ``log.dirs`` lacked it, and it is back.
+    A log without a readable topic id was never appended to. Two copies exist if a directory failed, its logs were
+    created in another one while ``log.dirs`` lacked it, and it is back. The copy in the directory that the image names
+    is kept.
     """
     file_system = manager.environment.file_system
     own: dict[TopicPartition, list[LogDirectory]] = {}
@@ -188,7 +191,9 @@ def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict
 def put_older_aside(
     file_system: FileSystem, partition: TopicPartition, copies: Iterable[LogDirectory], place: bytes | None
 ) -> None:
-    """Rename the copies of a log but the one in the directory with the id ``place``, if that is one of them."""
+    """Rename all copies of a log but the one in the directory with the id ``place``. If none is there, rename
+    nothing.
+    """
     if any(directory.directory_id == place for directory in copies):
         for directory in copies:
             if directory.directory_id != place and directory.is_online:
@@ -199,7 +204,7 @@ def put_older_aside(
 
 @contextlib.contextmanager
 def taking_offline(directory: LogDirectory) -> Iterator[None]:
-    """Return a context in which a disk that fails takes its directory offline."""
+    """Return a context in which a KafkaStorageError takes a directory offline."""
     try:
         yield
     except KafkaStorageError as error:
@@ -209,7 +214,7 @@ def taking_offline(directory: LogDirectory) -> Iterator[None]:
 def move_strays_of(
     file_system: FileSystem, directory: str, node_id: int, image: MetadataImage
 ) -> dict[TopicPartition, bytes]:
-    """Rename those of one directory; return the topic ids of the logs that stay. Raises KafkaStorageError."""
+    """Rename the stray logs of one directory; return the topic ids of the others. Raises KafkaStorageError."""
     own, moved = {}, False
     for path, partition in partition_directories(file_system, directory):
         topic_id = own_topic_id(file_system, path, partition, node_id, image)
@@ -240,7 +245,7 @@ def partition_directories(file_system: FileSystem, directory: str) -> Iterator[t
 
 
 def state_of(image: MetadataImage, partition: TopicPartition) -> PartitionState:
-    """Return the state of a partition that the image has."""
+    """Return the state of a partition that is in the image."""
     topic = image.topic_named(partition.topic)
     assert topic is not None, "looked up by its id before"
     return topic.partitions[partition.partition]
@@ -249,7 +254,7 @@ def state_of(image: MetadataImage, partition: TopicPartition) -> PartitionState:
 def own_topic_id(
     file_system: FileSystem, path: str, partition: TopicPartition, node_id: int, image: MetadataImage
 ) -> bytes | None:
-    """Return the topic id of a log, None unless the image gives its partition a replica on this broker."""
+    """Return the topic id of a log, None unless its partition has a replica on this broker in the image."""
     try:
         topic_id = read_partition_metadata(file_system, path)
     except CheckpointCorruptError:

@@ -1,9 +1,9 @@
-"""One process as a member of a cluster: joins, follows the metadata while it serves, and leaves in an orderly way.
+"""One process as a member of a cluster: it joins, follows the metadata while it serves, and leaves in an orderly way.
 
-    join    directories are this node's -> the metadata are followed up to the high watermark -> registered
-            -> the image holds our own registration -> logs recovered, roles taken
-    serve   listeners are open -> unfenced, and so shown to clients and given leaders
-    leave   controlled shutdown: leaders go to other brokers, then the listeners close
+    join    check directories -> follow the metadata up to the high watermark -> register
+            -> wait until the image has this registration -> recover logs, take roles
+    serve   open listeners -> ask to be unfenced: then clients see this broker, and it can lead
+    leave   controlled shutdown: leaders move to other brokers, then the listeners close
 
 Each connection to the controllers has a task: the metadata, the heartbeats, forwarded requests, producer ids. A task
 that cannot go on ends the broker. Loop thread only.
@@ -70,9 +70,9 @@ from tidelog.protocol.types import SystemRandom, random_uuid
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_S = 300.0
-"""Time for a controlled shutdown, as Kafka's."""
+"""Limit of a controlled shutdown in s, as in Kafka."""
 NO_CONTROLLER_S = 10.0
-"""A controlled shutdown ends this long after the last answer by a controller: without one nothing moves."""
+"""Time in s after a controller's last answer at which a controlled shutdown ends: no leader moves without one."""
 
 
 class Member:
@@ -120,7 +120,7 @@ class Member:
     async def build(self) -> Broker:
         """Join the cluster; return the broker, with its logs recovered and its roles taken.
 
-        Raises StartError where the directories or the cluster refuse this node.
+        Raises StartError if the directories are not this node's, or the cluster refuses this node.
         """
         set_creation_mode(self._config.get_str("log.dirs.mode"))
         directories = claim_member_directories(OsFileSystem(), self._config)
@@ -218,12 +218,12 @@ class Member:
         await self._until(is_running, limit_ms, lambda: self._life.last_failure)
 
     def abandon(self) -> None:
-        """Wait no longer for the controllers: ``build`` raises StartError."""
+        """Stop waiting for the controllers: ``build`` raises StartError."""
         self._failure = "asked to stop before the cluster had taken this broker"
         self._note_change()
 
     async def leave(self) -> None:
-        """Hand leaders over, then follow no more: the logs are closed next."""
+        """Move leaders to other brokers, then end replication, as the logs are closed next."""
         await self._hand_over()
         if self._replication is not None:
             await self._replication.close()
@@ -233,7 +233,7 @@ class Member:
                 await self._loop.run_in_executor(None, write)
 
     async def _hand_over(self) -> None:
-        """Hand leaders over, as long as a controller answers; without a registration there is nothing to hand over."""
+        """Move leaders to other brokers, as long as a controller answers. Before the registration there are none."""
         if self._lifecycle is None or self._failure is not None:
             return
         self._lifecycle.begin_shutdown(self._time.monotonic_ms())
@@ -256,7 +256,7 @@ class Member:
     # ---- waiting
 
     async def _until(self, condition: Callable[[], bool], limit_ms: float, reason: Callable[[], str]) -> None:
-        """Wait for a state. Raises StartError when it does not come in time, or cannot any more."""
+        """Wait until a condition holds. Raises StartError after ``limit_ms``, or once this member has failed."""
         while not condition():
             if self._failure is not None:
                 raise StartError(self._failure)
@@ -280,7 +280,7 @@ class Member:
         task.add_done_callback(self._end_task)
 
     def _end_task(self, task: asyncio.Task[None]) -> None:
-        """Note the end of a task; after a defect of ours the broker must not go on with old metadata."""
+        """Note the end of a task. After an unexpected error this member fails: it must not go on with old metadata."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
@@ -288,7 +288,7 @@ class Member:
             self._fail(f"{type(error).__name__}: {error}")
 
     def _fail(self, reason: str) -> None:
-        """Note why this member cannot go on; what else fails then, as it stops, is in the log alone."""
+        """Note the first reason why this member cannot go on. Later ones, as it stops, are only logged."""
         if self._failure is None:
             self._failure = reason
             self._note_change()
@@ -362,7 +362,7 @@ class Member:
 
 
 async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
-    """Wait until an event is set, but not longer."""
+    """Wait until an event is set, for ``limit_s`` at most."""
     try:
         async with asyncio.timeout(limit_s):
             await event.wait()
@@ -371,7 +371,7 @@ async def wait_for_event(event: asyncio.Event, limit_s: float) -> None:
 
 
 def check_image(image: MetadataImage, config: BrokerConfig) -> None:
-    """Raise StartError where the cluster has what this broker would not serve truthfully."""
+    """Raise StartError if the cluster's metadata have something that this broker cannot serve."""
     reason = refusal(image, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
         raise StartError(f"this broker cannot join: {reason}")

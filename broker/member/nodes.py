@@ -1,4 +1,4 @@
-"""Brokers of the cluster, by the metadata image, as a member's answers name them."""
+"""Brokers of the cluster in the metadata image, as a member's answers name them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.broker.requests.nodes import Node
 from tidelog.protocol.errors import CoordinatorNotAvailableError
 
 INTERNAL_TOPIC_OF = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
-"""Index: key type of FindCoordinator."""
+"""Internal topic of each key type of FindCoordinator, which is the index."""
 
 
 class ClusterNodes:
@@ -25,13 +25,13 @@ class ClusterNodes:
     __slots__ = ("_controller", "_create_topic")
 
     def __init__(self, controller: RemoteController, create_topic: Callable[[str], object]) -> None:
-        """``create_topic`` has the active controller make an internal topic."""
+        """``create_topic`` asks the active controller for an internal topic."""
         self._controller = controller
         self._create_topic = create_topic
 
     @property
     def controller_id(self) -> int:
-        """A random broker that is alive, as Kafka's brokers name one: each of them forwards."""
+        """Id of a random broker that is alive, as in Kafka: each broker forwards requests to the active controller."""
         alive = [one.broker_id for one in self._controller.image.brokers.values() if not one.is_fenced]
         return random.choice(alive) if alive else -1
 
@@ -44,7 +44,7 @@ class ClusterNodes:
         return self._listed(context, is_fenced=True)
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
-        """Return a broker that is alive and has the client's listener."""
+        """Return a broker if it is alive and has the client's listener, else None."""
         broker = self._controller.image.brokers.get(node_id)
         return None if broker is None or broker.is_fenced else node_on(broker, context.listener_name)
 
@@ -79,7 +79,7 @@ class ClusterNodes:
 
 
 def node_on(broker: BrokerRegistration, listener_name: str) -> Node | None:
-    """Return a broker's address on a listener, None where it has none of that name."""
+    """Return a broker's node on a listener, None if it has no listener of that name."""
     for endpoint in broker.endpoints:
         if endpoint.name == listener_name:
             return Node(broker.broker_id, endpoint.host, endpoint.port, broker.rack, broker.is_fenced)
@@ -87,13 +87,13 @@ def node_on(broker: BrokerRegistration, listener_name: str) -> Node | None:
 
 
 def address_on(broker: BrokerRegistration | None, listener_name: str) -> Address | None:
-    """Return where to reach a broker on a listener, None where that is not known."""
+    """Return a broker's address on a listener, None if it is not known."""
     node = None if broker is None else node_on(broker, listener_name)
     return None if node is None else Address(node.host, node.port)
 
 
 def peer_address(image: MetadataImage, node_id: int, listener_name: str) -> Address:
-    """Return where to reach another broker. Raises ChannelError unless it is alive and has that listener."""
+    """Return another broker's address on a listener. Raises ChannelError unless it is alive and has the listener."""
     broker = image.brokers.get(node_id)
     if broker is None or broker.is_fenced:
         raise ChannelError(f"broker {node_id} is not alive")

@@ -1,7 +1,7 @@
 """Connections of a member to other brokers: transaction markers, verification of producers, share states, offsets.
 
-One connection for each broker, one request at a time. Markers for one broker that wait are sent together, and again
-until the partition's leader has taken them: a transaction whose marker is lost never ends. Loop thread only.
+One connection for each broker, one request at a time. Markers that wait for one broker are sent together. Each is sent
+again until the partition's leader has written it: a transaction whose marker is lost never ends. Loop thread only.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 10.0
 MARKER_RETRY_S = 0.1
 MOST_MARKERS = 1_000
-"""Markers of one request. Those of a broker that was away for long may be more than a request may have."""
+"""Largest number of markers in one request. More than a request may have can wait for a broker that was down."""
 CONCURRENT_RETRIES = 10
 CONCURRENT_RETRY_S = 0.02
-"""A coordinator that ends a producer's last transaction is asked again so often, before the client has to."""
+"""Pause in s before a coordinator that still ends a producer's last transaction is asked again. After
+CONCURRENT_RETRIES attempts the client has to retry.
+"""
 Response = TypeVar("Response", bound=Message)
 Start = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -84,14 +86,16 @@ class MemberPeers:
         self._peers: dict[int, _Peer] = {}
         self._verifications = Verifications()
         self.share_states = MemberShareStates(broker, controller, security, start)
-        """States of share partitions, by whichever broker keeps them."""
+        """States of share partitions, at their coordinators here and on other brokers."""
         self._offsets = PeerOffsets(controller, security, start)
         self._leaders = Leaders(controller, security, start)
 
     # ---- offsets of partitions that other brokers lead
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
-        """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
+        """Return the high watermarks of partitions that others lead, or the errors because of which they are not
+        known.
+        """
         return self._offsets.find(asked)
 
     def ask_leader(
@@ -103,8 +107,7 @@ class MemberPeers:
     # ---- verification of transactional producers
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raise the KafkaError of the producer's coordinator unless it may write into the partition, which this broker
-        leads."""
+        """Raise the coordinator's KafkaError unless a producer may write into a partition that this broker leads."""
         key = self._key_of(partition, producer[0])
         if key is None:
             raise NotLeaderOrFollowerError
@@ -113,9 +116,11 @@ class MemberPeers:
     def asked(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
-        """Ask the coordinator, where it was not asked yet; settles with its answer, which ``check_batch`` tells. One on
-        this broker is asked to add a partition: that is to be committed before records are appended, or a transaction
-        whose coordinator fails over would lack a partition that it never ends. None where there is nothing to ask."""
+        """Ask the coordinator about a producer's batch, unless it was asked before. The Deferred settles with the
+        answer, which ``check_batch`` raises if it is an error. None if there is nothing to wait for.\n\nA coordinator
+        on this broker is asked only to add the partition. That has to be committed before records are appended: else,
+        after a failover, the new coordinator would not end the transaction in this partition.
+        """
         key = self._key_of(partition, producer[0])
         if key is None or not self._verifications.is_wanted(key, producer[1]):
             return None
@@ -132,7 +137,7 @@ class MemberPeers:
         return done
 
     def _key_of(self, partition: tuple[str, int], producer_id: int) -> GuardKey | None:
-        """Return the key of a producer in a partition, None where this broker does not lead it."""
+        """Return the key of a producer in a partition, None if this broker does not lead the partition."""
         try:
             found = self._broker().replica_manager.partition(*partition)
         except KafkaError:
@@ -142,8 +147,9 @@ class MemberPeers:
     def _add_here(
         self, transactional_id: str, key: GuardKey, guard: Guard, done: Deferred[None], *, is_again: bool = False
     ) -> None:
-        """Add a partition to a transaction of this broker's coordinator. A refusal is told by the check before the
-        append, which asks it again."""
+        """Add a partition to a transaction of this broker's own coordinator. ``check_batch`` raises the coordinator's
+        error before the append; the next request asks again.
+        """
         transactions = coordinators_of(self._broker()).transactions
         producer = key.producer_id, guard.epoch
 
@@ -207,22 +213,22 @@ class MemberPeers:
     # ---- markers
 
     def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
-        """Verify the producer's next transaction again: a marker was written here."""
+        """Note that a marker was written here, so that the producer's next transaction is verified again."""
         key = self._key_of(partition, producer_id)
         if key is not None:
             self._verifications.note_marker(key)
 
     def write_marker(self, marker: Marker) -> Deferred[None]:
-        """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
+        """Send a marker to a partition's leader; settles when it is written, or not needed any more."""
         done: Deferred[None] = Deferred()
         self._deliver(marker, done)
         return done
 
     def _deliver(self, marker: Marker, done: Deferred[None]) -> None:
-        """Send a marker to the leader of its partition, as the newest image says."""
+        """Send a marker to the leader of its partition in the newest image."""
         topic = self._controller.image.topic_named(marker.topic)
         if topic is None or marker.partition >= len(topic.partitions):
-            done.complete(None)  # the topic is gone
+            done.complete(None)  # the topic was deleted
             return
         leader = topic.partitions[marker.partition].leader
         if leader == self._controller.node_id:
@@ -255,8 +261,8 @@ class MemberPeers:
             local.pass_to(done)
 
     async def _send_markers(self, node_id: int, peer: _Peer) -> None:
-        """Send the markers that wait for one broker, until none is left."""
-        await asyncio.sleep(0)  # those of the same turn go together
+        """Send all markers that wait for one broker."""
+        await asyncio.sleep(0)  # markers of the same turn go together
         while peer.markers:
             sent = dict(islice(peer.markers.items(), MOST_MARKERS))
             try:

@@ -1,7 +1,7 @@
-"""Producer ids of a member: blocks that the active controller gives (KIP-730).
+"""Producer ids of a member, from blocks that the active controller allocates (KIP-730).
 
-The next block is fetched when a tenth of one is left; while there is none, clients are told to try again, as Kafka's
-are. Source: RPCProducerIdManager of Kafka 4.3.
+The next block is fetched when a tenth of one is left. While there is none, clients get a retriable error, as in Kafka.
+Source: RPCProducerIdManager of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ RETRY_S = 0.5
 
 
 class ProducerIdBlocks(ProducerIdManager):
-    """Hands out producer ids of the present block, and then of the next one. Loop thread only."""
+    """Producer ids of the present block, then of the next one. Loop thread only."""
 
     __slots__ = ("wanted",)
 
     def __init__(self, controller: MetadataController) -> None:
         super().__init__(controller)
         self.wanted = asyncio.Event()
-        """Set while another block has to be fetched."""
+        """Set while a block has to be fetched."""
         self.wanted.set()
 
     def when_available(self) -> Deferred[None]:
-        """Return a settled Deferred: the controllers may be away for long, and ``take`` says so."""
+        """Return a settled Deferred: controllers may be away for long, so clients do not wait but get the error of
+        ``take``.
+        """
         return completed(None)
 
     def fetch(self) -> None:
@@ -41,7 +43,7 @@ class ProducerIdBlocks(ProducerIdManager):
         self.wanted.set()
 
     def add_block(self, block: range) -> None:
-        """Add a block that the controller gave."""
+        """Add a block that the controller has allocated."""
         self.wanted.clear()
         super().add_block(block)
 

@@ -1,12 +1,12 @@
 """Publisher of the cluster's images to the parts of this broker: one image at a time, each part in one fixed order.
 
-    ACLs, features, configs, quotas   those of a lone node, by ``broker/publishers.py``
-    topics that went away     hidden, the fetch loops let them go, then their logs are removed in a thread
-    topics that came, changed logs of led partitions are made in a thread, then the topic is shown and roles are taken
-    fetch loops               each is told once an image what changed in all topics: it looks at all its partitions
-    internal topics           coordinators load what this broker leads now, and forget what it does not
+    ACLs, features, configs, quotas   as in a lone node, by ``broker/publishers.py``
+    deleted topics            hidden; fetch loops drop them; then their logs are removed in a thread
+    new and changed topics    new logs are created in a thread; then the topic is shown and roles are taken
+    fetch loops               each takes the changes of all topics once for an image, as it looks at all its partitions
+    internal topics           coordinators load partitions that this broker leads now, and unload those that it does not
 
-Before the first one, at a start, the logs of all topics are opened.
+At a start, the logs of all topics are opened before the first image is published.
 
 Source: BrokerMetadataPublisher of Kafka 4.3. Loop thread only.
 """
@@ -33,16 +33,17 @@ from tidelog.protocol.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 SAVING_THREADS = 4
-"""Threads that write leader epochs at a start: nearly all of that is waiting for the disk. Opening a log is work: four
-threads would take each other's turns at the interpreter, and three times as long as one."""
+"""Threads that write leader epochs at a start, as they mostly wait for the disk. Opening logs is work for the
+interpreter: four threads would take three times as long as one.
+"""
 
 PARTITIONS_PER_TURN = 100
-"""Partitions after which heartbeats, requests and fetches get their turn on the loop."""
+"""Partitions after which other tasks of the loop, such as heartbeats and requests, go on."""
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
 
 
 class MetadataPublisher:
-    """Hands images on to the parts of one broker."""
+    """Publishes images to the parts of one broker."""
 
     def __init__(
         self, broker: Broker, controller: RemoteController, roles: MemberRoles, replication: Replication
@@ -62,18 +63,18 @@ class MetadataPublisher:
                 self._roles.take_brokers()
 
     def _noting_errors(self, part: str, image: MetadataImage) -> AbstractContextManager[None]:
-        """Return a context that logs and counts what a part raises: the others go on."""
+        """Return a context that logs and counts an exception of a part, so that the other parts go on."""
         return self._controller.publishers.noting_errors(part, image)
 
     async def _share_out(self, image: MetadataImage) -> None:
-        """Have the fetch loops follow what was noted of all topics of an image."""
+        """Hand the noted changes of all topics to the fetch loops."""
         with self._noting_errors("fetch loops", image):
             await self._replication.share_out()
 
-    # ---- topics that went away
+    # ---- deleted topics
 
     async def _remove_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Forget topics that were deleted, and remove their logs."""
+        """Hide deleted topics, and remove their logs."""
         hidden = []
         for topic_id, topic in delta.topics.changed.items():
             shown = self._broker.metadata.topic_by_id(topic_id)
@@ -97,10 +98,12 @@ class MetadataPublisher:
             replicas.topic_deleted(shown)
         self._broker.services.forget_topic(shown)
 
-    # ---- topics that came or changed
+    # ---- new and changed topics
 
     async def _show_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Show topics that came or changed, and take this broker's roles in them: each fetch loop is told once."""
+        """Show new and changed topics, and take this broker's roles in them; each fetch loop gets all changes at
+        once.
+        """
         changes = []
         turns = Turns()
         for topic_id in topics_to_show(delta, image):
@@ -118,7 +121,7 @@ class MetadataPublisher:
             await turns.end(change.after)
 
     async def _show(self, change: TopicChange) -> None:
-        """Show a topic with the logs that it has here now, and take its roles."""
+        """Create a topic's new logs on this broker, then show the topic and take its roles."""
         replicas, shown = self._broker.replica_manager, change.after
         new = change.replicas_after(self._broker.node_id) - change.replicas_before(self._broker.node_id)
         if new:
@@ -129,7 +132,7 @@ class MetadataPublisher:
         self._replication.take_topic(shown)
 
     async def _end_change(self, change: TopicChange) -> None:
-        """Remove logs that are not followed any more, and tell those who wait for the topic."""
+        """Remove logs that are no replicas of this broker any more, and notify the parts that wait for the topic."""
         broker, replicas, (before, shown) = self._broker, self._broker.replica_manager, change
         gone = change.replicas_before(broker.node_id) - change.replicas_after(broker.node_id)
         if gone:
@@ -142,7 +145,7 @@ class MetadataPublisher:
             broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name))
 
     async def _in_thread(self, work: Callable[[], None], complaint: str) -> bool:
-        """Do work that waits for the disk; return whether it succeeded."""
+        """Do work that waits for the disk in a thread; return whether it succeeded."""
         try:
             await self._broker.loop.run_in_executor(self._broker.executor, work)
         except KafkaStorageError as error:
@@ -152,7 +155,7 @@ class MetadataPublisher:
 
 
 class TopicChange(NamedTuple):
-    """A topic as it was shown, None for a new one, and as it is by the image."""
+    """A topic as it was shown (None for a new one), and as the new image has it."""
 
     before: TopicImage | None
     after: TopicImage
@@ -167,13 +170,13 @@ class TopicChange(NamedTuple):
 
 
 class Turns:
-    """The turns of work on many topics: after some partitions others go on."""
+    """Counter of partitions in work on many topics: after PARTITIONS_PER_TURN of them, other tasks go on."""
 
     def __init__(self) -> None:
         self._left = PARTITIONS_PER_TURN
 
     async def end(self, topic: TopicImage) -> None:
-        """Note that the work on a topic is done."""
+        """Note that the work on a topic is done, and let other tasks go on if it is time."""
         self._left -= max(1, len(topic.partitions))
         if self._left <= 0:
             self._left = PARTITIONS_PER_TURN
@@ -181,7 +184,7 @@ class Turns:
 
 
 def topics_to_show(delta: MetadataDelta, image: MetadataImage) -> Iterable[bytes]:
-    """Return the ids of topics that came, or have other partitions or configs."""
+    """Return the ids of new topics, and of those whose partitions or configs changed."""
     changed = dict.fromkeys(topic_id for topic_id, topic in delta.topics.changed.items() if topic is not None)
     for kind, name in delta.configs.changed:
         if kind == TOPIC_RESOURCE and (topic_id := image.topic_ids.get(name)) is not None:
@@ -195,8 +198,9 @@ def replicas_of(topic: TopicImage, node_id: int) -> set[int]:
 
 
 async def make_own_logs(broker: Broker, image: MetadataImage, replication: Replication) -> list[TopicPartition]:
-    """Open the logs that this broker has by the image, or make them, and take their roles; return which are empty.
-    Raises KafkaStorageError."""
+    """Open or create the logs of this broker's replicas in the image, and take their roles; return the empty ones.
+    Raises KafkaStorageError.
+    """
     topics = [topic_image(image, topic) for topic in image.topics.values()]
     own = [(shown, indexes) for shown in topics if (indexes := sorted(replicas_of(shown, broker.node_id)))]
     await open_logs(broker, own)
@@ -211,8 +215,8 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 
 async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
-    """Open these partitions' logs in one thread, then write the leader epochs that this cut, in several. Raises
-    KafkaStorageError, when no thread works any more.
+    """Open these partitions' logs in one thread, then write the leader epochs that this has truncated, in several
+    threads. Raises KafkaStorageError, after all threads have ended.
     """
     replicas = broker.replica_manager
     opening = [replicas.make_logs(shown, indexes, saves_epochs=False) for shown, indexes in own]
@@ -222,7 +226,7 @@ async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int
 
 
 async def in_threads(broker: Broker, parts: Iterable[Sequence[Callable[[], None]]]) -> None:
-    """Take the steps of each part in a thread. Raises what one of them raised, when no thread works any more."""
+    """Run the steps of each part in a thread of its own. Raises what one of them raised, after all have ended."""
     threads = [broker.loop.run_in_executor(broker.executor, partial(take_steps, part)) for part in parts if part]
     for ended in await asyncio.gather(*threads, return_exceptions=True):
         if ended is not None:
@@ -230,6 +234,6 @@ async def in_threads(broker: Broker, parts: Iterable[Sequence[Callable[[], None]
 
 
 def take_steps(steps: Sequence[Callable[[], None]]) -> None:
-    """Take steps one after the other. Any thread."""
+    """Run steps one after the other. Any thread."""
     for step in steps:
         step()

@@ -1,11 +1,11 @@
-"""Replication of what other brokers lead: a task for each leader and shard of ``num.replica.fetchers``.
+"""Replication of partitions that other brokers lead: a task for each leader and shard of ``num.replica.fetchers``.
 
-    fetch -> the work of the answer, on the loop or in threads -> fetch
+    fetch -> work that the answer brings, on the loop or in threads -> fetch
 
-The next request leaves when all appends of an answer are done. So a slow disk slows its own leader's stream alone, and
-a loop has at most one answer in memory (``replica.fetch.response.max.bytes``). Large pieces, truncations and topics
-that ask for syncs work in threads: the loop waits for no disk. With ``flush.messages`` an append is done when it is
-synced; the offset of the next fetch then says what a power loss spares here.
+The next request is sent when all appends of an answer are done. So a slow disk delays only the tasks that wait for it,
+and a task has at most one answer in memory (``replica.fetch.response.max.bytes``). Large appends, truncations and
+topics with syncs are worked on in threads, so that the loop waits for no disk. With ``flush.messages`` an append is
+done when it is synced: the next fetch's offset tells the leader which records would survive a power loss here.
 
 An image changes a task's partitions between two answers, never while one is applied. Loop thread only.
 
@@ -42,11 +42,13 @@ from tidelog.protocol.messages.list_offsets import ListOffsetsResponse
 logger = logging.getLogger(__name__)
 
 IN_THREAD_BYTES = 256 * 1024
-"""From this size on an append works in a thread: a walk of 0.1 ms, and a write that may wait for dirty pages."""
+"""Size from which records are appended in a thread: checking so many takes 0.1 ms, and the write may wait for dirty
+pages.
+"""
 
 
 class ReplicaFetcher:
-    """The task of one leader and shard."""
+    """Task that fetches from one leader, for one shard."""
 
     def __init__(
         self,
@@ -56,12 +58,12 @@ class ReplicaFetcher:
         address: Callable[[int], Address | None],
         quota: ReplicationQuota | None = None,
     ) -> None:
-        """``address`` finds a broker by its id in the newest image; ``quota`` throttles what is fetched."""
+        """``address`` finds a broker's address by its id in the newest image; ``quota`` throttles the fetches."""
         self.core = LeaderFetcher(config)
         self.bytes_in = 0
-        """Bytes of records that were appended."""
+        """Number of bytes of records that were appended."""
         self.corrupt = 0
-        """Answers whose records were damaged."""
+        """Number of appends that were refused because their records were damaged."""
         self._id = fetcher_id
         self._broker = broker
         self._address = address
@@ -69,13 +71,13 @@ class ReplicaFetcher:
         self._partitions: Mapping[FetchKey, FollowedEpoch] = {}
         self._followed: dict[FetchKey, Following] = {}
         self._unopened: dict[FetchKey, str] = {}
-        """Why partitions are not followed, as the log has it: a reason that stays is logged once."""
+        """Reasons why partitions are not followed; a reason that stays the same is logged once."""
         self._applying = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._is_reachable = True
 
     async def take(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
-        """Fetch these partitions from now on, when what the last answer brought is done."""
+        """Fetch these partitions from now on. Waits until the work of the last answer is done."""
         async with self._applying:
             self._partitions = dict(partitions)
             self._unopened = {key: reason for key, reason in self._unopened.items() if key in partitions}
@@ -88,16 +90,20 @@ class ReplicaFetcher:
         self._wanted.set()
 
     async def keep(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
-        """Fetch no others than these from now on, when what the last answer brought is done."""
+        """Stop fetching partitions that are not among these, or have another epoch. Waits until the work of the last
+        answer is done.
+        """
         await self.take({key: one for key, one in self._partitions.items() if partitions.get(key) == one})
 
     async def follow_again(self) -> None:
-        """Try again to follow what could not be opened: a disk may have room by now, or the process descriptors."""
+        """Try again to follow partitions whose logs could not be opened: disk space or descriptors may be free by
+        now.
+        """
         if len(self._followed) < len(self._partitions):
             await self.take(self._partitions)
 
     def _following_of(self, key: FetchKey) -> Following | None:
-        """Return the follower's side of a partition; None, with a line about it, where its log cannot be opened."""
+        """Return the follower's side of a partition; None, after logging the reason, if its log cannot be opened."""
         known = self._followed.get(key)
         if known is not None:
             return known
@@ -121,7 +127,7 @@ class ReplicaFetcher:
     # ---- the task
 
     async def run_on(self, connect: Callable[[], Channel]) -> None:
-        """Fetch until cancelled; what a defect ends begins again after a pause, with what the logs have."""
+        """Fetch until cancelled. After an unexpected error, begin again after a pause, at the ends of the logs."""
         while True:
             try:
                 await self._run(connect())
@@ -159,7 +165,7 @@ class ReplicaFetcher:
         return topic is not None and self._broker.node_id in topic.partitions[key.partition].isr
 
     async def _wait(self) -> None:
-        """Wait until the core may have a request."""
+        """Wait until the core may have a request, or the partitions change."""
         wake_ms = self.core.wake_ms
         self._wanted.clear()
         left_s = None if wake_ms is None else max(0.0, wake_ms - self._broker.time.monotonic_ms()) / 1000
@@ -170,7 +176,7 @@ class ReplicaFetcher:
             return
 
     async def _ask(self, channel: Channel, request: Request) -> Any:
-        """Return the leader's answer, None without one."""
+        """Return the leader's answer, None if it cannot be reached."""
         address = self._address(self._id.leader)
         kind: type[Any] = FetchResponse if isinstance(request, FetchRequest) else ListOffsetsResponse
         try:
@@ -188,7 +194,7 @@ class ReplicaFetcher:
     # ---- work
 
     async def _apply(self, works: list[Work]) -> None:
-        """Do the work of one answer: what is large in threads, at the same time."""
+        """Do the work of one answer: large pieces in threads, in parallel."""
         loop, executor = asyncio.get_running_loop(), self._broker.executor
         threads = []
         for work in works:
@@ -210,7 +216,7 @@ class ReplicaFetcher:
             self._quota.record(len(work.records), self._broker.time.monotonic_ms())
 
     def _settle(self, work: Work, following: Following, outcome: bool | Exception) -> None:
-        """Tell the core what became of a piece of work. A defect fails its partition: the leader's others go on."""
+        """Report the outcome of a piece of work to the core. An unexpected error fails its partition only."""
         key, epoch, position = work.key, work.leader_epoch, following.position
         if outcome is True:
             if isinstance(work, Append):
@@ -235,24 +241,24 @@ class ReplicaFetcher:
 
 
 def is_named(quota: ReplicationQuota, key: FetchKey, following: Following) -> bool:
-    """Return whether the topic has the replica throttled."""
+    """Return whether the topic's config names this replica as throttled."""
     return quota.names(following.log.config.values[quota.key], key.partition)
 
 
 def write_checkpoints(manager: LogManager) -> None:
-    """Write the checkpoints of offsets that a start reads. Any thread. Raises KafkaStorageError."""
+    """Write the offset checkpoints, which the next start reads. Any thread. Raises KafkaStorageError."""
     manager.checkpoint_recovery_points()
     manager.checkpoint_log_start_offsets()
     manager.checkpoint_high_watermarks()
 
 
 def _is_quick(work: Work, following: Following) -> bool:
-    """Return whether a piece of work is done on the loop."""
+    """Return whether a piece of work is short enough for the loop."""
     return isinstance(work, Append) and len(work.records) < IN_THREAD_BYTES and not following.is_synced_at_once
 
 
 def _outcome_of(following: Following, work: Work) -> bool | Exception:
-    """Do a piece of work; return what ``Following.do`` does, or the error it raised. Any thread."""
+    """Do a piece of work; return the result of ``Following.do``, or the error that it raised. Any thread."""
     try:
         return following.do(work)
     except Exception as error:  # noqa: BLE001 - a defect fails the partition, and is logged with it
@@ -270,7 +276,7 @@ class Replication:
         settings: MemberConfig,
         quota: ReplicationQuota | None = None,
     ) -> None:
-        """``quota`` throttles what is fetched."""
+        """``quota`` throttles the fetches."""
         self._broker = broker
         self._quota = quota
         self._controller = controller
@@ -278,7 +284,7 @@ class Replication:
         self._fetchers = Fetchers(broker.node_id, settings.replica_fetchers)
         self._tasks: dict[FetcherId, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
         self._changed: set[FetcherId] = set()
-        """Tasks whose partitions changed since ``share_out``."""
+        """Tasks whose partitions have changed since the last ``share_out``."""
         self._sharing = asyncio.Lock()
         self._is_closed = False
         self._bytes_in = self._corrupt = 0
@@ -286,18 +292,21 @@ class Replication:
         self._security = settings.broker_security
 
     def take_topic(self, topic: TopicImage) -> None:
-        """Note which of a topic's partitions are followed, once their roles were taken: see ``share_out``."""
+        """Note which of a topic's partitions are followed, once their roles are taken; ``share_out`` puts it into
+        effect.
+        """
         self._changed |= self._fetchers.take_topic(topic.name, topic.topic_id, topic.partitions)
 
     def remove_topic(self, topic: TopicImage) -> None:
-        """Note that a deleted topic is followed no more: see ``share_out``."""
+        """Note that a deleted topic is not followed any more; ``share_out`` puts it into effect."""
         self._changed |= self._fetchers.take_topic(topic.name, topic.topic_id, ())
 
     async def share_out(self) -> None:
-        """Hand what was noted of all topics to the tasks, each of which looks at all of its partitions.
+        """Hand the noted changes of all topics to the tasks.
 
-        Partitions are taken from their former leaders' tasks first, whose work on them ends; then others get them. A
-        cut that still ran would take away what another leader counts on. So an error leaves all for the next call.
+        Partitions are first taken from the tasks of their former leaders, when those have ended their work; then other
+        tasks get them. A truncation for the former leader that still ran could remove records that the new leader
+        counts on. So an error leaves all changes for the next call.
         """
         async with self._sharing:
             changed, self._changed = sorted(self._changed), set()
@@ -314,7 +323,7 @@ class Replication:
                 raise
 
     async def keep_whole(self, interval_s: float) -> None:
-        """Have the tasks try again what could not be opened, now and then, until cancelled."""
+        """Let the tasks try again at intervals to open logs that could not be opened, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             async with self._sharing:
@@ -322,7 +331,7 @@ class Replication:
                     await fetcher.follow_again()
 
     async def _hand(self, fetcher_id: FetcherId, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
-        """Have a task fetch these partitions; the task begins with its first one and ends with its last."""
+        """Give a task these partitions. The task is started for its first partition, and ended with its last."""
         known = self._tasks.get(fetcher_id)
         if known is None and not partitions:
             return
@@ -342,7 +351,7 @@ class Replication:
         task.cancel()
 
     async def close(self) -> None:
-        """End all tasks, when what they append is appended. A later image begins none: the logs are closed next."""
+        """End all tasks after their present appends. Later images start none, as the logs are closed next."""
         async with self._sharing:
             self._is_closed = True
             for fetcher_id, (fetcher, task) in list(self._tasks.items()):
@@ -359,7 +368,7 @@ class Replication:
     # ---- metrics
 
     def measure(self, metrics: Metrics) -> None:
-        """Export what Kafka's ReplicaFetcherManager and BrokerTopicMetrics do of followers."""
+        """Export the followers' metrics of Kafka's ReplicaFetcherManager and BrokerTopicMetrics."""
         metrics.source(self._samples)
 
     def _samples(self) -> Iterator[Sample]:

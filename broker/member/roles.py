@@ -1,8 +1,8 @@
 """Roles of a member's replicas, and the ISR of those that it leads.
 
-    an image, a new leader epoch     the epoch is noted in the log before the first fetch is answered; a new core
-    each half replica.lag.time.max.ms, and when a follower is at the end
-                                     the ISR that should be is proposed; all proposals that wait go in one request
+    a new leader epoch in an image   it is noted in the log before the first fetch is answered; a new ``LeaderState``
+    each half of replica.lag.time.max.ms, and when a follower reaches the log's end
+                                     ISR changes are proposed; all proposals that wait go in one request
 
 Loop thread only. Source: ReplicaManager.applyDelta and AlterPartitionManager of Kafka 4.3.
 """
@@ -48,14 +48,16 @@ class MemberRoles:
         self._controller = controller
         self._in_thread = in_thread
         self._unsaved: list[UnifiedLog] = []
-        """Logs that have a new leader epoch, which their files lack."""
+        """Logs with a new leader epoch that is not written to their checkpoint files yet."""
         self._is_saving = False
         self._timers = timers
         self._lag_time_max_ms = lag_time_max_ms
         self._parts = LeaderParts(timers, lag_time_max_ms, self._propose, self._save_later, quota)
         self._led: dict[PartitionKey, Leading] = {}
         self._unopened: dict[Partition, tuple[PartitionState, str]] = {}
-        """Partitions that this broker is to lead, and why their logs could not be opened."""
+        """Partitions that this broker should lead, with their state and the reason why their logs could not be
+        opened.
+        """
         self._proposals = AlterPartitions(controller.node_id)
         self._wanted = asyncio.Event()
         self._shrinks = self._expands = 0
@@ -63,7 +65,7 @@ class MemberRoles:
     # ---- roles
 
     def take(self, partition: Partition, state: PartitionState) -> None:
-        """Lead or stop to lead a partition, as a newer image says."""
+        """Begin or stop to lead a partition, as a newer image says."""
         leading = partition.leading
         if state.leader != self._controller.node_id or len(state.replicas) < 2:
             self._unopened.pop(partition, None)
@@ -76,17 +78,17 @@ class MemberRoles:
             self._lead(partition, state)
 
     def drop(self, partition: Partition) -> None:
-        """Give up the partition's roles, as its log goes."""
+        """Give up the roles in a partition, as its log is removed."""
         self._unopened.pop(partition, None)
         self._resign(partition, partition.leading)
 
     def take_brokers(self) -> None:
-        """Take over the image's brokers: some came, went, or are fenced."""
+        """Take over the image's brokers: some were registered, removed, fenced or unfenced."""
         for leading in self._led.values():
             leading.take_brokers(self._controller.image.brokers)
 
     def _lead(self, partition: Partition, state: PartitionState) -> None:
-        partition.is_leader = False  # without the leader's side records would count as committed here alone
+        partition.is_leader = False  # else records would count as committed before ``leading`` is set
         try:
             leading = begin_leading(partition, state, self._controller.image.brokers, self._parts)
         except KafkaError as error:
@@ -97,12 +99,12 @@ class MemberRoles:
         if partition.leading is not None:
             self._forget(partition.leading)
         partition.leading = self._led[leading.key] = leading
-        leading.note_append(partition.log_end_offset)  # alone in the ISR it needs no fetch
+        leading.note_append(partition.log_end_offset)  # if it is alone in the ISR, no fetch is needed
         if leading.core.is_recovering:
             self._propose(leading)
 
     def _put_off(self, partition: Partition, state: PartitionState, reason: str) -> None:
-        """Lead a partition later; a reason that stays is logged once."""
+        """Note that a partition is to be led later; a reason that stays the same is logged once."""
         known = self._unopened.get(partition)
         if known is None or known[1] != reason:
             logger.error("%s cannot be led: %s", partition.topic_partition, reason)
@@ -110,13 +112,14 @@ class MemberRoles:
         self._resign(partition, partition.leading)
 
     def lead_again(self) -> None:
-        """Try again to lead what could not be opened: a disk may have room by now, or the process descriptors."""
+        """Try again to lead partitions whose logs could not be opened: disk space or descriptors may be free by now."""
         for partition, (state, _) in list(self._unopened.items()):
             partition.take_over(state)
 
     def _save_later(self, log: UnifiedLog) -> None:
-        """Have a thread write the epochs of this log, with those that come meanwhile. A start that finds them missing
-        has the epochs of the records, which is all that anyone was told."""
+        """Write the leader epochs of this log in a thread, together with those of other logs that come meanwhile. If a
+        crash loses them, a start takes the epochs of the records: clients and followers have not seen others.
+        """
         self._unsaved.append(log)
         if not self._is_saving:
             self._save()
@@ -128,11 +131,11 @@ class MemberRoles:
             self._in_thread(partial(save_epochs, logs)).on_done(lambda _: self._save(), self._end_saving)
 
     def _end_saving(self, _: Exception) -> None:
-        """Let the next log to be saved begin again, with those that are left, after an unexpected error."""
+        """Note after an unexpected error that no thread saves; the next log starts one for all that are left."""
         self._is_saving = False
 
     def _resign(self, partition: Partition, leading: Leading | None) -> None:
-        """End the leader's side."""
+        """Stop to lead a partition."""
         if leading is not None:
             self._forget(leading)
             partition.leading = None
@@ -152,14 +155,16 @@ class MemberRoles:
             self._wanted.set()
 
     async def check_isr(self) -> None:
-        """Propose that followers leave the ISR that are not caught up, and lead what opens by now, until cancelled."""
+        """Propose ISR changes at intervals, and try again to lead partitions whose logs could not be opened, until
+        cancelled.
+        """
         while True:
             await asyncio.sleep(self._lag_time_max_ms / 2000)
             self.lead_again()
             self.propose_changes()
 
     def propose_changes(self) -> None:
-        """Propose each ISR that should be another one."""
+        """Propose an ISR for each led partition whose committed ISR is not right."""
         for leading in list(self._led.values()):
             self._propose(leading)
 
@@ -196,7 +201,7 @@ class MemberRoles:
     # ---- metrics
 
     def measure(self, metrics: Metrics) -> None:
-        """Export what Kafka's ReplicaManager does of leaders."""
+        """Export the leaders' metrics of Kafka's ReplicaManager."""
         metrics.source(self._samples)
 
     def _samples(self) -> Iterator[Sample]:

@@ -1,8 +1,8 @@
-"""Topics that a member has the active controller create: those that clients name, and the internal ones.
+"""Topics that a member asks the active controller to create: those that clients name, and the internal ones.
 
-Nothing is created here. A client is told that the topic is unknown, or its coordinator not available, and asks again;
-by then the image has it. Whether the client may create it was checked here; the controllers see this broker's own
-principal. Source: AutoTopicCreationManager of Kafka 4.3.
+Nothing is created here. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask again; by then the
+image has the topic. This broker has checked the client's permission, as the controllers see the broker's own principal.
+Source: AutoTopicCreationManager of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 TIMEOUT_MS = 30_000
 RETRY_S = 0.1
 MAX_UNDER_WAY = 1000
-"""Most topics that wait for the active controller; for one more its client has to ask again."""
+"""Largest number of topics that wait for the active controller; the client of one more has to ask again."""
 
 
 class TopicCreation:
-    """Topics that were asked for at the active controller and are not answered yet. Loop thread only."""
+    """Requests for topics that the active controller has not answered yet. Loop thread only."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TopicCreation:
         quorum: QuorumView,
         start: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """``channel`` is a connection of its own; ``start`` runs a task until the member ends."""
+        """``channel`` is used by nothing else; ``start`` runs a task until the member ends."""
         self._config = config
         self._channel = channel
         self._quorum = quorum
@@ -61,19 +61,19 @@ class TopicCreation:
         self._under_way: set[str] = set()
 
     def ensure(self, name: str, created: Created | None = None) -> None:
-        """Have an internal topic created, unless that is under way. Raises InvalidRequestError for another name."""
+        """Ask for an internal topic, unless it is asked for already. Raises InvalidRequestError for another name."""
         partitions, replicas, configs = internal_topic_settings(self._config, name)
         self.create(NewTopic(name, partitions, replicas, configs), created)
 
     def create(self, new: NewTopic, created: Created | None = None) -> None:
-        """Have a topic created, unless that is under way; ``created`` is called when a controller did it."""
+        """Ask for a topic, unless it is asked for already; ``created`` is called when the controller has created it."""
         if new.name in self._under_way or len(self._under_way) >= MAX_UNDER_WAY:
             return
         self._under_way.add(new.name)
         self._start(self._create(new, created))
 
     async def _create(self, new: NewTopic, created: Created | None) -> None:
-        """Ask until a controller has decided, or the time is over."""
+        """Ask until the controller has decided, or TIMEOUT_MS is over."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TIMEOUT_MS / 1000
         try:
@@ -88,7 +88,7 @@ class TopicCreation:
             self._under_way.discard(new.name)
 
     async def _ask(self, new: NewTopic, created: Created | None) -> str:
-        """Ask the active controller; return why it should be asked again, nothing once it has decided."""
+        """Ask the active controller; return why it must be asked again, an empty text once it has decided."""
         try:
             answer = await self._channel.ask(self._quorum.address, creation_request(new), CreateTopicsResponse)
         except ChannelError as error:
@@ -96,7 +96,7 @@ class TopicCreation:
         for topic in answer.topics:
             if topic.error_code == NotControllerError.code:
                 return NotControllerError.default_message
-            if topic.error_code not in (NONE, TopicAlreadyExistsError.code):  # our image may be older than the topic
+            if topic.error_code not in (NONE, TopicAlreadyExistsError.code):  # the topic may be newer than our image
                 logger.warning("topic %s was not created: %s", new.name, topic.error_message or topic.error_code)
             if topic.error_code == NONE and created is not None:
                 created()
@@ -115,7 +115,7 @@ def creation_request(new: NewTopic) -> CreateTopicsRequest:
 
 
 class MemberTopicChanges(TopicChanges):
-    """Changes of topics: creations that this broker's own parts ask for go to the active controller."""
+    """Changes of topics: what this broker itself has to create, it asks the active controller for."""
 
     __slots__ = ("_creation",)
 
@@ -124,8 +124,9 @@ class MemberTopicChanges(TopicChanges):
         self._creation = creation
 
     def auto_create(self, name: str, created: Created | None = None) -> Change:
-        """Begin to create a topic that a client named. Raises UnknownTopicOrPartitionError: it is not there yet;
-        InvalidTopicError."""
+        """Begin to create a topic that a client named. Raises UnknownTopicOrPartitionError, as it does not exist yet,
+        or InvalidTopicError.
+        """
         validate_topic_name(name)
         if name in INTERNAL_TOPICS:
             self._creation.ensure(name, created)
@@ -134,13 +135,13 @@ class MemberTopicChanges(TopicChanges):
         raise UnknownTopicOrPartitionError
 
     def create(self, new: NewTopic, created: Created | None = None) -> Change:
-        """Begin to create a topic of a streams group. Raises UnknownTopicOrPartitionError: it is not there yet."""
+        """Begin to create a topic of a streams group. Raises UnknownTopicOrPartitionError, as it does not exist yet."""
         self._creation.create(new, created)
         raise UnknownTopicOrPartitionError
 
 
 class MemberTopics(TopicManager):
-    """Topics of the metadata image. What changes them is refused with NOT_CONTROLLER."""
+    """Topics of the metadata image. Changes are refused with NOT_CONTROLLER."""
 
     __slots__ = ("_creation",)
 
@@ -153,10 +154,10 @@ class MemberTopics(TopicManager):
         self.changes = MemberTopicChanges(creation, *shared)
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Do nothing: the MetadataPublisher shows a member's topics, once their logs are made."""
+        """Do nothing: the MetadataPublisher shows a member's topics, once their logs exist."""
 
     def ensure_internal_topic(self, name: str) -> TopicImage:
-        """Begin to create an internal topic. Raises CoordinatorNotAvailableError: it is not there yet."""
+        """Return an internal topic. If it does not exist, begin to create it and raise CoordinatorNotAvailableError."""
         existing = self._metadata.topics.get(name)
         if existing is not None:
             return existing

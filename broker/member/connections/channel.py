@@ -2,9 +2,9 @@
 
     TLS handshake, where the listener encrypts -> ApiVersions -> login, where it authenticates -> requests
 
-A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. All that
-comes before the requests has a limit of the same length. Where a session ends (``connections.max.reauth.ms``), another
-connection is opened shortly before. Loop thread only.
+A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. All steps
+before the requests have a time limit of the same length. Where sessions end (``connections.max.reauth.ms``), a new
+connection is opened shortly before the end. Loop thread only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEWEST = 2**15 - 1
 SASL_HANDSHAKE_VERSION = 1
 SASL_AUTHENTICATE_VERSION = 2
 SESSION_SHARE = 0.9
-"""The share of a session's lifetime after which another one is begun. Kafka's clients do so after 0.85 to 0.95."""
+"""The share of a session's lifetime after which a new one is begun. Kafka's clients do so after 0.85 to 0.95."""
 
 Response = TypeVar("Response", bound=Message)
 Result = TypeVar("Result")
@@ -59,12 +59,12 @@ class Channel:
         self._expires_s = inf
         self._asked: Address | None = None
         self._limit: asyncio.Timeout | None = None
-        """The time of what is under way, of a connection or of a request."""
+        """Timeout of the connection attempt or request under way."""
         self._address: Address | None = None
         self._connection: _Connection | None = None
         self._correlation_id = 0
         self.last_served: dict[int, tuple[int, int]] = {}
-        """Lowest and highest version of each API, as the node of the last connection told; empty before the first."""
+        """Lowest and highest version of each API on the node of the last connection; empty before the first one."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -82,12 +82,12 @@ class Channel:
             return await self._in_time(self._exchange(connection, request, response_type, version))
 
     async def served(self, address: Address) -> dict[int, tuple[int, int]]:
-        """Return lowest and highest version of each API that a node serves. Raises ChannelError."""
+        """Return the lowest and highest version of each API that a node serves. Raises ChannelError."""
         with self._failures(address):
             return (await self._in_time(self._connect(address))).served
 
     def turn_to(self, address: Address) -> None:
-        """Stop waiting for any other node: the request to it fails, and its sender can ask this one."""
+        """Let a request to any other node fail now, so that its sender can ask this one."""
         if self._limit is not None and self._asked != address and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time())
 
@@ -97,7 +97,12 @@ class Channel:
         self._asked = address
         try:
             yield
-        except (OSError, TimeoutError, InvalidRequestError, RuntimeError) as error:  # RuntimeError: no thread is left
+        except (
+            OSError,
+            TimeoutError,
+            InvalidRequestError,
+            RuntimeError,
+        ) as error:  # RuntimeError: no thread can be started
             self.close()
             raise ChannelError(f"{address}: {str(error) or type(error).__name__}") from error
         except (ChannelError, asyncio.CancelledError):
@@ -105,7 +110,7 @@ class Channel:
             raise
 
     async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await the work. Raises TimeoutError when this takes too long, or when another node is to be asked."""
+        """Await ``work``. Raises TimeoutError after the channel's timeout, or when ``turn_to`` names another node."""
         try:
             async with asyncio.timeout(self._timeout_s) as self._limit:
                 return await work
@@ -131,7 +136,7 @@ class Channel:
         return connection
 
     async def _log_in(self, connection: _Connection, address: Address, credentials: Credentials) -> int:
-        """Log in, and return the session's lifetime in ms; 0: no end. Raises ChannelError."""
+        """Log in; return the session's lifetime in ms, 0 if it has no end. Raises ChannelError."""
         chosen = SaslHandshakeRequest(mechanism=credentials.mechanism)
         offer = await self._exchange(connection, chosen, SaslHandshakeResponse, SASL_HANDSHAKE_VERSION)
         if offer.error_code:
@@ -181,7 +186,7 @@ class Channel:
 
 
 def next_token(exchange: Generator[bytes, bytes, None], token: bytes) -> bytes | None:
-    """Return the answer to a server's token, None after its last one. SCRAM's takes milliseconds: for a thread.
+    """Return the answer to a server's token, None after the last token. For a thread, as SCRAM takes milliseconds.
 
     Raises SaslAuthenticationFailedError.
     """

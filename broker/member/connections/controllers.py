@@ -1,7 +1,7 @@
-"""Connections of a member to the active controller, which turn to a new one as soon as it is known.
+"""Connections of a member to the active controller, which are opened to a new one as soon as it is known.
 
-A controller that is frozen keeps its connections, and answers nothing. What it was asked is given up when the time is
-over, or before, when the metadata are fetched from a new leader. Loop thread only.
+A frozen controller keeps its connections and answers nothing. Requests to it fail after their timeout, or earlier, when
+the observer of the metadata learns of a new leader. Loop thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.broker.member.connections.security import PeerSecurity
 
 
 class ControllerChannels:
-    """The connections of one member to controllers, each for one kind of requests."""
+    """The connections of one member to controllers, each for one kind of request."""
 
     def __init__(self, timeouts: ControllerTimeouts, security: PeerSecurity) -> None:
         self._timeouts = timeouts
@@ -24,7 +24,7 @@ class ControllerChannels:
         self._heartbeats: Channel | None = None
 
     def for_metadata(self) -> Channel:
-        """Return a connection for fetches of the metadata. Its user names the node to ask."""
+        """Return a connection for fetches of the metadata. Its user chooses the node to ask."""
         return Channel(self._timeouts.metadata_s, self._security)
 
     def for_heartbeats(self) -> Channel:
@@ -48,7 +48,7 @@ class ControllerChannels:
         return self._channels[-1]
 
     def follow(self, quorum: QuorumView) -> None:
-        """Turn to the leader that is known now, from whichever other controller is being asked."""
+        """Let requests to controllers other than the known leader fail now, so that their senders ask the leader."""
         if quorum.leader_address is not None:
             for channel in self._channels:
                 channel.turn_to(quorum.leader_address)

@@ -1,12 +1,12 @@
-"""News of a member's log directories for the active controller: what lies in each, which failed, which are cordoned.
+"""Reports of a member's log directories to the active controller: what lies in each, which failed, which are cordoned.
 
-    a log was made                 assigned to its directory, within half a second
-    a log of the start             assigned where the metadata name another directory: its disk was replaced
-    an empty one                   the same, but not while it could be elected over the copies of other replicas
-    a directory fails              a heartbeat at once; the controller elects other leaders for what lies in it
-    the controller is not told     within ``log.dir.failure.timeout.ms``: the broker ends
+    a log was created              assigned to its directory within half a second
+    a log was found at the start   assigned if the metadata name another directory, because its disk was replaced
+    an empty log was found         the same, but not while it could be elected over the copies of other replicas
+    a directory fails              a heartbeat at once; the controller elects other leaders for its partitions
+    no controller confirms that    within ``log.dir.failure.timeout.ms``: the broker ends
     no directory is left           the broker ends
-    a directory is cordoned        a heartbeat at once; the controller places nothing on a broker whose all are
+    a directory is cordoned        a heartbeat at once; a broker whose directories are all cordoned gets no replicas
 
 Loop thread only, but for ``note_failure``. Source: KIP-858, KIP-1066.
 """
@@ -35,11 +35,11 @@ from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDi
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.5
-"""How soon a new log's directory is told: Kafka's broker gathers assignments for as long."""
+"""Interval of assignments in s: Kafka's broker gathers them for as long."""
 
 
 class DirectoryNews:
-    """Assignments and failures of the log directories of one member."""
+    """Reports about the log directories of one member: assignments of logs, failures, cordoned directories."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class DirectoryNews:
         now_ms: Callable[[], float],
         beat: Callable[[], None],
     ) -> None:
-        """``beat`` has the next heartbeat sent at once."""
+        """``beat`` makes the next heartbeat leave at once."""
         self._log_manager = log_manager
         self._controller = controller
         self._lifecycle = lifecycle
@@ -60,8 +60,9 @@ class DirectoryNews:
         self._is_warned = False
 
     def begin(self, empty: Iterable[TopicPartition] = ()) -> None:
-        """Watch the directories, and note all logs: a disk that was replaced has another id, a single one, too.
-        ``empty``: those that the start found without a record, or made."""
+        """Watch the directories, and note all logs: a replaced disk has another directory id, even the only one.
+        ``empty`` are the logs that the start found without a record, or created.
+        """
         self._replicas.note_empty(empty)
         for directory in self._log_manager.directories:
             directory.state.add_listener(self.note_failure)
@@ -74,8 +75,9 @@ class DirectoryNews:
         self._note_failed()
 
     def _note_failed(self) -> None:
-        """Note the replicas that may lie in directories that failed: those that were not found, and those that were
-        found elsewhere than the metadata say."""
+        """Note the replicas that may lie in failed directories: those that were not found, and those that were found in
+        another directory than the metadata name.
+        """
         logs = self._log_manager
         working = {one.directory_id for one in logs.directories if one.is_online}
         if len(working) == len(logs.directories):
@@ -99,7 +101,7 @@ class DirectoryNews:
         self._lifecycle.note_cordoned(frozenset(one for one in named if one is not None), self._now_ms())
 
     def note_failure(self, state: DirectoryState) -> None:
-        """Have the controller told of a directory that failed. Any thread."""
+        """Report a failed directory to the controller. Any thread."""
         self._loop.call_soon_threadsafe(self._fail, state)
 
     def _fail(self, state: DirectoryState) -> None:
@@ -110,7 +112,8 @@ class DirectoryNews:
 
     async def tell(self, channel: Channel, quorum: QuorumView, limit_ms: float) -> None:
         """Send assignments, until cancelled. Raises KafkaStorageError when this broker cannot go on: no directory is
-        left, or the controller was not told of one that failed within ``limit_ms``."""
+        left, or no controller has confirmed a failed one within ``limit_ms``.
+        """
         while True:
             self._check(limit_ms)
             placed = self._log_manager.placed
@@ -128,7 +131,7 @@ class DirectoryNews:
             await asyncio.sleep(ROUND_S)
 
     def _warn(self) -> None:
-        """Log once that partitions wait for another replica, or for the operator's word."""
+        """Log once that logs are not assigned, until another replica leads or the operator elects this one."""
         if self._replicas.held_back and not self._is_warned:
             self._is_warned = True
             logger.warning(

@@ -1,11 +1,11 @@
-"""The frames of one connection to another node: a request's bytes go out, its answer's come back in one buffer.
+"""Protocol of one connection to another node: it sends a request's frame, and receives the answer's into one buffer.
 
     idle --exchange--> length --4 bytes--> frame --the rest--> idle
 
-An answer is received into the buffer that its records are taken from: a follower that catches up gets gigabytes this
-way, for half the CPU time of a stream that cuts answers out of what came. The buffer grows with
-what comes, to twice that at most: a length alone reserves no 128 MB. Bytes that come unasked, and a frame that is too
-long, close the connection.
+Records are used from the buffer that their answer was received into. A follower that catches up receives gigabytes this
+way, for half the CPU time of a stream that copies answers out of its buffer. The buffer grows to twice the bytes
+received at most: a large length alone reserves no 128 MB. Unexpected bytes, and a frame that is too long, close the
+connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import cast
 
 MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 FIRST_BYTES = 1024 * 1024
-"""What is reserved at first for a long answer."""
+"""First size of the buffer for a long answer."""
 
 _LENGTH = struct.Struct(">i")
 
@@ -30,16 +30,16 @@ class FrameLink(asyncio.BufferedProtocol):
         self._failure: Exception | None = None
         self._length = bytearray(_LENGTH.size)
         self._frame: bytearray | None = None
-        """The buffer of the answer, once its length is known."""
+        """Buffer of the answer, once its length is known."""
         self._size = 0
-        """Bytes that the answer, or its length, will have."""
+        """Size in bytes of what is being received: the answer's length, or the answer."""
         self._received = 0
         self._expect_length()
 
     async def exchange(self, request: bytes) -> bytearray:
-        """Send a frame, and return the next one that comes, without its length. Raises OSError.
+        """Send a frame; return the next one that is received, without its length. Raises OSError.
 
-        Cancelled, it closes the connection: what comes then would be taken for another request's answer.
+        Cancellation closes the connection: a late answer would be taken for the next request's.
         """
         if self._failure is not None:
             raise self._failure
@@ -62,14 +62,14 @@ class FrameLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is no subclass of it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the exchange under way, and those that come later."""
         self._fail(exc if isinstance(exc, OSError) else ConnectionResetError("the connection was closed"))
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
+        """Return the part of a buffer that receives the next bytes."""
         if self._frame is None:
             return memoryview(self._length)[self._received :]
         if self._received == len(self._frame):
@@ -77,7 +77,7 @@ class FrameLink(asyncio.BufferedProtocol):
         return memoryview(self._frame)[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count what has come, and settle the request when it is all of its answer."""
+        """Count received bytes, and settle the request when its answer is complete."""
         self._received += nbytes
         if self._answer is None or self._answer.done():
             self._refuse("bytes came that were not asked for")
@@ -98,9 +98,9 @@ class FrameLink(asyncio.BufferedProtocol):
         self._frame, self._size, self._received = bytearray(min(size, FIRST_BYTES)), size, 0
 
     def _refuse(self, reason: str) -> None:
-        """Close the connection for what the node sent."""
+        """Close the connection because of what the node sent."""
         self._fail(ConnectionAbortedError(reason))
-        self._received = 0  # room for what the transport may still have
+        self._received = 0  # get_buffer must have room for what the transport may still hold
         self.close()
 
     def _fail(self, failure: OSError) -> None:

@@ -1,7 +1,7 @@
-"""High watermarks of partitions that other brokers lead, asked of those leaders by ListOffsets.
+"""High watermarks of partitions that other brokers lead, fetched from those leaders by ListOffsets.
 
-One connection for each broker, one request at a time; a broker that does not answer holds no other one up. Errors of
-partitions are told as they are. Loop thread only.
+One connection for each broker, one request at a time; a broker that does not answer delays no other one. Errors of
+partitions are returned as they are. Loop thread only.
 
 Source: NetworkPartitionMetadataClient of Kafka 4.3.
 """
@@ -35,19 +35,21 @@ from tidelog.protocol.messages.list_offsets import (
 )
 
 MAX_PARTITIONS = 1000
-"""Most partitions in one request: what is decoded and encoded in one turn of the loop."""
+"""Largest number of partitions in one request, as each is encoded and decoded in one turn of the loop."""
 REQUEST_TIMEOUT_S = 5.0
 LIMIT_S = 10.0
-"""Time for one request: all its attempts, and its wait for those before it. Clients wait 30 s for the whole."""
+"""Limit of one request in s: all its attempts, and its wait for earlier ones. Clients wait 30 s in all."""
 ATTEMPTS = 3
 RETRY_S = 0.1
-"""Longer by this before each further attempt: the first may meet a connection that the leader's restart has closed."""
+"""Pause in s before the second attempt; twice as long before the third. The first attempt may meet a connection that
+the leader's restart has closed.
+"""
 CONSUMER = -1
 Found = dict[tuple[str, int], int | KafkaError]
 
 
 class PeerOffsets:
-    """Other brokers as leaders of partitions. ``start`` runs a task until the member ends."""
+    """Source of high watermarks that other brokers have. ``start`` runs a task until the member ends."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class PeerOffsets:
         self._channels: dict[int, tuple[Channel, asyncio.Lock]] = {}
 
     def find(self, asked: Iterable[tuple[str, int]]) -> Steps[Found]:
-        """Return the high watermark of each partition, or the KafkaError for which it is not known."""
+        """Return the high watermark of each partition, or the KafkaError because of which it is not known."""
         by_leader: dict[int, list[tuple[str, int]]] = {}
         for number, one in enumerate(asked):
             by_leader.setdefault(self._leader(*one), []).append(one)
@@ -93,7 +95,7 @@ class PeerOffsets:
         return done
 
     async def _ask(self, leader: int, asked: Sequence[tuple[str, int]]) -> Found:
-        """Ask one leader, no longer than its time."""
+        """Ask one leader, for LIMIT_S at most."""
         try:
             async with asyncio.timeout(LIMIT_S):
                 return await self._attempt(leader, asked)
@@ -101,7 +103,7 @@ class PeerOffsets:
             return dict.fromkeys(asked, LeaderNotAvailableError(f"broker {leader} does not answer in time"))
 
     async def _attempt(self, leader: int, asked: Sequence[tuple[str, int]]) -> Found:
-        """Ask one leader, and again where it cannot be reached."""
+        """Ask one leader, and again if it cannot be reached."""
         channel, lock = self._channels.setdefault(leader, (Channel(REQUEST_TIMEOUT_S, self._security), asyncio.Lock()))
         reason = ""
         for attempt in range(ATTEMPTS):
@@ -125,7 +127,7 @@ def request_of(asked: Iterable[tuple[str, int]]) -> ListOffsetsRequest:
 
 
 def found_in(asked: Iterable[tuple[str, int]], answer: ListOffsetsResponse) -> Found:
-    """Return what an answer says of these partitions."""
+    """Return the offset or error that an answer has for each of these partitions."""
     told: Found = {
         (topic.name, one.partition_index): one.offset if one.error_code == NONE else error_for_code(one.error_code)()
         for topic in answer.topics

@@ -1,7 +1,7 @@
-"""Records and offsets of partitions that other brokers lead, asked of them as a consumer asks: for the console's pages.
+"""Requests to leaders on other brokers for records and offsets, as a consumer sends them: for the console's pages.
 
-One connection for each broker, one request at a time, apart from those of coordinators. A broker that has not answered
-is left alone for a while: each request to it would hold one of the console's threads. Loop thread only.
+One connection for each broker, one request at a time; coordinators have other connections. A broker that has not
+answered is not asked for a while: each request to it would occupy one of the console's threads. Loop thread only.
 """
 
 from __future__ import annotations
@@ -22,31 +22,33 @@ from tidelog.protocol.schema.fields import Message
 
 REQUEST_TIMEOUT_S = 3.0
 LIMIT_S = 6.0
-"""Time for one request with its wait for those before it. A page waits 10 s."""
+"""Limit of one request in s, with its wait for earlier ones. A page waits 10 s."""
 ATTEMPTS = 2
 """The first attempt may meet a connection that the leader's restart has closed."""
 REST_S = 5.0
-"""So long nothing is asked of a broker after a failure."""
+"""Pause in s after a failure, in which the broker is not asked."""
 Response = TypeVar("Response", bound=Message)
 
 
 @dataclass(slots=True)
 class _Leader:
-    """The connection to one broker, and whether the last request failed."""
+    """The connection to one broker, and the pause after a failure."""
 
     channel: Channel
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     rests_until_s: float | None = None
-    """The end of its rest; None where the last request was answered."""
+    """The end of the pause; None if the last request was answered."""
 
     def check_rest(self, *, is_asked: bool = False) -> None:
-        """Raise ChannelError while it rests, and later while another request finds out whether it answers again."""
+        """Raise ChannelError in the pause, and after it while another request tries whether the broker answers
+        again.
+        """
         if self.rests_until_s is not None and (is_asked or asyncio.get_running_loop().time() < self.rests_until_s):
             raise ChannelError("it did not a moment ago either")
 
 
 class Leaders:
-    """Other brokers as leaders of partitions. ``start`` runs a task until the member ends."""
+    """Leaders on other brokers, by their ids. ``start`` runs a task until the member ends."""
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Leaders:
                 done.fail(LeaderNotAvailableError(f"broker {node_id} does not answer in time"))
             except ChannelError as error:
                 done.fail(LeaderNotAvailableError(f"broker {node_id} does not answer: {error}"))
-            except asyncio.CancelledError:  # the page's thread would hold the end of the process
+            except asyncio.CancelledError:  # a page's thread that waits would delay the end of the process
                 done.fail(LeaderNotAvailableError("this broker stops"))
                 raise
             else:
@@ -85,7 +87,7 @@ class Leaders:
     async def _ask_in_turn(
         self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
     ) -> Response:
-        """Ask a broker unless it rests, and note whether it answers. Raises ChannelError."""
+        """Ask a broker unless it is in its pause, and note whether it answers. Raises ChannelError."""
         leader = self._leaders.get(node_id)
         if leader is None:
             leader = self._leaders[node_id] = _Leader(Channel(REQUEST_TIMEOUT_S, self._security))
@@ -103,7 +105,7 @@ class Leaders:
     async def _attempt(
         self, channel: Channel, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
     ) -> Response:
-        """Ask a broker, and again where it cannot be reached. Raises ChannelError."""
+        """Ask a broker, and again if it cannot be reached. Raises ChannelError."""
         for attempt in range(ATTEMPTS):
             address = peer_address(self._controller.image, node_id, self._security.listener_name)
             try:

@@ -1,11 +1,12 @@
 """Security of the connections that a member opens, to controllers and to other brokers: TLS, and its own login.
 
     controllers      the protocol of the first of controller.listener.names; sasl.mechanism.controller.protocol
-    other brokers    that of inter.broker.listener.name, or security.inter.broker.protocol;
+    other brokers    the protocol of inter.broker.listener.name, or security.inter.broker.protocol;
                      sasl.mechanism.inter.broker.protocol
 
-Stores and logins are those of the listener's keys, ``listener.name.NAME.`` before all others; user and password are the
-options ``username`` and ``password`` of the mechanism's JAAS text. Source: Kafka's ChannelBuilders, KafkaConfig.
+Stores and logins come from the listener's security keys; those with the prefix ``listener.name.NAME.`` take precedence.
+User and password are the options ``username`` and ``password`` of the mechanism's JAAS text. Source: Kafka's
+ChannelBuilders, KafkaConfig.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CONTROLLER_MECHANISM, BROKER_MECHANISM = "sasl.mechanism.controller.protocol", "
 
 
 class PeerSecurity:
-    """The way to connect to listeners of one name. Loop thread only."""
+    """Security of connections to listeners of one name. Loop thread only."""
 
     def __init__(
         self,
@@ -40,29 +41,31 @@ class PeerSecurity:
         tls: TlsClient | None = None,
         values: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """``values`` are those of the listener's security keys at present."""
+        """``values`` returns the present values of the listener's security keys."""
         self.listener_name = listener_name
         self.credentials = credentials
-        """The login; None where the listener asks for none."""
+        """User and password to log in with; None if the listener needs no login."""
         self._tls = tls
         self._values = values
 
     async def connect(self, address: Address) -> FrameLink:
-        """Open a connection, after the handshake of TLS. Raises OSError, which an untrusted certificate is, too."""
+        """Open a connection, with its TLS handshake if there is one. Raises OSError, also for an untrusted
+        certificate.
+        """
         loop, options = asyncio.get_running_loop(), dict[str, Any]()
         if self._tls is not None:
             context = await loop.run_in_executor(None, self._tls.context, self._values())
             options = {"ssl": context, "server_hostname": address.host if context.check_hostname else ""}
         try:
             return (await loop.create_connection(FrameLink, address.host, address.port, **options))[1]
-        except OSError:  # a certificate that is not trusted is a ValueError, too
+        except OSError:  # the error of an untrusted certificate is a ValueError too
             raise
-        except ValueError as error:  # of a text that no resolver takes, such as a..b, which another broker advertises
+        except ValueError as error:  # for an advertised text that no resolver takes, such as a..b
             raise OSError(f"{address.host!r} is no name of a host") from error
 
 
 def controller_security(config: BrokerConfig) -> PeerSecurity:
-    """Return how the controllers are reached. Reads stores; raises ConfigError."""
+    """Return the security of connections to controllers; reads their TLS stores. Raises ConfigError."""
     names = config.get_list(CONTROLLER_NAMES)
     if not names:
         raise invalid(CONTROLLER_NAMES, "", "the name of the controllers' listener, such as CONTROLLER")
@@ -74,7 +77,9 @@ def controller_security(config: BrokerConfig) -> PeerSecurity:
 
 
 def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
-    """Return PLAINTEXT for controllers that the map does not name, where nothing is secured. Raises ConfigError."""
+    """Return PLAINTEXT for controllers that the protocol map does not name, if no listener is secured. Raises
+    ConfigError.
+    """
     is_plain = all(one.security_protocol == "PLAINTEXT" for one in config.listeners)
     if config.static_texts.get(PROTOCOL_MAP) or not is_plain:
         raise invalid(CONTROLLER_NAMES, name, f"a name that {PROTOCOL_MAP} has a protocol for")
@@ -82,7 +87,7 @@ def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
 
 
 def broker_security(config: BrokerConfig) -> PeerSecurity:
-    """Return how other brokers are reached. Reads stores; raises ConfigError."""
+    """Return the security of connections to other brokers; reads their TLS stores. Raises ConfigError."""
     own = {one.listener_name: one.security_protocol for one in config.listeners}
     given = config.get(BROKER_NAME)
     if given and BROKER_PROTOCOL in config.static_texts:
@@ -107,7 +112,7 @@ def _security(config: BrokerConfig, name: str, protocol: str, mechanism_key: str
 
 
 def _credentials(config: BrokerConfig, name: str, mechanism_key: str) -> Credentials:
-    """Read the user that this broker logs in as. Raises ConfigError, which shows no password."""
+    """Return the user and password that this broker logs in with. Raises ConfigError, which shows no password."""
     mechanism = config.get_str(mechanism_key)
     if mechanism not in MECHANISMS:
         raise invalid(mechanism_key, mechanism, f"{PLAIN}, {' or '.join(HASHES)}")

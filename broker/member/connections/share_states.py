@@ -1,7 +1,7 @@
-"""States of share partitions as a member reads and writes them: at the coordinator, whichever broker that is.
+"""States of share partitions as a member reads and writes them: at their coordinator, here or on another broker.
 
-One request at a time to each broker, over a connection of its own: a coordinator that loads its log holds nothing else
-up. What is waited for, and what is asked again, ``ShareStatePersister`` decides. Loop thread only.
+One request at a time to each broker, over a connection of its own: a coordinator that loads its log delays nothing
+else. ``ShareStatePersister`` decides which requests wait and which are sent again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ from tidelog.protocol.schema.fields import Struct
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_READ = 10_000
-"""Most states that were read and not fetched from yet. A fetch that misses one reads it again."""
+"""Largest number of states that were read and not used by a fetch yet. A fetch whose state was dropped reads it
+again.
+"""
 ASKING_LEADER_IS_OVER = (*AGAIN, FencedLeaderEpochError)
-"""Errors of a read that a client is told as NOT_LEADER_OR_FOLLOWER: it has to look for the leader again, and a share
-fetch has no errors of coordinators."""
+"""Errors of a read that a client gets as NOT_LEADER_OR_FOLLOWER, so that it looks for the leader again: a share fetch
+has no errors of coordinators.
+"""
 
 
 class MemberShareStates:
-    """Share coordinators of the cluster. ``start`` runs a task until the member ends."""
+    """Access to the share coordinators of the cluster. ``start`` runs a task until the member ends."""
 
     def __init__(
         self,
@@ -66,10 +69,10 @@ class MemberShareStates:
         self._is_sending_soon = False
         self._timer: asyncio.TimerHandle | None = None
 
-    # ---- what leaders of partitions ask
+    # ---- for leaders of partitions
 
     def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None]:
-        """Begin to read a state."""
+        """Begin to read a state; settles when ``read`` can return it."""
         self._read.pop(key, None)
 
         def keep(found: ShareState | KafkaError) -> None:
@@ -81,7 +84,7 @@ class MemberShareStates:
         return self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).then(keep).otherwise(keep)
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
-        """Return the state that was read last, and forget it. Raises KafkaError."""
+        """Return the state that ``opening`` has read, and forget it. Raises KafkaError."""
         epoch, found = self._read.pop(key, (NO_EPOCH, CoordinatorLoadInProgressError()))
         if epoch != leader_epoch or isinstance(found, ASKING_LEADER_IS_OVER):
             raise NotLeaderOrFollowerError
@@ -93,21 +96,21 @@ class MemberShareStates:
         """Write a change; settles when it is committed."""
 
         def forget_read(_: Deferred[None]) -> None:
-            self._read.pop(key, None)  # by a fetch that then found the share partition served
+            self._read.pop(key, None)  # unused: its fetch found the share partition served
 
         answer = self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, write_partition(key, written))
         answer.on_done(forget_read)
         return answer
 
-    # ---- what coordinators of groups ask
+    # ---- for coordinators of groups
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Make a state that starts at ``start_offset``; settles when it is committed."""
+        """Create a state that starts at ``start_offset``; settles when it is committed."""
         asked = InitializePartition(partition=key.partition, start_offset=start_offset, state_epoch=state_epoch)
         return self._ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, key, asked)
 
     def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Forget states; ends when that is committed. Raises KafkaError."""
+        """Delete states; ends when that is committed. Raises KafkaError."""
         api = ApiKey.DELETE_SHARE_GROUP_STATE
         yield from self._ask_all(api, ((key, DeletePartition(partition=key.partition)) for key in keys))
 
@@ -133,7 +136,7 @@ class MemberShareStates:
         return answer
 
     def _send_soon(self) -> None:
-        """Send in the next turn: what is asked in this one goes together, and the queues are looked through once."""
+        """Send in the next turn of the loop, so that all calls of this turn are sent together."""
         if not self._is_sending_soon:
             self._is_sending_soon = True
             asyncio.get_running_loop().call_soon(self._send_what_waits)
@@ -153,7 +156,7 @@ class MemberShareStates:
         self._timer = None if wake_ms is None else loop.call_at(wake_ms / 1000, self._send_what_waits)
 
     def _apply(self, batch: Batch) -> None:
-        """Make the calls of this broker's own coordinator."""
+        """Make a batch's calls at this broker's own coordinator."""
         outcomes = {key: self._apply_one(batch.api, key, call.asked) for key, call in batch.calls.items()}
 
         def take() -> None:
@@ -174,7 +177,7 @@ class MemberShareStates:
             return failed(error)
 
     async def _send(self, batch: Batch) -> None:
-        """Make the calls of another broker's coordinator."""
+        """Make a batch's calls at another broker's coordinator."""
         channel = self._channels.setdefault(batch.node_id, Channel(REQUEST_TIMEOUT_S, self._security))
         try:
             address = peer_address(self._controller.image, batch.node_id, self._security.listener_name)
@@ -187,7 +190,9 @@ class MemberShareStates:
         self._send_soon()
 
     def _coordinator(self, key: StateKey) -> int | None:
-        """Find the leader of a state's partition by the newest image; where there is no topic, have it created."""
+        """Return the leader of a state's partition in the newest image, or None. If the topic does not exist, it is
+        created.
+        """
         topic = self._controller.image.topic_named(SHARE_GROUP_STATE_TOPIC)
         if topic is None:
             with suppress(KafkaError):

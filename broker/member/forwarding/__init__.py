@@ -2,5 +2,5 @@
 
 Imports: ``tidelog.broker.handlers``, ``requests``, ``cluster``, and of ``tidelog.broker.member`` the
 channel and its peers.
-Invariant: a change that a controller's answer reports has its audit line, also if the client that asked has gone.
+Invariant: a change that a controller's answer reports has its audit line, even if the client has disconnected.
 """

@@ -26,11 +26,11 @@ from tidelog.protocol.schema.fields import Message
 logger = logging.getLogger(__name__)
 
 LinesOf = Callable[[RequestContext, Any, Any], Lines]
-"""The lines for a request and its response."""
+"""Function that writes the audit lines of a request and its response, one in each step."""
 
 
 def note_forwarded(context: RequestContext, frame: memoryview, response: memoryview) -> Steps[None]:
-    """Write the lines of a request that the controller answered, one in a step."""
+    """Write the audit lines of a request that the controller has answered, one in each step."""
     header, start = decode_request_header(frame)
     lines_of = LINES.get(header.api_key)
     if lines_of is None or not audit_logger.isEnabledFor(logging.INFO):
@@ -58,13 +58,13 @@ def topics_created(context: RequestContext, request: Any, response: Any) -> Line
 
 
 def topics_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each topic that is gone."""
+    """Yield a line for each deleted topic."""
     for topic in succeeded(response.responses):
         yield from note_line("topic deleted", context, name=topic.name)
 
 
 def partitions_added(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each topic that has more partitions."""
+    """Yield a line for each topic that got more partitions."""
     counts = {topic.name: topic.count for topic in request.topics}
     if not request.validate_only:
         for topic in succeeded(response.results):
@@ -72,7 +72,7 @@ def partitions_added(context: RequestContext, request: Any, response: Any) -> Li
 
 
 def configs_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each resource with other configs."""
+    """Yield a line for each resource whose configs were changed."""
     keys = {
         (resource.resource_type, resource.resource_name): [config.name for config in resource.configs]
         for resource in request.resources
@@ -84,7 +84,7 @@ def configs_changed(context: RequestContext, request: Any, response: Any) -> Lin
 
 
 def quotas_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each entity with other quotas."""
+    """Yield a line for each entity whose quotas were changed."""
     keys = {entity_of(entry): [op.key for op in entry.ops] for entry in request.entries}
     if not request.validate_only:
         for entry in succeeded(response.entries):
@@ -121,7 +121,7 @@ def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
 
 
 def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each ACL that is gone, one also where two filters found it."""
+    """Yield a line for each deleted ACL; only one if two filters matched it."""
     rules = {
         AccessRule(
             acl.resource_type,
@@ -146,13 +146,13 @@ def token_created(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def token_renewed(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield the line of a token that ends later."""
+    """Yield the line of a renewed token."""
     for changed in succeeded([response]):
         yield from note_line("token renewed", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def token_expired(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield the line of a token whose end was set."""
+    """Yield the line of a token whose expiry time was set."""
     for changed in succeeded([response]):
         yield from note_line("token expired", context, until_ms=changed.expiry_timestamp_ms)
 
@@ -166,7 +166,7 @@ def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each topic with reassignments of partitions that were begun or cancelled."""
+    """Yield a line for each topic with partitions whose reassignment was begun or cancelled."""
     for topic in response.responses:
         indexes = [partition.partition_index for partition in succeeded(topic.partitions)]
         if indexes and not response.error_code:
@@ -174,7 +174,7 @@ def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def features_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of new levels of features: all of a request or none."""
+    """Yield the line of new feature levels; a request changes all of its levels or none."""
     levels = {update.feature: update.max_version_level for update in request.feature_updates}
     failed = response.error_code or any(result.error_code for result in response.results)
     if levels and not failed and not request.validate_only:
@@ -182,19 +182,19 @@ def features_changed(context: RequestContext, request: Any, response: Any) -> Li
 
 
 def broker_unregistered(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of a broker that the cluster forgets."""
+    """Yield the line of an unregistered broker."""
     for _ in succeeded([response]):
         yield from note_line("broker unregistered", context, broker=request.broker_id)
 
 
 def voter_added(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of a controller that votes from now on."""
+    """Yield the line of a controller that became a voter."""
     for _ in succeeded([response]):
         yield from note_line("voter added", context, controller=request.voter_id)
 
 
 def voter_removed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of a controller that does not vote any more."""
+    """Yield the line of a controller that is no voter any more."""
     for _ in succeeded([response]):
         yield from note_line("voter removed", context, controller=request.voter_id)
 
@@ -224,4 +224,4 @@ LINES: dict[int, LinesOf] = {
     ApiKey.ADD_RAFT_VOTER: voter_added,
     ApiKey.REMOVE_RAFT_VOTER: voter_removed,
 }
-"""API -> its lines, for each forwarded API that changes something."""
+"""Forwarded API -> function that writes its audit lines, for each API that changes something."""

@@ -1,6 +1,6 @@
-"""Dispatcher of a member: what only the active controller can decide is forwarded to it, whole.
+"""Dispatcher of a member: requests that only the active controller can answer are forwarded to it unchanged.
 
-Answers go to the client as they come. Levels of this process's loggers are changed here, not at a controller.
+Its answers go to the client unchanged. Levels of this process's loggers are changed here, not at a controller.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CHANGES_OF_CONFIGS = (ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS)
 
 
 class MemberDispatcher(Dispatcher):
-    """Dispatcher of a member: forwards what the active controller has to decide. Loop thread only."""
+    """Dispatcher that forwards requests for the active controller. Loop thread only."""
 
     __slots__ = ("_forwarder", "_peers")
 
@@ -79,7 +79,7 @@ class MemberDispatcher(Dispatcher):
         return InSteps(api_key, answer) if isinstance(answer, Job) else answer
 
     def _forward(self, context: RequestContext, frame: memoryview, api_key: int) -> FrameSteps:
-        """Have a controller answer a request; an error is answered as the API's own handler would.
+        """Return the controller's answer to a request. A KafkaError is answered as the API's own handler does.
 
         Raises InvalidRequestError, CloseConnectionError.
         """
@@ -95,7 +95,7 @@ class MemberDispatcher(Dispatcher):
         return _LENGTH.pack(len(response)) + response
 
     def _note(self, context: RequestContext, frame: memoryview, response: bytes) -> None:
-        """Write the audit lines of a request that was answered, in slices as long requests are."""
+        """Begin to write the audit lines of an answered request, in steps."""
         self._broker.late_lines.begin(note_forwarded(context, frame, memoryview(response)))
 
     def _produce(self, context: RequestContext, frame: memoryview) -> Answer:
@@ -103,7 +103,7 @@ class MemberDispatcher(Dispatcher):
         own = own_frame(frame)
         try:
             waits = [one for one in self._verifications(context, own, decode(own)) if one is not None]
-        except InvalidRequestError:  # of many elements, or malformed: the steps say which
+        except InvalidRequestError:  # too many elements for one turn, or malformed: decoding in steps tells
             steps = self._produce_many(context, own)
         else:
             if not waits:
@@ -113,7 +113,7 @@ class MemberDispatcher(Dispatcher):
         return InSteps(ApiKey.PRODUCE, answer) if isinstance(answer, Job) else answer
 
     def _produce_many(self, context: RequestContext, own: memoryview) -> FrameSteps:
-        """Do what ``_produce`` does for a request of many partitions, some of them in a step."""
+        """Do what ``_produce`` does for a request of many partitions, in steps."""
         request = yield from decode_in_steps(own)
         waits = []
         for number, wait in enumerate(self._verifications(context, own, request)):
@@ -134,9 +134,10 @@ class MemberDispatcher(Dispatcher):
     def _verifications(
         self, context: RequestContext, frame: memoryview, request: ProduceRequest
     ) -> Iterator[Deferred[None] | None]:
-        """Begin to ask coordinators about the batches of a request that they were not asked about yet, one by one.
+        """Ask the coordinators about each batch of a request, unless they were asked before; yield what to wait for, or
+        None.
 
-        Nothing is asked about a topic that the client may not write: coordinators trust this broker.
+        They are not asked about a topic that the client may not write: coordinators trust this broker.
         """
         version = decode_request_header(frame)[0].api_version
         transactional_id = request.transactional_id or ""
@@ -157,7 +158,7 @@ class MemberDispatcher(Dispatcher):
                 yield self._peers.asked(transactional_id, place, producer, is_adding=is_adding)
 
     def _may_write(self, context: RequestContext, kind: ResourceType, name: str) -> bool:
-        """Return whether a client may write; a refusal is noted where the request is refused."""
+        """Return whether a client may write; the audit line of a refusal is left to the request's own check."""
         authorizer = self._broker.authorizer
         return authorizer is None or authorizer.authorize(context, AclOperation.WRITE, kind, name, is_filter=True)
 
@@ -189,14 +190,14 @@ def producer_of(records: object) -> tuple[int, int] | None:
 
 
 def decode(frame: memoryview) -> Any:
-    """Decode a request that is decoded in one turn. Raises InvalidRequestError."""
+    """Decode a request in one turn of the loop. Raises InvalidRequestError, also for too many elements."""
     header, position = decode_request_header(frame)
     module = importlib.import_module(REGISTRY[header.api_key].module)
     return module.Request.decode_from(frame, position, header.api_version, ONE_TURN_ELEMENTS)[0]
 
 
 def decode_in_steps(frame: memoryview) -> Steps[Any]:
-    """Decode a whole request. Raises InvalidRequestError."""
+    """Decode a request in steps. Raises InvalidRequestError."""
     header, position = decode_request_header(frame)
     module = importlib.import_module(REGISTRY[header.api_key].module)
     steps = module.Request.decode_in_steps(frame, position, header.api_version, max_elements(header.api_key))
@@ -204,7 +205,7 @@ def decode_in_steps(frame: memoryview) -> Steps[Any]:
 
 
 def changes_loggers(frame: memoryview) -> Steps[bool]:
-    """Return whether a request is a change of loggers of a broker alone. Raises InvalidRequestError."""
+    """Return whether a request changes levels of loggers and nothing else. Raises InvalidRequestError."""
     request = yield from decode_in_steps(frame)
     found = is_about_loggers(request)
     held = list(elements_of(request))
@@ -214,6 +215,6 @@ def changes_loggers(frame: memoryview) -> Steps[bool]:
 
 
 def is_about_loggers(request: Any) -> bool:
-    """Return whether a change of configs is about loggers of a broker alone."""
+    """Return whether all resources of a request are loggers of a broker."""
     kinds = {resource.resource_type for resource in request.resources}
     return kinds == {ConfigType.BROKER_LOGGER}

@@ -1,4 +1,4 @@
-"""Queue of a member's requests to the active controller: one after the other, answered whole."""
+"""Queue of requests that a member forwards to the active controller, one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.log.system.time import Time
 from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
 
 MAX_QUEUED = 1000
-"""Most requests that wait for the active controller; the next one's connection is closed."""
+"""Largest number of requests that wait for the active controller; the next one's connection is closed."""
 
 
 Note = Callable[[bytes], object]
@@ -26,7 +26,7 @@ def ignore(_: bytes) -> None:
 
 
 class Waiting(NamedTuple):
-    """A request in the queue, its client's answer, and the function that is told the response."""
+    """A request in the queue, the Deferred of its response, and the function that is called with the response."""
 
     request: ForwardedRequest
     deferred: Deferred[bytes]
@@ -34,7 +34,7 @@ class Waiting(NamedTuple):
 
 
 class Forwarder:
-    """Queue of requests to the active controller, and the task that asks them."""
+    """Queue of requests to the active controller, and the task that sends them."""
 
     def __init__(self, quorum: QuorumView, channel: Channel, time: Time) -> None:
         self._quorum = quorum
@@ -46,9 +46,9 @@ class Forwarder:
     def forward(
         self, frame: memoryview, principal: DefaultPrincipalData, client_host: str, note: Note = ignore
     ) -> Deferred[bytes]:
-        """Ask the active controller; the Deferred has the response with its header, or a KafkaError.
+        """Queue a request; the Deferred completes with the response, its header included, or fails with a KafkaError.
 
-        ``note`` is told the response, also if its client has gone by then: what was changed is changed.
+        ``note`` is called with the response, even if the client has disconnected: the change was made.
         """
         deferred: Deferred[bytes] = Deferred()
         envelope = build_envelope(frame, principal, client_host)
@@ -58,11 +58,11 @@ class Forwarder:
 
     @property
     def is_full(self) -> bool:
-        """True while no further request is taken."""
+        """True while no further request is accepted."""
         return len(self._waiting) >= MAX_QUEUED
 
     async def run(self) -> None:
-        """Answer what is waiting, in its order, until cancelled."""
+        """Send the waiting requests in their order, until cancelled."""
         while True:
             await self._has_work.wait()
             self._has_work.clear()
@@ -88,7 +88,7 @@ class Forwarder:
 
 
 def settle(request: ForwardedRequest, deferred: Deferred[bytes]) -> None:
-    """Give the client's side what came of a request."""
+    """Settle the Deferred of a request by its response or error."""
     if request.response is not None:
         deferred.complete(request.response)
     else:
