@@ -1,5 +1,5 @@
 """The server: sockets, dispatch, partitions, coordinators.
 
-Imports: ``tidelog.cleaner``, ``tidelog.log`` and ``tidelog.protocol``. Its packages stand as layers in pyproject.toml.
-Invariant: the loop thread owns the broker's state; what crosses threads is immutable or stands under a lock.
+Imports: ``tidelog.cleaner``, ``tidelog.log`` and ``tidelog.protocol``. pyproject.toml lists its packages in layers.
+Invariant: the loop thread owns the broker's state; what crosses threads is immutable or protected by a lock.
 """

@@ -42,10 +42,11 @@ class Broker:
     time: Time
     loop: AbstractEventLoop
     executor: Executor
-    """A few threads for what waits: fsync, cold reads, retention."""
+    """Threads for work that waits for the disk: fsync, cold reads, retention."""
     record_executor: RecordThreads
-    """Two threads for records that take longer than a turn: validation, recompression, down-conversion. Not more, since
-    some of it is Python, which would keep the loop waiting for the interpreter."""
+    """Two threads for records that take longer than a turn of the loop: validation, recompression, down-conversion. Not
+    more, since some of it is Python, which would keep the loop waiting for the interpreter.
+    """
     timers: TimerQueue
     purgatory: Purgatory
     metrics: Metrics
@@ -67,7 +68,7 @@ class Broker:
     services: LateServices
     """Services that are built when first needed: coordinators, cleaner, indexing, quotas, ..."""
     imports: LateImports
-    """Modules that come with the first request for them."""
+    """Modules that are imported with the first request that needs them."""
     late_lines: LateLines
     """Writes the audit lines that no request waits for."""
     authorizer: Authorizer | None = None

@@ -1,9 +1,9 @@
 """The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
 
 It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
-costs the start nothing. A log that was not opened since a clean stop is looked at once. It is opened if it has more
-than one segment, as only then there is anything to clean. With ``max.compaction.lag.ms`` it is opened for any record,
-as its only segment has to be rolled in time.
+does not delay the start. A log that was not opened since a clean stop is inspected once. It is opened if it has more
+than one segment, as only then there is anything to clean. With ``max.compaction.lag.ms`` it is opened if it has any
+record, as its only segment has to be rolled in time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CompactedLogs:
         self._lock = threading.Lock()
 
     def __call__(self) -> list[UnifiedLog]:
-        with self._lock:  # who comes second must see what the first one is opening
+        with self._lock:  # a second thread must see the logs that the first one opens
             opened = {log.topic_partition: log for log in self._broker.log_manager.open_logs()}
             logs = [log for log in opened.values() if log.config.compact]
             return logs + list(self._open_others(opened))
@@ -90,8 +90,8 @@ def config_of(broker: Broker, topic: str) -> LogConfig | None:
 
 
 def statuses(broker: Broker) -> list[PartitionStatus]:
-    """Describe every compacted partition by name: also those not opened since the start, and those that are refused,
-    with the reason. Blocks on disk: in a worker.
+    """Describe every compacted partition, in the order of their names: also those not opened since the start, and
+    refused ones with the reason. Waits for the disk: for a worker thread.
     """
     cleaner = broker.services.cleaner.made
     assert cleaner is not None, "started by who asks"
@@ -106,13 +106,13 @@ def statuses(broker: Broker) -> list[PartitionStatus]:
 
 
 class RequestedRounds(NamedTuple):
-    """Rounds that were asked for, one for each partition of a topic; logs that cannot be opened are refused."""
+    """Requested rounds, one for each partition of a topic; there is none for a log that cannot be opened."""
 
     partitions: list[TopicPartition]
     futures: dict[TopicPartition, Future[RoundReport]]
     refused: dict[TopicPartition, KafkaError]
     done: Future[None]
-    """Done when all rounds are."""
+    """Done when all rounds are done."""
 
     def result(self, partition: TopicPartition) -> RoundReport | BaseException | None:
         """Return the report of a partition's round, or why there is none, once all are done."""
@@ -123,7 +123,7 @@ class RequestedRounds(NamedTuple):
 def request_rounds(broker: Broker, cleaner: LogCleaner, image: TopicImage, *, dry_run: bool) -> RequestedRounds:
     """Ask for a round over each partition of a topic. Logs that were not opened since the start are opened.
 
-    Blocks on disk: in a worker.
+    Waits for the disk: for a worker thread.
     """
     rounds = RequestedRounds(
         [TopicPartition(image.name, number) for number in range(image.partition_count)], {}, {}, Future()
@@ -179,16 +179,16 @@ def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError
 
 
 def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
-    """Forget how far a deleted partition was cleaned: one of the same name must not inherit it. Loop thread; writes in
-    a worker.
+    """Remove the cleaner's checkpoint of a deleted partition, which a new one of the same name must not inherit. Loop
+    thread; a worker thread writes.
     """
     manager = cleaner_of(broker).manager
     broker.loop.run_in_executor(broker.executor, forget_quietly, manager, partition, broker.config.log_dirs)
 
 
 def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
-    """Forget how far a partition was cleaned, without an error for a directory that is offline or full: the next save
-    of the file leaves the entry out.
+    """Remove the cleaner's checkpoint of a partition; only log an error of a directory that is offline or full, as the
+    next save of the file leaves the entry out.
     """
     try:
         manager.forget(partition, directories)
@@ -197,7 +197,7 @@ def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, direct
 
 
 def cleaner_of(broker: Broker) -> LogCleaner:
-    """Return the broker's cleaner, started now if need be. Loop thread."""
+    """Return the broker's cleaner; start it if it is not running. Loop thread."""
     return broker.services.cleaner.get()
 
 

@@ -1,14 +1,14 @@
-"""Check, before anything is written, that this node is alone and that it can serve what its metadata say.
+"""Check, before anything is written, that this node is alone in its cluster and can serve its metadata.
 
-A lone node on the directory of a broker that others replicate with would lead every partition, and write over logs that
-the cluster still counts on. A member (``process.roles=broker``) is checked by ``tidelog.broker.member`` instead.
-Three things tell of a cluster:
+A lone node that started on the directory of a cluster's broker would lead every partition, and overwrite logs that the
+cluster relies on. A member (``process.roles=broker``) is checked by ``tidelog.broker.member`` instead. Three things
+show that there is a cluster:
 
     process.roles, controller.quorum.voters   the configuration of a broker or controller among others
-    __cluster_metadata-0/quorum-state         the voters and the leader that a KRaft node knew last
+    __cluster_metadata-0/quorum-state         the last voters and leader that a KRaft node knew
     __cluster_metadata-0/*.log, *.checkpoint  voters (kraft.version 1), brokers that registered, replicas of partitions
 
-The start goes on with what was read here, so the metadata log is read once. Source: KIP-595, KIP-631, KIP-853.
+The start uses the metadata that were read here, so the log is read only once. Source: KIP-595, KIP-631, KIP-853.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ REPLICATION_FACTOR = "default.replication.factor"
 
 
 def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetadata | None:
-    """Return what the metadata log of the first directory holds, None without one.
+    """Return the content of the metadata log in the first directory, None if there is none.
 
-    Raises StartError when the configuration or a data directory names other nodes of the cluster, or when the metadata
-    have what this broker does not serve; ConfigError for replicas that only other nodes could have.
+    Raises StartError if the configuration or a data directory names other nodes of the cluster, or if the metadata have
+    something that this broker does not serve; ConfigError for replicas that only other nodes could have.
     """
     check_configured_roles(config)
     check_metadata_directory(config)
@@ -62,7 +62,7 @@ def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetad
 
 
 def is_member(config: BrokerConfig) -> bool:
-    """Return whether this node is to be a broker of a cluster whose controllers are others."""
+    """Return whether this node is to be a broker of a cluster whose controllers are other nodes."""
     return set(config.get_list("process.roles")) == {"broker"}
 
 
@@ -88,15 +88,16 @@ def check_configured_roles(config: BrokerConfig) -> None:
 
 
 def check_metadata_directory(config: BrokerConfig) -> None:
-    """Raise StartError where ``metadata.log.dir`` is another than the first data directory."""
+    """Raise StartError if ``metadata.log.dir`` is not the first data directory."""
     first, named = config.log_dirs[0], config.get(METADATA_LOG_DIR)
     if named is not None and os.path.abspath(named) != os.path.abspath(first):
         raise StartError(f"{METADATA_LOG_DIR}={named}: the metadata log lies in the first of log.dirs, {first}")
 
 
 def first_log(place: str, loaded: LoadedMetadata, config: BrokerConfig) -> LoadedMetadata:
-    """Return the first metadata log that was found. Raises StartError where it is not in the first data directory:
-    a start would begin another there, without the topics."""
+    """Return the first metadata log that was found. Raises StartError if it is not in the first data directory, as a
+    start would create an empty one there.
+    """
     first = config.log_dirs[0]
     if os.path.dirname(place) != first:
         raise StartError(f"{place} is the metadata log, and the first of log.dirs is {first}: name its directory first")
@@ -104,10 +105,10 @@ def first_log(place: str, loaded: LoadedMetadata, config: BrokerConfig) -> Loade
 
 
 def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -> LoadedMetadata:
-    """Return what a metadata log holds.
+    """Return the content of a metadata log.
 
-    Raises StartError when it names other nodes or has what this broker does not serve, KafkaStorageError when it cannot
-    be read.
+    Raises StartError if it names other nodes or has something that this broker does not serve, KafkaStorageError if it
+    cannot be read.
     """
     node_id = config.node_id
     state = read_quorum_state(file_system, place)
@@ -125,12 +126,12 @@ def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -
 
 
 def refuse_missing_directories(file_system: FileSystem, place: str, image: MetadataImage, config: BrokerConfig) -> None:
-    """Raise StartError when partitions lie in log directories of Kafka that ``log.dirs`` does not name: they would be
-    served as empty. Without the ids of all directories that is not known.
+    """Raise StartError if partitions lie in log directories of Kafka that ``log.dirs`` does not name: they would be
+    served as empty. This is not checked unless all directories have ids.
     """
     try:
         identities = [read_meta_properties(file_system, directory) for directory in config.log_dirs]
-    except KafkaStorageError:  # such a directory is offline, or ends the start with what is wrong
+    except KafkaStorageError:  # then it is offline, or a later check ends the start
         return
     ids = {None if identity is None else identity.directory_id for identity in identities}
     if None in ids:
@@ -149,7 +150,7 @@ def refuse_missing_directories(file_system: FileSystem, place: str, image: Metad
 
 
 def refuse_others(place: str, others: set[int]) -> None:
-    """Raise StartError when there are other nodes."""
+    """Raise StartError if there are other nodes."""
     if others:
         listed = ", ".join(map(str, sorted(others)))
         raise StartError(

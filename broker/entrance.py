@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entrance:
-    """Connections from their acceptance on; ``on_left`` is called when one has ended."""
+    """Entrance of all listeners; ``on_left`` is called when a connection has ended."""
 
     def __init__(self, broker: Broker, shell: Shell, on_left: Callable[[], None]) -> None:
         """Raises ConfigError for a keystore that cannot be used."""
@@ -61,15 +61,15 @@ class Entrance:
         return not is_full and len(self._shell.connections) + waiting < self._config.get_int("max.connections")
 
     def count(self) -> int:
-        """Return how many connections hold a descriptor."""
+        """Return the number of connections and handshakes, which hold a descriptor each."""
         return len(self._shell.connections) + (0 if self._tls is None else len(self._tls.handshakes))
 
     def make_room(self) -> bool:
-        """Close a connection that gave no sign of use; returns whether there was one."""
+        """Close a handshake or connection that is not in use; return whether there was one."""
         return (self._tls is not None and self._tls.handshakes.make_room()) or self._shell.make_room()
 
     def admit(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
-        """Take over a new connection, unless its address has too many already, or opens too many."""
+        """Take over a new connection, unless its address has too many already, or opens them too fast."""
         if self._per_ip[host] >= self._limit_for(host):
             logger.info("refusing a connection from %s, which has %d: max.connections.per.ip", host, self._per_ip[host])
             client.close()
@@ -79,7 +79,7 @@ class Entrance:
             logger.info(
                 "holding a connection from %s for %d ms, over its quota connection_creation_rate", host, hold_ms
             )
-            self._broker.timers.schedule(hold_ms, client.close)  # closed at once, it would come again at once
+            self._broker.timers.schedule(hold_ms, client.close)  # else its client would connect again at once
             return
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,7 +111,7 @@ class Entrance:
             self._sasl.watch(connection)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Release what a connection that ended held."""
+        """Stop counting a connection that has ended."""
         self._release(connection.context.client_host)
 
     def _release(self, host: str) -> None:
@@ -128,7 +128,7 @@ class Entrance:
             self._sasl.close()
 
     def reload_stores(self) -> None:
-        """Read keystores and truststores again: the operator says that they are new."""
+        """Read keystores and truststores again, as the operator has asked for it."""
         if self._tls is not None:
             self._tls.reload()
 
@@ -142,7 +142,7 @@ class Entrance:
 
 
 def build_tls(broker: Broker) -> TlsListeners | None:
-    """Build the listeners that encrypt; None where there is none. Raises ConfigError."""
+    """Build the listeners that encrypt; return None if there is none. Raises ConfigError."""
     names = tls_listener_names(broker.config.listeners)
     if not names:
         return None
@@ -151,7 +151,7 @@ def build_tls(broker: Broker) -> TlsListeners | None:
     config, parts = broker.config, (broker.loop, broker.timers, broker.executor)
     try:
         return TlsListeners(names, config.listener_texts(), *parts)
-    except ConfigError as error:  # set while it ran, and gone meanwhile
+    except ConfigError as error:  # of stores that kafka-configs has set
         logger.error("stores set by kafka-configs cannot be used, those of the configuration file are: %s", error)
         return TlsListeners(names, config.listener_texts_with({}), *parts)
 
@@ -162,7 +162,7 @@ def tls_listener_names(endpoints: Iterable[Endpoint]) -> list[str]:
 
 
 def warn_of_weaknesses(config: BrokerConfig) -> None:
-    """Say once what is weak about listeners, where any of them is secured."""
+    """Log weak settings of the listeners, if any of them is secured."""
     if any(endpoint.security_protocol != "PLAINTEXT" for endpoint in config.listeners):
         from tidelog.broker.security.policy import find_weaknesses
 
@@ -171,7 +171,7 @@ def warn_of_weaknesses(config: BrokerConfig) -> None:
 
 
 def build_sasl(broker: Broker) -> Authentication | None:
-    """Build the listeners that authenticate; None where there is none. Raises ConfigError."""
+    """Build the listeners that authenticate; return None if there is none. Raises ConfigError."""
     names = [one.listener_name for one in broker.config.listeners if one.security_protocol in SASL_PROTOCOLS]
     if not names:
         return None
@@ -181,9 +181,9 @@ def build_sasl(broker: Broker) -> Authentication | None:
 
 
 def check_security(config: BrokerConfig) -> None:
-    """Check all that the configuration asks of security, before a start claims or writes anything.
+    """Check all security settings, before a start claims or writes anything.
 
-    Reads the store files, as the parts that use them will. Raises ConfigError.
+    Reads the store files, like the parts that use them later. Raises ConfigError.
     """
     texts = config.listener_texts()
     encrypted = {

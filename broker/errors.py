@@ -1,4 +1,4 @@
-"""Exceptions of the broker itself: why it does not start, that a connection is to be closed, that a log is not open."""
+"""Exceptions of the broker itself: for a failed start, a connection to close, and a log that is not open yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class StartError(Exception):
-    """The broker cannot start: what is in the way, and where."""
+    """The broker cannot start; the message says why, and names the file or key."""
 
 
 class CloseConnectionError(Exception):
@@ -21,7 +21,7 @@ class CloseConnectionError(Exception):
 class NotReadyError(CoordinatorLoadInProgressError):
     """A log that a request needs is being opened: handle the request again once ``ready`` is settled.
 
-    For a request of which nothing was done. Where it is met in one part of a request, that part's client tries again.
+    Raised before anything of the request was done. If only a part of a request meets it, the client retries that part.
     """
 
     def __init__(self, ready: Deferred[None]) -> None:

@@ -1,6 +1,6 @@
-"""The jobs that come round in a broker: retention, flushing, checkpoints, deletions, snapshots of the metadata.
+"""Periodic jobs of a broker: retention, flushing, checkpoints, deletions, snapshots of the metadata.
 
-``BackgroundJobs`` runs each in a thread; what they do is the log manager's and the controller's.
+``BackgroundJobs`` runs each in a thread; the work is in the log manager and the controller.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.background_jobs import Job
 
 FLUSH_MS = 1_000
-"""Rolled segments are synced this soon, whatever the scheduler's interval: recovery begins after them."""
+"""Longest interval at which rolled segments are synced, whatever the scheduler's interval: recovery skips synced
+ones.
+"""
 DELETIONS_MS = 1_000
-"""Files go at most this much later than ``file.delete.delay.ms`` says. With the rounds of retention, five minutes
-apart, they kept their room on the disk and a descriptor each."""
+"""Interval at which files are deleted whose ``file.delete.delay.ms`` is over. At the interval of retention, five
+minutes, they kept their disk space and descriptors for longer.
+"""
 SNAPSHOT_MS = 10_000
-"""How often the metadata log is looked at for whether it is long enough for a snapshot."""
+"""Interval at which the length of the metadata log is checked, which may ask for a snapshot."""
 ROOM_MS = 1_000
-"""How soon a disk that is full, or has room again, is noticed."""
+"""Interval at which the free space of the disks is checked."""
 
 
 def maintenance_jobs(broker: Broker) -> list[Job]:
-    """Return the jobs that keep a broker's logs in order."""
+    """Return the periodic jobs of a broker."""
     config, logs = broker.config, broker.log_manager
     return [
         Job(

@@ -1,4 +1,6 @@
-"""Other brokers of the cluster, as this one asks them about transactions and share groups; a lone node has none."""
+"""Interface to the other brokers of the cluster: transactions, share groups, partitions that they lead. A lone node has
+none.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 
 LeaderRequest: TypeAlias = "FetchRequest | ListOffsetsRequest"
-"""What a consumer asks of a partition's leader."""
+"""Requests that a consumer sends to a partition's leader."""
 Response = TypeVar("Response", bound=Message)
 
 
@@ -26,11 +28,11 @@ class Peers(Protocol):
 
     @property
     def share_states(self) -> ShareStates:
-        """States of share partitions, by whichever broker keeps them."""
+        """States of share partitions, at their coordinators here and on other brokers."""
         ...
 
     def write_marker(self, marker: Marker) -> Deferred[None]:
-        """Have a partition's leader end a transaction; settles when it did, or when that is not needed any more."""
+        """Send a marker to a partition's leader; settles when it is written, or not needed any more."""
         ...
 
     def note_marker(self, partition: tuple[str, int], producer_id: int) -> None:
@@ -40,23 +42,27 @@ class Peers(Protocol):
     def asked(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
-        """Ask the coordinator whether the producer may write into the partition, where that is another broker, or to
-        add it; settles with its answer, which ``check_batch`` tells. None where there is nothing to ask."""
+        """Ask the coordinator, if it is another broker, whether the producer may write into the partition; or ask it to
+        add the partition. Settles with the answer, which ``check_batch`` raises if it is an error. None if there is
+        nothing to wait for.
+        """
         ...
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raise the KafkaError of the producer's coordinator unless it may write into the partition; a retriable one
-        while that is not known, NotLeaderOrFollowerError where another broker leads.
+        """Raise the coordinator's KafkaError unless the producer may write into the partition. Raise a retriable one
+        while that is not known, NotLeaderOrFollowerError if another broker leads.
         """
         ...
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
-        """Return the high watermarks of partitions that others lead, or the errors for which they are not known."""
+        """Return the high watermarks of partitions that others lead, or the errors because of which they are not
+        known.
+        """
         ...
 
     def ask_leader(
         self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
     ) -> Deferred[Response]:
         """Ask another broker under this one's name, in a version up to ``highest``; the caller has authorized
-        its own client before. Fails with LeaderNotAvailableError where it does not answer."""
+        its own client before. Fails with LeaderNotAvailableError if it does not answer."""
         ...

@@ -1,19 +1,19 @@
-"""Publishers of the metadata: the parts of a broker that follow its image, in the one order in which they are told.
+"""Publishers of the metadata: the parts of a broker that follow its image, in the order in which they are called.
 
-    ACLs        what clients may do
-    features    the levels that ApiVersions shows
-    configs     of this node, the cluster, groups and client metrics
-    directories in which no new log is made
-    quotas      what clients may use
-    topics      names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
+    ACLs         what clients may do
+    features     the levels that ApiVersions shows
+    configs      of this node, the cluster, groups and client metrics
+    directories  the cordoned log directories
+    quotas       what clients may use
+    topics       names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
 
-Each takes (delta, image), from whichever request the records came, and whatever another of them raised: on a lone node
+Each is called with (delta, image) for every change, even if another one has raised an exception. On a lone node that is
 in the turn of the commit, in a member of a cluster once the observer has the image. A part reads the image when it is
-built, and is told of changes here. Settings come first, so that a new log has them from its first record.
+built; later changes come from here. Settings come first, so that a new log has them from its first record.
 
-Of topics a lone node's ``TopicManager`` takes over at once what no client sees;
-``broker/controller/topic_changes.py`` makes and removes logs once the records are durable, shows the topics and has the
-coordinators forget them. A member's MetadataPublisher does that for topics that are committed already.
+A lone node's ``TopicManager`` applies at once what clients do not see of a topic.
+``broker/controller/topic_changes.py`` does the rest when the records are durable: it creates and removes logs, shows
+new topics, and makes the coordinators forget deleted ones. In a member, the MetadataPublisher does that.
 
 Source: BrokerMetadataPublisher of Kafka 4.3.
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def subscribe_publishers(broker: Broker) -> None:
-    """Have the parts of a broker follow its controller; called once, before the first request."""
+    """Register the parts of a broker at its controller; called once, before the first request."""
     broker.log_manager.cordon(cordoned_log_dirs(broker.config))
     for publisher in publishers_of(broker):
         broker.controller.publishers.subscribe(publisher)
@@ -53,19 +53,19 @@ def publishers_of(broker: Broker) -> Iterator[Publisher]:
 
 
 def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Show the levels of features that changed."""
+    """Show the levels of features in force, if any changed."""
     if delta.features.changed:
         show_features(image, broker.metadata)
 
 
 def publish_directories(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Set the cordoned log directories as the configs name them now."""
+    """Set the cordoned log directories that the configs name now."""
     if delta.configs.changed:
         broker.log_manager.cordon(cordoned_log_dirs(broker.config))
 
 
 def publish_quotas(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Enforce the client quotas from now on; nothing is built while no client has ever had one."""
+    """Enforce the image's client quotas from now on. The service is built with the first quota."""
     if not delta.quotas.changed:
         return
     quotas = broker.services.quotas

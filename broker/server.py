@@ -1,12 +1,13 @@
-"""A broker as a whole: builds the parts, listens, and stops without losing what it acknowledged.
+"""One broker as a whole: it builds the parts, listens, and stops without losing acknowledged records.
 
-    start   parts are built (logs that were closed well are only looked at) -> listeners open -> background jobs begin
+    start   parts are built (cleanly closed logs are not opened) -> listeners open -> background jobs begin
     stop    listeners close -> parked requests are answered with what there is -> each connection answers what it has in
             flight and closes -> audit lines that are left are written -> logs are flushed, checkpoints and the
             clean-shutdown marker written -> the metadata log closes
 
-Stopping is bounded: a client that does not take its answer within DRAIN_MS is cut off, so that the whole fits in
-the ten seconds an orchestrator gives (F23). The clean marker is written only when all is flushed. Loop thread only.
+Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that all of it fits
+into the ten seconds that an orchestrator gives (F23). The clean-shutdown marker is written only when all logs are
+flushed. Loop thread only.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
 LATE_LINES_MS = 2_000
-"""How long changes of clients that have gone may take after that to be durable, and have their audit lines."""
+"""How long changes of disconnected clients may take after that to become durable and get their audit lines."""
 _NEVER_MS = 2**31
 START_DELAY_S = 1.0
-"""Between the opening of the listeners and the cleaner's first look."""
+"""Delay from the opening of the listeners to the start of services that can wait, such as the cleaner."""
 
 
 class Role(Protocol):
-    """A lone node, or a member of a cluster: builds the broker and says when it serves and when it may stop."""
+    """Role of a node, alone or as a member of a cluster: builds the broker, and waits until it may serve and stop."""
 
     @property
     def broker_epoch(self) -> int:
@@ -72,7 +73,7 @@ class Role(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Wait no longer for other nodes while it starts: ``build`` or ``serve`` raises StartError then."""
+        """Stop waiting for other nodes at the start: ``build`` or ``serve`` then raises StartError."""
         ...
 
     async def leave(self) -> None:
@@ -91,8 +92,9 @@ class LoneRole:
 
     @property
     def broker_epoch(self) -> int:
-        """Epoch under which Apache Kafka has registered this node in its metadata, 0 where it has not: a Kafka that
-        returns takes its replicas for unclean where the marker has another one."""
+        """Epoch under which Apache Kafka has registered this node in its metadata, 0 if it has not. A Kafka that
+        returns regards its replicas as unclean if the marker has another epoch.
+        """
         broker = self._broker
         registration = None if broker is None else broker.controller.image.brokers.get(broker.node_id)
         return 0 if registration is None else registration.broker_epoch
@@ -107,7 +109,7 @@ class LoneRole:
         return Dispatcher(broker)
 
     async def serve(self) -> None:
-        """Do nothing: clients that connect are served."""
+        """Do nothing: clients are served as soon as the listeners are open."""
 
     def abandon(self) -> None:
         """Do nothing: a lone node waits for no other."""
@@ -131,7 +133,7 @@ class Server:
         lone_role: Callable[[BrokerConfig, Time, asyncio.AbstractEventLoop], Role] | None = None,
     ) -> None:
         """``on_failure`` is called when the broker cannot go on and has to be stopped; ``failure`` says why.
-        ``lone_role`` builds another LoneRole, for tests of its clients."""
+        ``lone_role`` builds a role in place of LoneRole, for tests."""
         self.config = config
         self._lone_role = lone_role or LoneRole
         self.failure: str | None = None
@@ -148,20 +150,20 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Between start and stop."""
+        """True between start and stop."""
         return self._broker is not None
 
     @property
     def broker(self) -> Broker:
-        """The parts; there once started."""
+        """Parts of the broker; the server must be started."""
         assert self._broker is not None, "the server was not started"
         return self._broker
 
     async def start(self) -> list[Endpoint]:
-        """Build the parts, open the listeners. Returns the addresses bound.
+        """Build the parts and open the listeners; return the bound addresses.
 
-        Raises StartError when the data directory is in use or another cluster's, OSError when a port is taken;
-        ConfigError, before anything is written unless the admin API once stored it.
+        Raises StartError if the data directory is in use or another cluster's, OSError if a port is taken. Raises
+        ConfigError before anything is written, unless the admin API has stored the value.
         """
         self._descriptor_limit = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
@@ -188,15 +190,15 @@ class Server:
         return self.endpoints
 
     def _choose_role(self, loop: asyncio.AbstractEventLoop) -> Role:
-        """Return what this node is to be. Raises ConfigError."""
+        """Return the role of this node. Raises ConfigError."""
         if not is_member(self.config):
             return self._lone_role(self.config, self.time, loop)
-        from tidelog.broker.member.member import Member  # a lone node imports nothing of it
+        from tidelog.broker.member.member import Member  # imported only where it is needed
 
         return Member(self.config, self.time, loop, self._fail)
 
     def abandon_start(self) -> None:
-        """Let a member that waits for its cluster end; harmless at any other time."""
+        """End the start of a member that waits for its cluster; do nothing at any other time."""
         if self._role is not None and not self.endpoints:
             self._role.abandon()
 
@@ -205,7 +207,7 @@ class Server:
         self._on_failure()
 
     def _begin_services(self, broker: Broker, when: Begin) -> None:
-        """Begin the late services whose time it is, unless the broker was stopped meanwhile."""
+        """Begin the late services that are due at this time, unless the broker was stopped meanwhile."""
         if self._broker is broker:
             for service in broker.services.table():
                 if service.begins is when and service.is_wanted():
@@ -217,7 +219,7 @@ class Server:
             service.begin_if_wanted()
 
     async def stop(self) -> None:
-        """Stop as described at the top of this module. Harmless when not started."""
+        """Stop as described at the top of this module; do nothing if the server is not started."""
         role = self._role
         if self._broker is not None and role is not None:
             await role.leave()

@@ -1,4 +1,4 @@
-"""Gauges of what a server's own parts hold, named after Kafka's MBeans. Loop thread only."""
+"""Gauges of a server's own parts, named after Kafka's MBeans. Loop thread only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.broker.requests.dispatch import Dispatcher
 
 
 def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
-    """Register the gauges of what the server's own parts hold; names after Kafka's MBeans."""
+    """Register the gauges of the server's own parts."""
     metrics = broker.metrics
     broker.clients.source(partial(connected_clients, shell))
     metrics.source(partial(count_requests, dispatcher))
@@ -38,7 +38,7 @@ def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> No
 
 
 def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:
-    """Describe the open connections one by one, each when it is asked for."""
+    """Yield a description of each open connection."""
     now_ms = shell.monotonic_ms()
     for connection in shell.connections:
         context = connection.context
@@ -49,14 +49,14 @@ def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:
 
 
 def count_requests(dispatcher: Dispatcher) -> Iterable[Sample]:
-    """Count requests by API; the function comes with the admin interface, which reads the metrics."""
+    """Count requests by API; the admin interface, which exports the metrics, has the function."""
     from tidelog.broker.admin.prometheus import request_samples
 
     return request_samples(dispatcher.routes())
 
 
 def count_throttled(broker: Broker) -> Iterable[Sample]:
-    """Count requests made to wait; without client quotas there are none, nor anything to import."""
+    """Count throttled requests. Without client quotas there are none, and nothing is imported."""
     quotas = broker.services.quotas.made
     if quotas is None:
         return ()

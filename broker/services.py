@@ -1,4 +1,4 @@
-"""The table of a broker's late services: what wants each one, how it is built, how it begins and how it ends.
+"""Late services of a broker, as a table: what each one is wanted by, how it is built, how it begins and how it ends.
 
     service             wanted at the start by                else built by                    ends
     admin               ``admin.listener``                    -                                its socket closes
@@ -11,8 +11,8 @@
     indexing            a topic with an index                 such a topic, a look-up          thread joined
     cleaner             ``log.cleaner.enable``                the admin interface              threads joined
 
-None of their modules is imported before: start-up and idle memory are those of a broker without them. The server walks
-the table; everything else asks ``broker.services`` for the one it needs. Loop thread only.
+Their modules are not imported earlier, so that services that are not wanted cost neither start-up time nor memory. The
+server walks the table; other parts get the service that they need from ``broker.services``. Loop thread only.
 """
 
 from __future__ import annotations
@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
 DELEGATION_TOKENS = "tidelog.broker.security.delegation_tokens"
 VIRTUAL_TOPICS = "tidelog.broker.find.virtual_topics"
-"""Imported in a thread (``tidelog.broker.loop.late_imports``): 20 to 60 ms each."""
+"""Modules of services that are imported in a thread (``tidelog.broker.loop.late_imports``), as each takes 20 to 60
+ms.
+"""
 
 
 class LateServices:
-    """The late services of one broker. ``broker`` returns it; nothing here asks before the broker is built."""
+    """The late services of one broker. ``broker`` returns the broker; it is not called before that is built."""
 
     __slots__ = (
         "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "schema_registry",
@@ -81,7 +83,7 @@ class LateServices:
         )
         self.coordinators: Lazy[Coordinators] = Lazy(
             lambda: build_coordinators(broker()),
-            # Sessions and open transactions have clocks that run though no client asks: load them soon.
+            # Sessions and open transactions time out even if no client sends anything, so they are loaded soon.
             is_wanted=lambda: not INTERNAL_TOPICS.isdisjoint(broker().metadata.topics),
             begins=Begin.NEXT_TURN,
             module=COORDINATORS,
@@ -121,10 +123,10 @@ class LateServices:
         broker = self._broker()
         return broker.loop.run_in_executor(broker.executor, stop)
 
-    # What topics that come, change and go mean for them
+    # Events of topics and partitions
 
     def index_topic(self, image: TopicImage) -> None:
-        """Tell the indexing of a topic that came or changed; without any index so far there is nothing to import."""
+        """Let the indexing follow a new or changed topic; it is built with the first topic that wants an index."""
         indexing = self.indexing.made
         if indexing is not None:
             indexing.topic_changed(image)
@@ -136,13 +138,14 @@ class LateServices:
         return self.virtual_partitions.get().partition(image, index)
 
     def forget_topic(self, image: TopicImage) -> Deferred[None]:
-        """Have the coordinators forget a deleted topic: offsets committed for it, and states of share groups. Settles
-        when that is done, and never fails; coordinators that are not built yet find nothing of it."""
+        """Make the coordinators forget a deleted topic: its committed offsets, and its states in share groups. Settles
+        when that is done, and never fails. Coordinators that are not built yet have nothing to forget.
+        """
         coordinators = self.coordinators.made
         return completed(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
-        """Remove a deleted partition's cleaner checkpoint; without one there is nothing to import."""
+        """Remove a deleted partition's cleaner checkpoint; do nothing if no checkpoint file exists."""
         directories = self._broker().config.log_dirs
         if self.cleaner.made is None and not any(
             os.path.exists(os.path.join(directory, CLEANER_OFFSET_FILE)) for directory in directories
@@ -154,7 +157,7 @@ class LateServices:
 
 
 def wants_index(image: TopicImage) -> bool:
-    """Return whether a topic may have an index: the keys that ask for one have no server default."""
+    """Return whether a topic may have an index; only its own configs can ask for one."""
     return "index.keys" in image.configs or "index.tag.header" in image.configs
 
 
@@ -174,7 +177,7 @@ def build_schema_registry(broker: Broker) -> AdminListener:
 
 
 def build_directories(broker: Broker) -> DirectoryAssignments:
-    """Build what assigns log directories to replicas; nothing is assigned yet."""
+    """Build the assignments of replicas to log directories, which are not begun yet."""
     from tidelog.broker.replica.directories import DirectoryAssignments
 
     return DirectoryAssignments(broker.controller, broker.log_manager, broker.timers)
@@ -188,7 +191,7 @@ def build_tokens(broker: Broker) -> DelegationTokens:
 
 
 def schedule_sweeps(broker: Broker, tokens: DelegationTokens) -> None:
-    """Remove expired tokens from time to time; in a cluster its controllers do."""
+    """Remove expired tokens now and at each interval; in a cluster the controllers do that."""
     if broker.peers is None:
         tokens.sweep()
         broker.timers.schedule(broker.config.get_int(CHECK_INTERVAL_MS), lambda: schedule_sweeps(broker, tokens))
@@ -209,7 +212,7 @@ def build_coordinators(broker: Broker) -> Coordinators:
 
 
 def build_virtual_partitions(broker: Broker) -> VirtualPartitions:
-    """Build the holder of virtual partitions."""
+    """Build the cache of virtual partitions."""
     from tidelog.broker.find.virtual_topics import VirtualPartitions
 
     return VirtualPartitions(broker)

@@ -1,11 +1,11 @@
-"""Builds a broker's parts in the one order that works, and tells whose data directory it is.
+"""Start of a broker: it claims the data directories, and builds the parts in the order of their dependencies.
 
-    directories exist -> locked against a second broker -> meta.properties compared or written
-    -> metadata log opens and is replayed -> topics and configs of its image
-    -> logs (recovered, or only looked at after a clean stop) -> the rest
+    directories created -> locked against a second broker -> meta.properties compared or written
+    -> metadata log opened and replayed -> topics and configs of its image
+    -> logs (recovered, or only listed after a clean stop) -> the rest
 
-Everything here runs before the listener opens, so what it imports counts against the start-up budget. Loop thread
-only, but for opening the logs, which has a thread to itself.
+Everything here runs before the listeners open, so its imports lengthen the start. Loop thread only, but for opening
+the logs, which is done in a thread.
 """
 
 from __future__ import annotations
@@ -66,22 +66,24 @@ OS_FILES = OsFileSystem()
 
 
 class ClaimedDirectories(NamedTuple):
-    """The data directories this broker may use, and those it cannot."""
+    """Data directories that this broker has locked, and those that it cannot use."""
 
     cluster_id: str
     locks: list[OpenFile]
     failures: dict[str, KafkaStorageError]
     """Path as configured -> why it is offline from the start."""
     metadata: LoadedMetadata | None = None
-    """What the metadata log held when it was checked."""
+    """Content of the metadata log when it was checked."""
     default_directory: bytes = UNASSIGNED_DIRECTORY
-    """Id of the one data directory, as Kafka's controller assigns it to new partitions; with several, none."""
+    """Id of the only data directory, which new partitions get, as from Kafka's controller; unassigned if there are
+    several.
+    """
     directory_ids: Mapping[str, bytes] = {}
     """Path as configured -> id, of those that have one."""
 
 
 class Foundation(NamedTuple):
-    """Ground on which the parts of a broker are built."""
+    """Threads, timers, log manager and identity, from which the parts of a broker are built."""
 
     config: BrokerConfig
     time: Time
@@ -99,7 +101,9 @@ class Foundation(NamedTuple):
 async def build_broker(
     config: BrokerConfig, time: Time, loop: AbstractEventLoop, file_system: FileSystem = OS_FILES
 ) -> Broker:
-    """Build all parts, ready to answer requests. Raises StartError; ConfigError for what the admin API once stored."""
+    """Build all parts, ready to answer requests. Raises StartError; ConfigError for a value that the admin API has
+    stored.
+    """
     set_creation_mode(config.get_str("log.dirs.mode"))
     try:
         ground = lay_foundation(config, time, loop, claim_directories(file_system, config), file_system)
@@ -153,7 +157,7 @@ def own_government(ground: Foundation, threads: Threads) -> Government:
 
 
 def assemble(ground: Foundation, strays: StrayLogs, government: Government | None = None) -> Broker:
-    """Build the parts of a broker, each from those before it; of a lone node unless ``government`` is given.
+    """Build the parts of a broker, each from earlier ones; those of a lone node unless ``government`` is given.
 
     The logs are not opened yet. Raises KafkaStorageError, ConfigError.
     """
@@ -201,8 +205,8 @@ def build_controller(
     known: LoadedMetadata | None = None,
     threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
-    """Open the metadata log in the first data directory; a new one begins with the levels of features, and the users
-    that its format added. ``known`` is what the log held when it was checked.
+    """Open the metadata log in the first data directory. A new one begins with the feature levels, and the users that
+    were added when the directory was formatted. ``known`` is the log's content when it was checked.
 
     Raises KafkaStorageError.
     """
@@ -217,7 +221,7 @@ def build_controller(
 def build_authorizer(
     config: BrokerConfig, controller: MetadataController, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer | None:
-    """Build the authorizer that the configuration names, with the image's ACLs; None without one."""
+    """Build the authorizer that the configuration names, with the image's ACLs; return None if it names none."""
     if not config.get_str(AUTHORIZER_CLASS):
         return None
     from tidelog.broker.security.authorization.authorizer import authorizer_of_image
@@ -232,8 +236,8 @@ def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
 
 
 def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) -> Callable[[], list[TopicPartition]]:
-    """Return the work, for a thread, that opens or looks at the logs and returns those of no topic. ``found_ids`` are
-    topic ids of directories, by path, where they are known.
+    """Return a function, for a thread, that opens the logs, or lists them after a clean stop, and returns those of no
+    topic. ``found_ids`` has the topic ids of logs that are known already, by path.
 
     It raises KafkaStorageError.
     """
@@ -244,7 +248,7 @@ def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) ->
 
 
 def finish_deletions(broker: Broker) -> None:
-    """Forget the topics whose deletion the log manager has finished. Raises KafkaStorageError."""
+    """Note the topics whose deletion the log manager has finished. Raises KafkaStorageError."""
     if broker.log_manager.has_all_directories:
         deleted = dict(broker.controller.deletions)
         for directory in broker.log_manager.directories if deleted else ():
@@ -253,9 +257,9 @@ def finish_deletions(broker: Broker) -> None:
 
 
 def set_creation_mode(mode: str) -> None:
-    """Let everything this process makes have ``mode`` (octal, of a directory) at most, whatever umask it began with.
+    """Set the umask, so that everything this process creates has ``mode`` (octal, of a directory) at most.
 
-    The umask reaches all who make files: the log, the indices.
+    The umask applies wherever files are created: in logs and in indices.
     """
     os.umask(0o777 & ~int(mode, 8))
 
@@ -263,7 +267,7 @@ def set_creation_mode(mode: str) -> None:
 def log_manager_of(
     config: BrokerConfig, file_system: FileSystem, time: Time, claimed: ClaimedDirectories
 ) -> LogManager:
-    """Make the manager of all data directories, those that cannot be used offline already."""
+    """Build the manager of all data directories; those that cannot be used are offline from the start."""
     manager = LogManager(
         config.log_dirs,
         file_system,
@@ -283,13 +287,12 @@ def log_manager_of(
 
 
 def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedDirectories:
-    """Make, lock and identify every data directory. One that cannot be used is offline and the others serve.
+    """Create, lock and identify every data directory. One that cannot be used is offline, and the others serve.
 
-    But for the first: it holds the broker's metadata, as it does in Kafka unless ``metadata.log.dir`` is set.
+    The first one must work: it has the broker's metadata, as in Kafka unless ``metadata.log.dir`` is set.
 
-    Raises StartError when a directory is another broker's, another cluster's or node's, when other nodes belong to its
-    cluster, or the first cannot be used; ConfigError;
-    CheckpointCorruptError for a damaged ``meta.properties``.
+    Raises StartError if a directory is in use or belongs to another cluster or node, if other nodes belong to its
+    cluster, or if the first one cannot be used; ConfigError; CheckpointCorruptError for a damaged ``meta.properties``.
     """
     metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []
@@ -323,7 +326,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
 
 def ids_of_directories(identities: Mapping[str, MetaProperties | None]) -> dict[str, bytes]:
-    """Return the ids of the data directories that have one: Kafka before 3.7 gave none."""
+    """Return the ids of the data directories that have one: Kafka before 3.7 wrote none."""
     return {
         directory: identity.directory_id
         for directory, identity in identities.items()
@@ -332,9 +335,9 @@ def ids_of_directories(identities: Mapping[str, MetaProperties | None]) -> dict[
 
 
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
-    """Make the directory if need be and lock it for this process; the lock ends with the process (F24).
+    """Create the directory, if it does not exist, and lock it for this process; the lock ends with the process (F24).
 
-    Raises StartError when another broker has it, LogStorageError.
+    Raises StartError if another broker has locked it, LogStorageError.
     """
     make_data_directory(file_system, os.path.abspath(directory))
     path = os.path.join(directory, LOCK_FILE)
@@ -348,7 +351,7 @@ def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
 
 
 def describe_holder(path: str) -> str:
-    """Name the process that has locked a file, as far as the system tells."""
+    """Name the process that has locked a file, if the system tells it."""
     from tidelog.log.system.locks import holder_of
 
     holder = holder_of(path)
@@ -363,8 +366,9 @@ def describe_failure(directory: str, error: KafkaStorageError) -> str:
 
 
 def make_data_directory(file_system: FileSystem, directory: str) -> None:
-    """Make the directory, and its parents, unless they exist; their names are durable then, as what is to be written
-    below them shall be. Raises LogStorageError."""
+    """Create the directory and its parents, unless they exist, and sync their names, so that files in them can be
+    durable. Raises LogStorageError.
+    """
     made = []
     path = directory
     while not file_system.exists(path):
@@ -376,7 +380,7 @@ def make_data_directory(file_system: FileSystem, directory: str) -> None:
 
 
 def check_identity(found: Mapping[str, MetaProperties | None], config: BrokerConfig) -> str:
-    """Return the cluster's id: as the directories' ``meta.properties`` say, else as configured, else a new one.
+    """Return the cluster's id: the configured one, else that of the directories' ``meta.properties``, else a new one.
 
     Raises StartError when a directory belongs to another cluster or node.
     """

@@ -1,12 +1,11 @@
-"""The broker's configuration: the key tables of all parts put together, and the values read from them.
+"""The broker's configuration: the tables of keys of all parts, and the values that were read for them.
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
-``--override``; then what the admin API has set, for the whole cluster and after that for this node. A key that no table
-has is warned of once. A value that does not fit ends the start: ``ConfigError`` names key, value and what is allowed,
-in one line.
+``--override``; then what the admin API has set, for the whole cluster and after that for this node. An unknown key is
+logged once. An invalid value ends the start: ``ConfigError`` names key, value and what is allowed, in one line.
 
-A ``BrokerConfig`` is read on the loop thread; ``set_dynamic`` is the only change, and readers ask for values when they
-need them, so a change holds from then on.
+A ``BrokerConfig`` is read on the loop thread. After the start only ``set_dynamic`` changes it. Readers ask for a value
+whenever they need it, so a change takes effect at once.
 """
 
 from __future__ import annotations
@@ -61,8 +60,10 @@ UNROUTABLE = ("0.0.0.0", "::")
 MAX_PORT = 65535
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
-"""Properties files below everything else, separated by colons; those that do not exist are passed over. A container
-image gives its defaults this way, so that a user's own settings win and the health check reads the same."""
+"""Environment variable with paths of properties files, separated by colons; all other sources win over them, and
+missing files are skipped. A container image sets its defaults this way, so that a user's own settings win and the
+health check reads the same.
+"""
 SERVED_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
 """Protocols that do not encrypt."""
@@ -71,7 +72,7 @@ SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 
 
 class Endpoint(NamedTuple):
-    """One listener, or one address told to clients. An empty host means all interfaces."""
+    """One listener, or one advertised address. An empty host means all interfaces."""
 
     listener_name: str
     security_protocol: str
@@ -84,14 +85,14 @@ class Endpoint(NamedTuple):
 
 
 class ServeOptions(NamedTuple):
-    """The few things that ``tidelog serve`` takes as options of its own; None leaves what the keys say."""
+    """Settings for which ``tidelog serve`` has options of its own; None leaves the value of the key."""
 
     data_dir: str | None = None
     host: str | None = None
     port: int | None = None
 
     def apply(self, texts: dict[str, str]) -> None:
-        """Put these options into the keys they stand for; host and port change the first listener."""
+        """Set the keys of these options; host and port change the first listener."""
         if self.data_dir is not None:
             texts["log.dirs"] = self.data_dir
         if self.host is None and self.port is None:
@@ -106,7 +107,7 @@ class ServeOptions(NamedTuple):
 
 
 class BrokerConfig:
-    """Values by Kafka's key names, and the few that need more than a look-up as attributes."""
+    """Values by Kafka's key names; attributes hold the few that need more than a look-up."""
 
     __slots__ = (
         "_given",
@@ -164,7 +165,7 @@ class BrokerConfig:
         except ConfigError as error:
             raise ConfigError(resolved.hide(error.message)) from None
         for key in properties_from_overrides(overrides):
-            if key in config.unknown_keys:  # a file may be another version's; what is typed here is a mistake
+            if key in config.unknown_keys:  # in a file it may be another version's key; here it is a mistake
                 raise ConfigError(f"--override {key}: unknown configuration key{nearest_key(key)}")
         return config
 
@@ -197,13 +198,11 @@ class BrokerConfig:
         return list(self._values[name] or ())
 
     def listener_texts(self) -> dict[str, str]:
-        """Return the given texts, those of single listeners among them; see ``keys.security.listener_values``."""
+        """Return the given texts, with the keys of single listeners; see ``keys.security.listener_values``."""
         return {**self._given, **self._listener_texts}
 
     def listener_texts_with(self, dynamic: Mapping[str, str]) -> dict[str, str]:
-        """Return ``listener_texts`` as they would be with these texts set through the admin API, in place of the
-        present ones.
-        """
+        """Return ``listener_texts`` as they would be if ``dynamic`` replaced the texts that the admin API has set."""
         merged = {**self.static_texts, **dynamic}
         return {**select_known_texts(merged), **select_listener_texts(merged)}
 
@@ -213,7 +212,9 @@ class BrokerConfig:
         return self._values
 
     def set_dynamic(self, texts: Mapping[str, str]) -> None:
-        """Lay these texts, set through the admin API, over the static ones. Raises ConfigError and changes nothing."""
+        """Apply the texts that the admin API has set, which win over the static ones. Raises ConfigError, with nothing
+        changed.
+        """
         merged = {**self.static_texts, **texts}
         given = select_known_texts(merged)
         self._values = parse_texts(given)
@@ -226,11 +227,13 @@ class BrokerConfig:
         self._values[name] = BROKER_CONFIG_DEF[name].parse(text)
 
     def topic_defaults(self) -> dict[str, Any]:
-        """Return values of topic-level keys that the given server keys ask for; topics lay their own over these."""
+        """Return the defaults of topic-level keys that the given server keys set; a topic's own values win over
+        them.
+        """
         return topic_defaults({key: self._values[key] for key in self._given})
 
     def log_unknown_keys(self) -> None:
-        """Say once which given keys do nothing here."""
+        """Log which given keys are unknown or have no effect here."""
         without_effect = [key for key in self.static_texts if has_no_effect(key)]
         if without_effect:
             logger.info("configuration keys without effect here: %s", ", ".join(sorted(without_effect)))
@@ -309,7 +312,7 @@ def merge_texts(path: str | None, environment: Mapping[str, str] | None, overrid
 
 
 def read_properties(path: str, origin: str = "--config") -> dict[str, str]:
-    """Read the texts of a properties file. Raises ConfigError, which names the file and what named it."""
+    """Read the texts of a properties file. Raises ConfigError, which names the file and ``origin``."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse_properties(file.read())
@@ -348,13 +351,13 @@ def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
 
 
 def invalid(key: str, value: object, allowed: str) -> ConfigError:
-    """Build the error for a value that is wrong beside other keys; one line, as ``ConfigKey`` writes it."""
+    """Build the error for an invalid value, in one line of the form that ``ConfigKey`` uses."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
 
 
 def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | None:
-    """Return the broker's ``group.*.min.*`` or ``.max.*`` that forbids a group's key this value; None when none
-    does.
+    """Return the broker's key ``group.*.min.*`` or ``group.*.max.*`` that forbids this value of a group's key, or
+    None.
     """
     protocol, _, rest = name.partition(".")
     for bound, sign in (("min", 1), ("max", -1)):
@@ -365,21 +368,23 @@ def exceeded_bound(name: str, value: Any, values: Mapping[str, Any]) -> str | No
 
 
 def is_known(key: str) -> bool:
-    """Return whether the key is Kafka's: in a table, below the prefix of one listener, or without effect here."""
+    """Return whether the key is known: in a table, with the prefix of a listener or provider, or without effect
+    here.
+    """
     return (
         key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith(("listener.name.", f"{PROVIDERS_KEY}."))
     )
 
 
 def has_no_effect(key: str) -> bool:
-    """Return whether this is a key of Kafka for machinery that is not here."""
+    """Return whether this is a key of Kafka for something that Tidelog does not have."""
     if key in BROKER_CONFIG_DEF.keys:
         return False
     return key in NO_EFFECT or any(key.startswith(prefix) for prefix in NO_EFFECT if prefix.endswith("."))
 
 
 def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
-    """Parse all keys' values. Raises ConfigError, also for a default of topics that no topic may have."""
+    """Parse the values of all keys. Raises ConfigError, also for a default that no topic may have."""
     values = BROKER_CONFIG_DEF.parse(given)
     for topic_key, synonyms in SYNONYMS.items():
         for server_key in (synonym.server_key for synonym in synonyms if synonym.server_key in given):
@@ -402,8 +407,8 @@ def select_listener_texts(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def nearest_key(key: str) -> str:
-    """Name the key that may have been meant."""
-    import difflib  # costs a start without mistakes nothing
+    """Return a hint at the most similar known key; an empty text if none is similar."""
+    import difflib  # needed only after a mistake
 
     close = difflib.get_close_matches(key, [known.name for known in BROKER_CONFIG_DEF], n=1, cutoff=0.8)
     return f"; the nearest is {close[0]}" if close else ""

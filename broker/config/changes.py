@@ -23,7 +23,7 @@ class Operation(IntEnum):
 
 
 class Change(NamedTuple):
-    """One key's change."""
+    """Change of one key."""
 
     name: str
     operation: Operation
@@ -61,7 +61,9 @@ def apply_changes(config_def: ConfigDef, texts: Mapping[str, str], changes: Iter
 
 
 def change_list(config_def: ConfigDef, text: str | None, change: Change) -> str:
-    """Append elements to a list value or take them out, from the default if none is set. Raises InvalidConfigError."""
+    """Append elements to a list value or remove them, beginning with the default if no value is set. Raises
+    InvalidConfigError.
+    """
     from tidelog.protocol.config_def import ConfigType
 
     key = config_def.keys.get(change.name)

@@ -1,4 +1,4 @@
-"""Cordoned log directories: those in which no new log is made (KIP-1066)."""
+"""Cordoned log directories, in which no new log is created (KIP-1066)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ ALL_DIRECTORIES = "*"
 
 
 def cordoned_log_dirs(config: BrokerConfig) -> list[str]:
-    """Return the cordoned entries of ``log.dirs``. A dynamic value may name others, which count for nothing."""
+    """Return the cordoned entries of ``log.dirs``. A dynamic value may name other paths, which are ignored."""
     named = config.get_list(CORDONED_KEY)
     return [path for path in config.log_dirs if path in named or ALL_DIRECTORIES in named]
 
 
 def find_uncordonable(named: Sequence[str], log_dirs: Sequence[str]) -> str | None:
-    """Return the first of the named directories that cannot be cordoned, None where all can."""
+    """Return the first of the named directories that cannot be cordoned, None if all can."""
     if list(named) == [ALL_DIRECTORIES]:
         return None
     return next((path for path in named if path not in log_dirs), None)

@@ -1,7 +1,7 @@
-"""Descriptions of configs: every key with its value, where that comes from and the values that it overrides.
+"""Descriptions of configs: every key with its value, the value's source, and the values that it overrides.
 
-The origins of a value stand at the top of ``broker/controller/configs.py``, which changes what is read here. Loop
-thread only.
+The module docstring of ``broker/controller/configs.py``, which makes changes, lists the sources of a value. Loop thread
+only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNKNOWN_TYPE = 0  # Kafka's type of a key that no table declares
 
 
 class ResourceType(IntEnum):
-    """Kinds of things that have configs, as numbered on the wire."""
+    """Kinds of resources that have configs, as numbered on the wire."""
 
     TOPIC = 2
     BROKER = 4
@@ -52,7 +52,7 @@ class ConfigSynonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """A described key: its value in force, where that comes from, and the values that it overrides."""
+    """A described key: its value in force, the value's source, and the values that it overrides."""
 
     name: str
     value: str | None
@@ -115,7 +115,7 @@ class ConfigDescriber:
         return entry_of(key, key.to_text(effective[key.name]), source, synonyms, is_secret=is_secret)
 
     def broker(self, name: str, keys: Collection[str] | None) -> list[ConfigEntry]:
-        """Describe this broker's keys, or what is set for all brokers."""
+        """Describe this broker's keys, or those that are set for all brokers."""
         if name == CLUSTER_DEFAULT:
             return [self._cluster_entry(key) for key in self._texts.cluster if keys is None or key in keys]
         stores = {key: renamed(store, key) for key in self._texts.node if (store := store_key_of(key)) is not None}
@@ -123,7 +123,7 @@ class ConfigDescriber:
         return [self._broker_entry(key) for key in given.values() if keys is None or key.name in keys]
 
     def _cluster_entry(self, name: str) -> ConfigEntry:
-        """Describe what is set for all brokers; of a key that is not known here, without its value, as Kafka does."""
+        """Describe a key that is set for all brokers; an unknown key is described without its value, as in Kafka."""
         source, key = ConfigSource.DYNAMIC_DEFAULT_BROKER, BROKER_CONFIG_DEF.keys.get(name)
         if key is None:
             return ConfigEntry(name, None, source, False, True, [ConfigSynonym(name, None, source)], UNKNOWN_TYPE, "")
@@ -140,7 +140,7 @@ class ConfigDescriber:
         return entry_of(key, value, source, synonyms, read_only=not key.dynamic, is_secret=is_secret)
 
     def _broker_synonyms(self, key: ConfigKey) -> list[ConfigSynonym]:
-        """List the places one server key is set at, most specific first; its default last where it has one."""
+        """List the sources that set a server key, the most specific first; its default, if it has one, is the last."""
         levels = (
             (self._texts.node, ConfigSource.DYNAMIC_BROKER),
             (self._texts.cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
@@ -182,18 +182,18 @@ class ConfigDescriber:
         return entries
 
     def _group_default(self, key: ConfigKey) -> Any:
-        """Return a group's default, which is what the broker's ``group.<key>`` says."""
+        """Return the default of a group's key: the value of the broker's ``group.<key>``, if there is such a key."""
         broker_key = f"group.{key.name}"
         return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
 
 
 def renamed(key: ConfigKey, name: str) -> ConfigKey:
-    """Return the key of one listener: without a default, and it may be set while the broker runs."""
+    """Return the declaration of a listener's own key: without a default, and dynamic."""
     return ConfigKey(name, key.type, None, key.validator, key.importance, key.doc, dynamic=True)
 
 
 def is_hidden(synonyms: list[ConfigSynonym]) -> bool:
-    """Return whether the value in force is one that is not shown."""
+    """Return whether the value in force is secret."""
     return bool(synonyms) and synonyms[0].source is not ConfigSource.DEFAULT and synonyms[0].value is None
 
 
@@ -206,14 +206,14 @@ def entry_of(
     read_only: bool = False,
     is_secret: bool = False,
 ) -> ConfigEntry:
-    """Describe a key; a sensitive one, or one whose value came from a secret, without its value."""
+    """Describe a key; one that is sensitive, or whose value came from a secret, is described without its value."""
     is_secret = is_secret or key.is_sensitive
     shown = None if is_secret else value
     return ConfigEntry(key.name, shown, source, read_only, is_secret, synonyms, int(key.type), key.doc)
 
 
 def unit_synonyms(server_key: str) -> list[str]:
-    """Return the server keys that stand in for this one in a coarser unit: hours for milliseconds."""
+    """Return the server keys that apply if this one is not set, in coarser units: hours for milliseconds."""
     for synonyms in SYNONYMS.values():
         names = [synonym.server_key for synonym in synonyms]
         if server_key in names:

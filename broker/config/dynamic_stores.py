@@ -1,6 +1,6 @@
-"""Keystores and truststores of listeners, as the admin API sets them: checked by the listeners before they are kept.
+"""Keystores and truststores of listeners, as the admin API sets them: the listeners check them before a change.
 
-The listeners that encrypt register with ``watch``; without any there is nothing to check. Loop thread only.
+Listeners that encrypt register with ``watch``; without any there is nothing to check. Loop thread only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Stores(Protocol):
     """Listeners whose keystores and truststores may be set while the broker runs."""
 
     def check(self, texts: Mapping[str, str], /) -> Callable[[], None]:
-        """Return the check of stores by these keys, for a thread. Both raise ConfigError."""
+        """Return a function, for a thread, that checks the stores of these keys. Both raise ConfigError."""
         ...
 
     def take_over(self, texts: Mapping[str, str], /) -> None:
@@ -31,12 +31,12 @@ class Stores(Protocol):
         ...
 
     def reload(self) -> None:
-        """Read all stores again: a file may have changed under its name."""
+        """Read all stores again: a file may have changed, although its path has not."""
         ...
 
 
 class DynamicStores:
-    """The stores of a broker's listeners and what sets them."""
+    """The stores of a broker's listeners, and the keys that set them."""
 
     __slots__ = ("_config", "_stores", "_texts")
 
@@ -46,11 +46,11 @@ class DynamicStores:
         self._stores: Stores | None = None
 
     def watch(self, stores: Stores) -> None:
-        """Have these listeners check and use what is set from now on."""
+        """Let these listeners check and use the stores that are set from now on."""
         self._stores = stores
 
     def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:
-        """Return the check, for a thread, of what changes set for stores; None where they set nothing for any.
+        """Return a function, for a thread, that checks the stores that changes set; None if they set none.
 
         Both raise InvalidRequestError.
         """
@@ -63,18 +63,18 @@ class DynamicStores:
         return partial(in_kafkas_words, in_kafkas_words(partial(stores.check, wanted)))
 
     def follow(self) -> None:
-        """Take over the keys that are in force now."""
+        """Let the listeners use the stores that the keys in force name."""
         if self._stores is not None:
             self._stores.take_over(self._config.listener_texts())
 
     def reload(self) -> None:
-        """Read the stores again, changed or not: their keys were set."""
+        """Read the stores again, as a client has set their keys, even if to the same values."""
         if self._stores is not None:
             self._stores.reload()
 
 
 def in_kafkas_words(check: Callable[[], T]) -> T:
-    """Return what a check of stores returns. Any thread. Raises InvalidRequestError where it raises ConfigError."""
+    """Return the result of a check of stores. Any thread. Raises InvalidRequestError instead of ConfigError."""
     try:
         return check()
     except ConfigError as error:

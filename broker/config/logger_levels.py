@@ -1,6 +1,6 @@
-"""Log levels as configs of the resource BROKER_LOGGER (KIP-412): describe them, change them while running.
+"""Log levels as configs of the resource BROKER_LOGGER (KIP-412): described, and changed while the broker runs.
 
-Names are those of the Python loggers that exist, and ``root``; levels are called as Kafka's tools call them.
+Names are those of the existing Python loggers, and ``root``; levels have the names that Kafka's tools use.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def set_levels(texts: Mapping[str, str], validate_only: bool) -> None:
 
 
 def change_levels(changes: Sequence[Change], validate_only: bool) -> None:
-    """Set levels, or remove those that were set: such a logger has the level of the one above it.
+    """Set levels, or remove those that were set: the logger then has its parent's level.
 
     Raises InvalidConfigError, InvalidRequestError before any is changed.
     """

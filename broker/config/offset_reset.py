@@ -23,7 +23,9 @@ _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds"
 
 
 def duration_ms(text: str) -> int | None:
-    """Parse an ISO 8601 duration of days and smaller units (``P3DT4H5M6.7S``) to milliseconds; None when it is none."""
+    """Parse an ISO 8601 duration of days and smaller units (``P3DT4H5M6.7S``) to milliseconds; None for any other
+    text.
+    """
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         return None

@@ -1,4 +1,4 @@
-"""Config keys of groups and of client metrics subscriptions; imported when first asked for.
+"""Config keys of groups and of client metrics subscriptions; imported at their first use.
 
 A group's keys override the broker's ``group.<key>`` for one group, within the broker's bounds (KIP-848, KIP-932,
 KIP-1071). A client metrics subscription names metrics, how often they are pushed and by whom (KIP-714).

@@ -1,11 +1,11 @@
-"""References to secrets that stand elsewhere, in the values of a configuration: ``${PROVIDER:...}`` (KIP-297, KIP-421).
+"""References in configuration values to secrets that are stored elsewhere: ``${PROVIDER:...}`` (KIP-297, KIP-421).
 
     ${file:PATH:KEY}   a key of a properties file
     ${dir:PATH:NAME}   the content of a file in a directory, as container platforms mount secrets
     ${env:NAME}        a variable of the environment
 
-They are resolved once, at the start. ``config.providers`` may give the providers other names, and allow them certain
-paths or variables alone, as in Kafka; no class is loaded by it. What was resolved is neither described nor logged.
+They are resolved once, at the start. ``config.providers`` may give the providers other names, and limit them to certain
+paths or variables, as in Kafka; no class is loaded. Resolved values are neither described nor logged.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Provider = Callable[[str, str], str]
 
 
 class Resolved(NamedTuple):
-    """Texts without references."""
+    """Configuration texts whose references are resolved."""
 
     texts: dict[str, str]
     keys: frozenset[str]
     """Keys whose texts had references."""
     secrets: frozenset[str]
-    """All values that were put in."""
+    """All values that replaced a reference."""
 
     def hide(self, text: str) -> str:
-        """Remove secrets from a text for people; the longest first, as one may be part of another."""
+        """Return a message without the secrets in it; the longest go first, as one may be part of another."""
         forms = {form for secret in self.secrets for form in forms_of(secret)}
         if not forms:
             return text
@@ -53,7 +53,7 @@ NOTHING = Resolved({}, frozenset(), frozenset())
 
 
 def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolved:
-    """Put in what the references stand for. Raises ConfigError, which names the key and the reference."""
+    """Replace references by their values. Raises ConfigError, which names the key and the reference."""
     if not any("${" in text for text in texts.values()):
         return NOTHING._replace(texts=dict(texts))
     providers = providers_of(texts, environment)
@@ -66,8 +66,8 @@ def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolve
 
 
 def forms_of(secret: str) -> Iterator[str]:
-    """Yield the forms in which an error may quote a value: whole or a part of a list, stripped, and as Python writes
-    it.
+    """Yield the forms in which an error may quote a secret: whole, as an element of a list, stripped, and as a Python
+    literal.
     """
     for part in (secret, *re.split("[,;\n]", secret)):
         for form in (part, part.strip()):
@@ -75,8 +75,8 @@ def forms_of(secret: str) -> Iterator[str]:
 
 
 def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], match: re.Match[str]) -> str:
-    """Look up the value of a reference. Raises ConfigError. A reference to an unknown provider stays as it is, as in
-    Kafka.
+    """Return the value of a reference. A reference to an unknown provider stays as it is, as in Kafka. Raises
+    ConfigError.
     """
     name, path, wanted = match.groups()
     if name not in providers:
@@ -96,7 +96,7 @@ def _value_of(key: str, providers: Mapping[str, Provider], secrets: set[str], ma
 
 
 def providers_of(texts: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, Provider]:
-    """Make the providers by name: those of ``config.providers``, else file, dir and env. Raises ConfigError."""
+    """Return the providers by name: those of ``config.providers``, else file, dir and env. Raises ConfigError."""
     if PROVIDERS_KEY not in texts:
         return {kind: make_provider(kind, environment, None) for kind in _KINDS.values()}
     found = {}
@@ -114,7 +114,7 @@ def providers_of(texts: Mapping[str, str], environment: Mapping[str, str]) -> di
 
 
 def make_provider(kind: str, environment: Mapping[str, str], limit: str | None) -> Provider:
-    """Make a provider; ``limit`` is a pattern for variables, a list of paths for files. Raises ConfigError."""
+    """Return a provider; ``limit`` is a pattern for variables, a list of paths for files. Raises ConfigError."""
     if kind == "env":
         try:
             pattern = re.compile(limit or ".*")
@@ -137,7 +137,7 @@ def read_key(allowed: list[str] | None, path: str, key: str) -> str:
     try:
         return parse_properties(read_text(allowed, path))[key]
     except PropertiesError:
-        raise ConfigError("an escape \\u without four hexadecimal digits") from None  # the error quotes the file
+        raise ConfigError("an escape \\u without four hexadecimal digits") from None  # its text quotes the file
 
 
 def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:

@@ -28,7 +28,7 @@ EXCLUDED_VARIABLES = frozenset(
 SYSTEM_PROPERTIES = frozenset(
     {"org.apache.kafka.sasl.oauthbearer.allowed.urls", "org.apache.kafka.sasl.oauthbearer.allowed.files"}
 )
-"""Properties of Kafka's Java machine that are keys here; they limit what a configuration may name."""
+"""Kafka's Java system properties that are keys here; they limit the URLs and files that a configuration may name."""
 _PREFIX = "KAFKA_"
 _HOST = re.compile(r"://(\[[^]]*]|[^:,]*):")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -36,7 +36,7 @@ _SPACE = " \t\f"
 
 
 class PropertiesError(ValueError):
-    """A text that is not in the form it should have; the message names the place."""
+    """A malformed text; the message names it."""
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -112,8 +112,8 @@ def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str
     """Collect keys from ``KAFKA_*`` variables as Apache's image reads them.
 
     The prefix goes, the rest becomes lower case; then ``___`` means ``-``, ``__`` means ``_`` and ``_`` means ``.``:
-    ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. Advertised listeners without listeners are listened to on all
-    interfaces, as that image does it.
+    ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. If advertised listeners are given and listeners are not, their
+    ports are opened on all interfaces, as in that image.
     """
     properties = {}
     for name, value in environment.items():
@@ -127,7 +127,7 @@ def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str
 
 
 def properties_from_options(options: str) -> dict[str, str]:
-    """Collect Kafka's system properties among the options of a Java machine, ``-Dorg.apache.kafka.NAME=VALUE``."""
+    """Collect Kafka's system properties from options of a JVM, ``-Dorg.apache.kafka.NAME=VALUE``."""
     words = [word.strip("\"'").removeprefix("-D").partition("=") for word in options.split() if "-D" in word]
     return {key: value for key, _, value in words if key in SYSTEM_PROPERTIES}
 

@@ -117,7 +117,7 @@ class MemberPeers:
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
         """Ask the coordinator about a producer's batch, unless it was asked before. The Deferred settles with the
-        answer, which ``check_batch`` raises if it is an error. None if there is nothing to wait for.\n\nA coordinator
+        answer, which ``check_batch`` raises if it is an error. None if there is nothing to wait for. A coordinator
         on this broker is asked only to add the partition. That has to be committed before records are appended: else,
         after a failover, the new coordinator would not end the transaction in this partition.
         """

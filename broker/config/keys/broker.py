@@ -1,15 +1,15 @@
 """The broker's own configuration keys: one row each, under Kafka's names.
 
 Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults (``log.retention.ms``,
-``message.max.bytes``) are made from them here. The cleaner declares its own in ``cleaner/config.py``;
-``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's in two cases: one node would
-otherwise not work (replication factors of internal topics), or be open to the network without being told to
+``message.max.bytes``) are derived from them here. The cleaner declares its own in ``cleaner/config.py``;
+``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's in two cases: a single node
+would otherwise not work (replication factors of internal topics), or would be open to the network unasked
 (``listeners``).
 
-A key is declared with its reader, or stands in ``NO_EFFECT`` (a test compares).
+A key is declared with its reader, or listed in ``NO_EFFECT`` (a test compares).
 
-``NO_EFFECT`` holds keys of Kafka that steer machinery Tidelog does not have: a server.properties written for Kafka
-starts without an error, and the log says once which of its lines do nothing here.
+``NO_EFFECT`` has keys of Kafka for things that Tidelog does not have: it starts with a server.properties written for
+Kafka, and logs once which keys have no effect.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ TRANSACTION_KEYS = (
         "How long a silent idempotent producer's state is kept."),
 )
 
-# Times that Kafka takes in several units; the finer one wins where it is set.
+# Times that may be given in several units; the finest one that is set wins.
 LOG_TIME_KEYS = (
     ConfigKey("log.retention.ms", LONG, None, None, HIGH,
         "How long segments are kept; -1: without limit. Default: log.retention.minutes.", dynamic=True),

@@ -1,6 +1,6 @@
 """Configuration keys of a node that is a broker of a cluster (``process.roles=broker``); a lone node has them, too.
 
-``controller.listener.names`` and ``listeners`` stand with the other keys of listeners.
+``controller.listener.names`` and ``listeners`` are declared in ``keys/broker.py``.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ VALIDATORS = (
 
 
 def only(*values: str | None) -> Check:
-    """Accept Kafka's default alone: for a key that names a class or a provider of Java."""
+    """Return a check that accepts Kafka's default only, for a key that names a class or a provider of Java."""
     return Check(lambda value: value in values, f"nothing but {values[0]}" if values[0] else "no value")
 
 
@@ -192,19 +192,19 @@ STORE_KEYS = frozenset(
 
 
 def store_key_of(key: str) -> ConfigKey | None:
-    """Return the key of a store that this one sets for a listener; None for any other key."""
+    """Return the store key that a key with a listener's prefix sets; None for any other key."""
     parts = key.split(".", 3)
     is_store = len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[3] in STORE_KEYS
     return LISTENER_CONFIG_DEF[parts[3]] if is_store else None
 
 
 def listener_prefix(name: str) -> str:
-    """Return the beginning of the keys of one listener."""
+    """Return the prefix of the keys of one listener."""
     return f"listener.name.{name.lower()}."
 
 
 def is_listener_key(key: str) -> bool:
-    """Return whether this is a security key with the prefix of some listener, or of a mechanism of it."""
+    """Return whether this is a security key with the prefix of a listener, or of a listener's mechanism."""
     parts = key.split(".", 3)
     if len(parts) != 4 or parts[:2] != ["listener", "name"]:
         return False
