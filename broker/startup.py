@@ -291,8 +291,9 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
     The first one must work: it has the broker's metadata, as in Kafka unless ``metadata.log.dir`` is set.
 
-    Raises StartError if a directory is in use or belongs to another cluster or node, if other nodes belong to its
-    cluster, or if the first one cannot be used; ConfigError; CheckpointCorruptError for a damaged ``meta.properties``.
+    Raises StartError if a directory is in use, or belongs to another cluster or node; also if its cluster has other
+    nodes, or the first one cannot be used. Raises ConfigError, and CheckpointCorruptError for a damaged
+    ``meta.properties``.
     """
     metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []

@@ -74,7 +74,7 @@ class MetadataPublisher:
     # ---- deleted topics
 
     async def _remove_topics(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Hide deleted topics, and remove their logs."""
+        """Remove deleted topics from the cache, and then their logs."""
         hidden = []
         for topic_id, topic in delta.topics.changed.items():
             shown = self._broker.metadata.topic_by_id(topic_id)

@@ -1,6 +1,6 @@
 """The audit log: a line of JSON for each login, failure, re-authentication and change, by the logger ``tidelog.audit``.
 
-A line never holds a secret. Names that are not proved are cut and escaped, so that a client can forge no line.
+A line never holds a secret. Names that are not authenticated are cut and escaped, so that no client can forge a line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NAME_LENGTH = 64
 
 
 def record(event: str, reason: str | None = None, /, **facts: object) -> None:
-    """Write one line; a failure, which has a reason, as a warning. A long text is cut."""
+    """Write one line, as a warning if there is a reason, which a failure has. Long texts are cut."""
     level = logging.INFO if reason is None else logging.WARNING
     if not logger.isEnabledFor(level):
         return

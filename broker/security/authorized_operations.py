@@ -1,7 +1,7 @@
 """Operations that a client may do, as the bit fields of Metadata, DescribeCluster and DescribeGroups (KIP-430).
 
 Bit n stands for the operation with code n of Kafka's AclOperation. Without an authorizer every client may do
-everything, so each resource answers all operations that apply to it; an authorizer takes those away that it refuses.
+everything, so each resource has all operations that apply to it; an authorizer removes those that it denies.
 """
 
 from __future__ import annotations

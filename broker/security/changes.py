@@ -1,8 +1,8 @@
-"""Audit lines of changes that administrators make, with who made them, never with a secret.
+"""Audit lines of administrators' changes: who made which change from where, without secrets.
 
-A request's steps are closed where they stand when its client goes. What it has changed by then stands, and has its
-lines too (``Notes``): else a client that closes its connection at once would leave no trace. They are written in steps
-of ``Broker.late_lines``: there may be as many as the request had changes. Loop thread only.
+When a client disconnects, the steps of its request are closed. What they have changed by then stays changed, and gets
+its lines too (``Notes``): else a client that disconnects at once would leave no trace. ``Broker.late_lines`` writes
+these lines in steps, as there may be one for each change of the request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TOPICS_PER_LINE = 1_000
-"""Names of topics in one line: so many, of 249 bytes at most, take less than a millisecond to write."""
+"""Largest number of topics in one line: so many names, of 249 bytes at most, are written in less than a millisecond."""
 
 Lines = Iterator[None]
-"""Steps, each of which writes a line."""
+"""Steps that write one line each."""
 
 
 class Notes:
-    """Audit lines of one request's changes, written once these are durable, also if its client has gone by then."""
+    """Audit lines of one request's changes, written once these are durable, even if the client has disconnected by
+    then.
+    """
 
     __slots__ = ("_late_lines", "_left")
 
@@ -41,11 +43,11 @@ class Notes:
         self._left: deque[tuple[Deferred[Any], Lines]] = deque()
 
     def add(self, change: Deferred[Any], lines: Lines) -> None:
-        """Have lines written when a change is durable; none if it fails."""
+        """Add lines that are written when a change is durable, and not if it fails."""
         self._left.append((change, lines))
 
     def write(self) -> Steps[None]:
-        """Write the lines in the order of the changes, one in a step."""
+        """Write the lines in the order of the changes, one in each step."""
         while self._left:
             change, lines = self._left[0]
             if not change.done:
@@ -59,20 +61,20 @@ class Notes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Have the lines that are left written without the request's steps."""
+        """Hand the lines that are left to the late lines, as the request's steps have ended."""
         if self._left:
             self._late_lines.add(self.write())
 
 
 def note_acls(event: str, context: RequestContext, rules: Iterable[AccessRule]) -> Lines:
-    """Write that ACLs were made or removed."""
+    """Write that ACLs were created or deleted."""
     for rule in rules:
         note_acl(event, context, rule)
         yield
 
 
 def note_acl(event: str, context: RequestContext, rule: AccessRule) -> None:
-    """Write that an ACL was made or removed."""
+    """Write that an ACL was created or deleted."""
     acl = {
         "resource": member_of(ResourceType, rule.resource_type).name,
         "name": rule.resource_name,
@@ -108,8 +110,8 @@ def with_lines(
 ) -> Steps[T]:
     """Do the steps of one change of a group, then write lines of the topics that ``changed_by`` finds in its answer.
 
-    ``changed_by`` gives None for a topic that was not changed. A line has at most TOPICS_PER_LINE topics. Steps that
-    are closed halfway may have changed a part: that has a line which says so.
+    ``changed_by`` yields None for a topic that was not changed. A line has at most TOPICS_PER_LINE topics. If the steps
+    are closed halfway, they may have changed a part: a line says so.
     """
     topics: list[str] = []
     try:

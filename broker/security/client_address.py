@@ -1,4 +1,4 @@
-"""Addresses of clients as limits count them. Any thread."""
+"""Addresses of clients, as limits on connections and failures count them. Any thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ipaddress
 
 
 def source_of(host: str) -> str:
-    """Return the address under which a client's connections are counted: for IPv6 its /64 network, since one client has
-    all addresses of that.
+    """Return the address under which a client is counted: for IPv6 its /64 network, as one client may have all
+    addresses in it.
     """
     try:
         address = ipaddress.ip_address(host)

@@ -1,4 +1,4 @@
-"""Delegation tokens (KIP-48, KIP-373): who has one, until when, and the SCRAM credential of its bearer.
+"""Delegation tokens (KIP-48, KIP-373): their owners, lifetimes, and the SCRAM credentials of their bearers.
 
 A token is a record of the metadata log: id, owner, requester, renewers, times. Its secret is the HMAC of its id by
 ``delegation.token.secret.key``; it is derived and never stored. The bearer logs in by SCRAM with the id as user and the
@@ -38,7 +38,7 @@ Credentials = Mapping[ScramMechanism, ScramState]
 
 
 class Request(NamedTuple):
-    """A token as it is asked for; principals as ``TYPE:NAME``, a lifetime of 0 or less is the longest."""
+    """A request for a token; principals as ``TYPE:NAME``; a lifetime of 0 or less asks for the longest."""
 
     owner: str
     requester: str
@@ -50,14 +50,14 @@ class DelegationTokens:
     """The tokens of the metadata image."""
 
     def __init__(self, config: BrokerConfig, controller: MetadataController, now_ms: Callable[[], int]) -> None:
-        """``now_ms`` is the wall clock's."""
+        """``now_ms`` returns the time of the wall clock."""
         self._config = config
         self._controller = controller
         self._now_ms = now_ms
         self._credentials: dict[str, Credentials] = {}
         self._seen: Mapping[str, TokenState] = {}
         self._by_digest: dict[bytes, str] = {}
-        """SHA-256 of a secret -> token id: the time of a look-up tells nothing of the secret."""
+        """SHA-256 of a secret -> token id, so that the time of a look-up reveals nothing about the secret."""
 
     @property
     def is_enabled(self) -> bool:
@@ -75,12 +75,12 @@ class DelegationTokens:
         return TokenState(token_id, request.owner, request.requester, request.renewers, now, max_ms, expires_ms)
 
     def create(self, token: TokenState, credentials: Credentials) -> None:
-        """Commit a token whose credentials have been derived."""
+        """Commit a token, whose credentials the caller has derived."""
         self._controller.commit([VersionedRecord(token_record(token))])
         self._credentials[token.token_id] = credentials
 
     def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Renew a token; returns its new end. Raises KafkaErrors."""
+        """Renew a token; return its new expiry time. Raises KafkaErrors."""
         token = self._find(secret)
         self._check_not_expired(token)
         check_may_renew(token, requester)
@@ -89,7 +89,9 @@ class DelegationTokens:
         return self._set_end(token, min(token.max_ms, self._now_ms() + lifetime))
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Set the end of a token; with a negative period it is removed. Returns its end. Raises KafkaErrors."""
+        """Set the expiry time of a token, or remove it if the period is negative; return that time. Raises
+        KafkaErrors.
+        """
         token = self._find(secret)
         check_may_renew(token, requester)
         if period_ms < 0:
@@ -104,7 +106,7 @@ class DelegationTokens:
         return self._controller.image.tokens.values()
 
     def secret_of(self, token_id: str) -> bytes:
-        """Compute the HMAC that a token's bearer shows."""
+        """Compute a token's secret, the HMAC that its bearer shows."""
         return hmac.digest(str(self._config.get(SECRET_KEY)).encode(), token_id.encode(), "sha512")
 
     def credential(self, token_id: str, mechanism: ScramMechanism) -> TokenCredential | None:
@@ -113,7 +115,7 @@ class DelegationTokens:
         if token is None or not self.is_enabled or self._is_expired(token):
             return None
         credentials = self._credentials.get(token_id)
-        if credentials is None:  # it is of a former run; some milliseconds, once
+        if credentials is None:  # created in a former run; deriving takes some ms, once
             credentials = self._credentials[token_id] = derive_credentials(self.secret_of(token_id))
         return TokenCredential(credentials[mechanism], token.owner.partition(":")[2], token.expires_ms)
 

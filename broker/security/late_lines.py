@@ -1,6 +1,6 @@
-"""Audit lines that no request waits for: those of clients that have gone, and of requests that a controller answered.
+"""Audit lines that no request waits for: of clients that have disconnected, and of requests that a controller answered.
 
-They are written in steps of their own, for there may be as many as a request has changes, and before the broker stops.
+They are written in steps of their own, as there may be one for each change of a request, and before the broker stops.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class LateLines:
         self._written: Event | None = None
 
     def add(self, lines: Steps[None]) -> None:
-        """Have lines written from the next turn on."""
+        """Write lines from the next turn of the loop on."""
         self._runner.add(self._job(lines))
 
     def begin(self, lines: Steps[None]) -> None:
-        """Write lines for a slice, and go on from the next turn on."""
+        """Write lines now, for one slice of time, and the others from the next turn on."""
         self._job(lines).advance()
 
     def _job(self, lines: Steps[None]) -> Job:
@@ -42,11 +42,11 @@ class LateLines:
             self._written.set()
 
     async def wait_until_written(self) -> None:
-        """Return once no line is left: changes that lines wait for are durable or have failed."""
+        """Wait until no line is left: then the changes that lines waited for are durable or have failed."""
         if self._left:
             self._written = Event()
             await self._written.wait()
 
     def finish(self) -> None:
-        """Write all lines that wait for no change."""
+        """Write all lines whose changes are settled."""
         self._runner.finish()

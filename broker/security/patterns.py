@@ -1,6 +1,6 @@
-"""Patterns of the rules that name principals, and their replacements: written as Java writes them, run by RE2.
+"""Patterns and replacements in the rules that name principals: in Java's syntax, run by RE2.
 
-RE2 takes linear time, and the texts that are matched come from clients. It has no look-around and no back references.
+RE2 takes linear time, which matters because clients choose the texts. It has no look-around and no back references.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _REFERENCE = re.compile(r"\\(?P<literal>.)|\$(?P<group>\d+)", re.DOTALL)
 
 
 def compile_pattern(text: str, key: str) -> Any:
-    """Compile a pattern of RE2, which has no types. Raises ConfigError, which names the key."""
-    re2: Any = import_module("re2")  # 40 ms, which rules without a pattern do not need
+    """Compile a pattern; the module ``re2`` has no type hints. Raises ConfigError, which names the key."""
+    re2: Any = import_module("re2")  # takes 40 ms; rules without a pattern do not need it
     options = re2.Options()
     options.log_errors = False
     try:
@@ -30,13 +30,13 @@ def compile_pattern(text: str, key: str) -> Any:
 
 
 def replace(pattern: Any, replacement: str, text: str, *, is_repeated: bool = True) -> str:
-    r"""Replace every match in the text, or the first alone; ``$1`` is the first group, ``\$`` a dollar."""
+    r"""Replace every match in the text, or only the first; ``$1`` is the first group, ``\$`` a dollar."""
     replaced: str = pattern.sub(partial(_expand, replacement), text, 0 if is_repeated else 1)
     return replaced
 
 
 def _expand(replacement: str, match: Any) -> str:
-    """Put the groups of a match into the replacement; a reference to a group that is not there stays."""
+    """Replace references to groups by their texts; a reference to a group that does not exist stays."""
 
     def expand_one(reference: re.Match[str]) -> str:
         if reference["literal"] is not None:

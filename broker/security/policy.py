@@ -1,7 +1,7 @@
-"""The starting policy: weaknesses of secured listeners that do not keep a broker from starting.
+"""Weak settings of secured listeners, which are logged but do not prevent the start.
 
-Each finding is one line of the log; ``tidelog serve --strict`` refuses the start for any. Apache Kafka starts with all
-of them, too.
+Each finding is one log line; with ``tidelog serve --strict`` any of them prevents the start. Apache Kafka starts with
+all of them too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _READABLE_BY_OTHERS = 0o004
 
 
 def find_weaknesses(config: BrokerConfig) -> list[str]:
-    """Collect the findings for a configuration. Looks at the modes of keystores and keytabs; raises ConfigError."""
+    """Return the findings for a configuration; reads the modes of keystores and keytabs. Raises ConfigError."""
     found = [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
     host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
     if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):
@@ -81,10 +81,10 @@ def _admin_token_findings(config: BrokerConfig) -> Iterator[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this host is reached from this machine alone. Names other than localhost are not looked up."""
+    """Return whether only this machine can reach a host. Names other than localhost are not looked up."""
     if host in ("127.0.0.1", "::1", "localhost"):
         return True
-    import ipaddress  # 0.3 MB, which a broker on its usual address does without
+    import ipaddress  # takes 0.3 MB; a broker on its default address does not need it
 
     try:
         return ipaddress.ip_address(host).is_loopback

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 USER = "User"
-"""The type of every principal that Kafka's own principal builder makes."""
+"""The type of every principal that Kafka's own principal builder returns."""
 
 
 class Principal(NamedTuple):
@@ -19,4 +19,4 @@ class Principal(NamedTuple):
 
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
-"""The identity of a client on a listener that asks for none."""
+"""The identity of a client on a listener that does not authenticate."""

@@ -1,6 +1,6 @@
-"""Requests for delegation tokens: the connections that may send them, and a change of a token's end.
+"""Requests for delegation tokens: the check of connections that may send them, and changes of a token's expiry time.
 
-A client may ask that has shown who it is, other than by a token. Source: KafkaApis.allowTokenRequests.
+The client must be authenticated, and not by a delegation token. Source: KafkaApis.allowTokenRequests.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
-    """Refuse requests for tokens where the client is not known well enough. Raises
-    DelegationTokenRequestNotAllowedError.
-    """
+    """Raise DelegationTokenRequestNotAllowedError unless the client is authenticated, and not by a delegation token."""
     protocols = {one.listener_name: one.security_protocol for one in config.listeners}
     protocol = protocols.get(context.listener_name, "PLAINTEXT")
     is_anonymous = protocol == "SSL" and context.principal == ANONYMOUS
@@ -34,7 +32,7 @@ def check_may_ask(config: BrokerConfig, context: RequestContext) -> None:
 def change_end(
     broker: Broker, context: RequestContext, event: str, change: Callable[[DelegationTokens, str], int]
 ) -> Steps[int]:
-    """Change when a token ends, by ``change(tokens, principal)``; returns the new end in ms when that is durable.
+    """Change a token's expiry time by ``change(tokens, principal)``; return the new one in ms once it is durable.
 
     Raises DelegationTokenRequestNotAllowedError and what ``change`` raises.
     """

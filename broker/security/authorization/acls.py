@@ -1,9 +1,9 @@
-"""ACLs by the resources they name: literal names, the wildcard, and prefixes by their lengths.
+"""ACLs in force, found by resource: by literal name, the wildcard, and prefixes of each length.
 
-A resource is named by at most 2 + n entries: its own name, ``*``, and a prefix of each of the n lengths that any
-prefixed ACL of its type has. So a look-up costs the same with a hundred ACLs and with a hundred thousand. Where several
-match, they come in Kafka's order: the longest name first, the wildcard last. Rules are immutable, and a change replaces
-the tuples it touches. Loop thread only.
+At most 2 + n entries match a resource: its own name, ``*``, and a prefix of each of the n lengths that prefixed ACLs of
+its type have. So a look-up costs the same with a hundred ACLs and with a hundred thousand. Matching entries come in
+Kafka's order: the longest name first, the wildcard last. Rules are immutable, and a change replaces the tuples that it
+concerns. Loop thread only.
 
 Source: AclCache and the order of StandardAcl of Kafka 4.3.
 """
@@ -29,11 +29,11 @@ class Acls:
 
     def __init__(self, rules: Iterable[AccessRule] = ()) -> None:
         self._counts: Counter[AccessRule] = Counter()
-        """Rule -> number of ids it is stored under: a metadata log may hold one twice."""
+        """Rule -> number of ids that it has: a metadata log may hold the same rule twice."""
         self._by_resource: dict[tuple[int, int, str], Rules] = {}
         self._by_principal: dict[tuple[int, str], dict[AccessRule, None]] = {}
         self._prefixes: dict[int, Counter[int]] = {}
-        """Resource type -> length -> how many prefixes of that length have rules."""
+        """Resource type -> length -> number of prefixes of that length that have rules."""
         self._lengths: dict[int, tuple[int, ...]] = {}
         for rule in rules:
             self.add(rule)
@@ -61,7 +61,7 @@ class Acls:
         self._by_principal.setdefault((rule.resource_type, rule.principal), {})[rule] = None
 
     def remove(self, rule: AccessRule) -> None:
-        """Take a rule out of force, unless it is stored once more."""
+        """Remove a rule, unless the metadata have it under another id too."""
         self._counts[rule] -= 1
         if self._counts[rule] > 0:
             return

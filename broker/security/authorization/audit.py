@@ -1,8 +1,8 @@
 """Audit lines of the authorizer, as Kafka writes them: logger ``kafka.authorizer.logger``.
 
-    denied, and asked for          INFO, at most LINES_PER_SECOND; a line says how many were left out
-    allowed, and asked for         DEBUG
-    asked to filter or to describe below DEBUG (Kafka's TRACE)
+    denied                              INFO, at most LINES_PER_SECOND; a line says how many were left out
+    allowed                             DEBUG
+    checked to filter or to describe    below DEBUG (Kafka's TRACE), allowed or denied
 
 Source: StandardAuthorizerData.buildAuditMessage of Kafka 4.3.
 """
@@ -19,11 +19,11 @@ from tidelog.protocol.api_keys import ApiKey
 
 logger = logging.getLogger("kafka.authorizer.logger")
 is_audited = logger.isEnabledFor
-"""Returns whether lines of a level are written."""
+"""Function that returns whether lines of a level are written."""
 
 TRACE = 5
 LINES_PER_SECOND = 100
-"""Denials beyond these are counted, not written: a client that is refused may ask without end."""
+"""Further denials are counted, not written: a refused client may repeat its request without end."""
 
 
 class Audit:
@@ -39,7 +39,7 @@ class Audit:
         self._left_out = 0
 
     def note(self, level: int, client: Client, asked: Asked, decision: Decision) -> None:
-        """Write the line of one decision, if the level is wanted."""
+        """Write the line of one decision, if the level is enabled."""
         if logger.isEnabledFor(level) and (decision.is_allowed or level < logging.INFO or self._has_room()):
             logger.log(level, "%s", audit_line(client, asked, decision))
 
@@ -55,7 +55,7 @@ class Audit:
 
 
 class Asked:
-    """The question: an operation on a resource, for a request that refers to it ``count`` times."""
+    """Subject of a decision: an operation on a resource, for a request that refers to the resource ``count`` times."""
 
     __slots__ = ("api_key", "count", "name", "operation", "resource_type")
 
@@ -92,7 +92,7 @@ def rule_text(rule: AccessRule | str) -> str:
 
 
 def request_name(api_key: int) -> str:
-    """Return the name of an API; what came over HTTP has none."""
+    """Return the name of an API, or Http for a request over HTTP."""
     return camel_case(ApiKey(api_key).name) if api_key >= 0 else "Http"
 
 

@@ -1,9 +1,9 @@
-"""Authorizer of a broker: ACLs and super users asked, verdicts kept, decisions written to the audit log.
+"""Authorizer of a broker: it decides by ACLs and super users, caches decisions, and writes them to the audit log.
 
-Verdicts are kept by client (principal and host), because connections of one client ask the same over and over. A
-change of any ACL begins a new *generation*: an object that is compared by identity, so that nothing which was allowed
-before the change is taken for allowed after it. So does a change of log levels: every decision is written to the audit
-log, kept or not, and no verdict is kept for shortcuts while allowed ones are written, too. Loop thread only.
+Decisions are cached for each client (principal and host), because connections of one client repeat the same requests. A
+change of any ACL begins a new *generation*: an object that is compared by identity, so that no cached decision outlives
+the change. A change of log levels does the same: every decision is written to the audit log, cached or not, and
+shortcuts that skip the audit log are not used while allowed requests are written too. Loop thread only.
 
 Source: StandardAuthorizer of Kafka 4.3.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 10_000
-"""Verdicts kept for one client; beyond that they are all forgotten."""
+"""Largest number of decisions that are cached for one client; then all of them are dropped."""
 MANY_ACLS = 10_000
 _TYPES = 16
 _TOPIC = int(ResourceType.TOPIC)
@@ -55,7 +55,7 @@ _NO_TOPICS: frozenset[str | bytes] = frozenset()
 
 
 class Grants:
-    """Verdicts on one client's questions in one generation."""
+    """Cached decisions about one client in one generation."""
 
     __slots__ = (
         "__weakref__",
@@ -79,13 +79,13 @@ class Grants:
         self.begin(generation)
 
     def begin(self, generation: object) -> None:
-        """Forget everything: the ACLs have changed, or too much is kept."""
+        """Drop all cached decisions: the ACLs have changed, or there are too many."""
         self.generation = generation
         self.verdicts: dict[int, dict[str, Decision]] = {}
-        """Operation and resource type as one number -> name -> verdict."""
+        """Operation and resource type as one number -> resource name -> decision."""
         self.any_of_type: dict[int, bool] = {}
         self.writable: set[str | bytes] = set()
-        """Names and ids of topics with which WRITE is allowed, of those that a shortcut has asked for."""
+        """Names and ids of topics with which a shortcut has found WRITE allowed."""
         self.readable: set[str | bytes] = set()
         self.describable: set[str | bytes] = set()
         self.known = {_WRITE: self.writable, _READ: self.readable, _DESCRIBE: self.describable}
@@ -93,7 +93,7 @@ class Grants:
 
 
 class Authorizer:
-    """Answers what a client may do. Loop thread only."""
+    """Decides what clients may do. Loop thread only."""
 
     __slots__ = (
         "_acls",
@@ -116,7 +116,7 @@ class Authorizer:
         clock: Callable[[], float],
         is_topic: Callable[[str], bool],
     ) -> None:
-        """``clock`` is in milliseconds and monotonic; ``is_topic`` tells the names of topics from virtual ones."""
+        """``clock`` is in milliseconds and monotonic; ``is_topic`` returns whether a topic of a name exists."""
         self._acls = Acls(rules)
         self._super_users = frozenset(super_users)
         self._without_acl = DEFAULT_ALLOW if allows_without_acl else DEFAULT_DENY
@@ -125,9 +125,9 @@ class Authorizer:
         self._grants: WeakValueDictionary[Client, Grants] = WeakValueDictionary()
         self._is_over_many = False
         self.denied_total = 0
-        """Denials of what was asked for, for metrics."""
+        """Number of denials, but for those that only filter an answer; for metrics."""
         self.generation = object()
-        """Identity of the ACLs in force and of what is audited; another object after each change."""
+        """Identity of the ACLs and log levels in force; another object after each change."""
         self._warn_of_many()
 
     @property
@@ -136,7 +136,7 @@ class Authorizer:
         return self._acls
 
     def publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Take over what a change of the metadata made of the ACLs."""
+        """Apply the changes of ACLs in a delta."""
         if not delta.acls.changed:
             return
         for acl_id, rule in delta.acls.changed.items():
@@ -149,7 +149,7 @@ class Authorizer:
         self._warn_of_many()
 
     def begin_generation(self) -> None:
-        """Let no kept verdict hold: the ACLs, or the levels of loggers, have changed."""
+        """Drop all cached decisions, as the ACLs or the levels of loggers have changed."""
         self.generation = object()
 
     def _warn_of_many(self) -> None:
@@ -170,8 +170,9 @@ class Authorizer:
         count: int = 1,
         is_filter: bool = False,
     ) -> bool:
-        """Return whether a client may do this. ``count`` is how often the request names the resource; ``is_filter``
-        says that a refusal only leaves the resource out."""
+        """Return whether a client may do this operation. ``count`` is how often the request names the resource.
+        ``is_filter`` says that a denial is no error, but leaves the resource out of the answer.
+        """
         decision = self._decide(context, operation, resource_type, name)
         if decision.is_allowed:
             if is_audited(logging.DEBUG):
@@ -184,8 +185,9 @@ class Authorizer:
         return False
 
     def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
-        """Note, by name or id, that a client may WRITE, READ or DESCRIBE a topic, for the shortcuts of what is asked
-        most. Returns whether it may and no line of the audit log is due; else the caller asks in the usual way."""
+        """Note for the shortcuts, by name or id, that a client may WRITE, READ or DESCRIBE a topic. Return True if it
+        may and no audit line is due; otherwise the caller has to call ``authorize``.
+        """
         if may_be_virtual(topic) or is_audited(logging.DEBUG):
             return False
         if not self._decide(context, operation, _TOPIC, topic).is_allowed:
@@ -206,7 +208,7 @@ class Authorizer:
         *,
         is_filter: bool = False,
     ) -> set[str]:
-        """Return those of ``names`` with which a client may do this. A repeated name is one question."""
+        """Return those of ``names`` with which a client may do this operation. A repeated name is checked once."""
         counted = Counter(names)
         return {
             name
@@ -215,7 +217,7 @@ class Authorizer:
         }
 
     def authorize_any(self, context: RequestContext, operation: int, resource_type: ResourceType) -> bool:
-        """Return whether a client may do this with some resource of a type, whatever resources there are."""
+        """Return whether a client may do this operation with any resource of a type, existing or not."""
         if self.authorize(context, operation, resource_type, ANY_NAME, is_filter=True):
             return True
         grants = self._grants_of(context)
@@ -228,12 +230,12 @@ class Authorizer:
 
     def guarded(self, api_key: int, module: Any) -> Any:
         """Return an API's handler module with its checks before it."""
-        from tidelog.broker.security.authorization.table import guarded  # it imports the messages of its APIs
+        from tidelog.broker.security.authorization.table import guarded  # imports the messages of many APIs
 
         return guarded(self, api_key, module)
 
     def fetch_guard(self, metadata: MetadataCache, context: RequestContext, request: FetchRequest) -> FetchGuard:
-        """Return the check of a fetch's partitions; a client's fetches share one, which its context keeps."""
+        """Return the check of a fetch's partitions; all fetches of a connection share one, which its context keeps."""
         if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
             return ReplicaFetchGuard(self, metadata, context)
         guard = context.fetch_guard
@@ -242,7 +244,7 @@ class Authorizer:
         return guard
 
     def may_describe(self, context: RequestContext, topic: str) -> bool:
-        """Return whether a client may know a topic, where a refusal only leaves it out."""
+        """Return whether a client may DESCRIBE a topic, for answers that leave out topics that it may not."""
         return self.authorize(context, AclOperation.DESCRIBE, _TOPIC, topic, is_filter=True)
 
     def refused_creations(self, context: RequestContext, topics: Iterable[str]) -> list[str]:
@@ -252,7 +254,7 @@ class Authorizer:
         return [name for name in topics if not self.authorize(context, AclOperation.CREATE, _TOPIC, name)]
 
     def refuses_topic_id(self, metadata: MetadataCache, context: RequestContext, topic_id: bytes) -> bool:
-        """Return whether a client may not READ the topic with this id; of an unknown id there is nothing to refuse."""
+        """Return whether a client may not READ the topic with this id; an unknown id is not refused."""
         name = metadata.topic_names.get(topic_id)
         return name is not None and not self.authorize(context, _READ, _TOPIC, name)
 
@@ -271,7 +273,7 @@ class Authorizer:
         if grants.is_super:
             return SUPER_USER
         if resource_type == _TOPIC and may_be_virtual(name):
-            name = self._base_topic(name)  # first: a topic may yet be made of that name, or be deleted
+            name = self._base_topic(name)  # before the cache: a topic of that name may be created or deleted
         kind = operation * _TYPES + resource_type
         verdicts = grants.verdicts.get(kind)
         if verdicts is None:
@@ -283,7 +285,7 @@ class Authorizer:
         return decision
 
     def _base_topic(self, name: str) -> str:
-        """Return the topic whose ACLs hold for a name: that of a virtual topic is its base, whatever its query is."""
+        """Return the topic whose ACLs apply to a name: for a virtual topic its base, even if its query is malformed."""
         if self._is_topic(name):
             return name
         from tidelog.broker.metadata.virtual_names import base_name  # only names of virtual topics need it
@@ -297,12 +299,12 @@ class Authorizer:
         grants.verdicts.setdefault(kind, {})[name] = decision
 
     def _grants_of(self, context: RequestContext) -> Grants:
-        """Return the verdicts of a context's client in the present generation, shared with its other connections."""
+        """Return the cached decisions of a context's client in this generation, which its connections share."""
         grants = context.grants
         principal = context.principal
         if grants is None or (grants.principal is not principal and grants.principal != principal):
             grants = context.grants = self._shared_grants(principal, context.client_host)
-            context.principal = grants.principal  # equal, and from now on the same
+            context.principal = grants.principal  # equal, and from now on identical
         if grants.generation is not self.generation:
             grants.begin(self.generation)
         return grants
@@ -321,7 +323,7 @@ class Authorizer:
 
 
 class FetchGuard:
-    """Check of the partitions that one client fetches, made again at each read. Loop thread only."""
+    """Check of the partitions that one connection fetches, repeated at each read. Loop thread only."""
 
     __slots__ = ("_authorizer", "_context", "_metadata")
 
@@ -331,7 +333,7 @@ class FetchGuard:
         self._context = context
 
     def readable(self) -> Set[str | bytes]:
-        """Return names and ids of topics that need no question before the loop's next turn."""
+        """Return names and ids of topics that need no check until the loop's next turn."""
         grants = self._context.grants
         if (
             grants is not None
@@ -342,7 +344,7 @@ class FetchGuard:
         return _NO_TOPICS
 
     def refuses(self, target: FetchTarget) -> bool:
-        """Return whether a partition is refused; of an unknown id there is nothing to refuse."""
+        """Return whether a partition is refused; one with an unknown topic id is not."""
         name = target.topic or self._metadata.topic_names.get(target.topic_id)
         if name is None or self._authorizer.learn(self._context, _READ, name, target.topic or target.topic_id):
             return False
@@ -350,16 +352,16 @@ class FetchGuard:
 
 
 class ReplicaFetchGuard(FetchGuard):
-    """Check of a replica's fetch: CLUSTER_ACTION, whatever the topic."""
+    """Check of a replica's fetch: CLUSTER_ACTION, for every topic."""
 
     __slots__ = ()
 
     def readable(self) -> Set[str | bytes]:
-        """Return nothing: what a consumer may read is no matter here."""
+        """Return no topic: a permission to READ does not count for a replica."""
         return _NO_TOPICS
 
     def refuses(self, target: FetchTarget) -> bool:
-        """Return whether the client is no broker."""
+        """Return whether the client may not act as a broker."""
         return not self._authorizer.authorize(
             self._context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
         )
@@ -368,7 +370,7 @@ class ReplicaFetchGuard(FetchGuard):
 def authorizer_of_image(
     config: BrokerConfig, image: MetadataImage, metadata: MetadataCache, clock: Callable[[], float]
 ) -> Authorizer:
-    """Build the authorizer of a configuration with the ACLs of an image; ``publish`` takes later ones over."""
+    """Build the authorizer of a configuration with the ACLs of an image; ``publish`` applies later changes."""
     return Authorizer(
         image.acls.values(),
         super_users=principals_of(config.get_str(SUPER_USERS)),
@@ -379,7 +381,7 @@ def authorizer_of_image(
 
 
 def may_be_virtual(name: str) -> bool:
-    """Return whether a name is that of a virtual topic unless a topic has it."""
+    """Return whether a name has the form of a virtual topic's name, if no topic has it."""
     return "?" in name or "..." in name
 
 

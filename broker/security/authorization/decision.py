@@ -1,14 +1,14 @@
-"""Decision on one operation on one resource, with the rule it rests on.
+"""Decision about one operation on one resource, with the rule that gave it.
 
     super user                                   -> allowed
-    a rule that matches denies                   -> denied, whatever others say
-    a rule that matches allows                   -> allowed
+    a matching rule denies                       -> denied, even if others allow
+    a matching rule allows                       -> allowed
     no rule at all names the resource            -> ``allow.everyone.if.no.acl.found``
     else                                         -> denied
 
 A rule matches a client by principal (its own or ``User:*``), host (its own or ``*``) and operation: the same one or
-ALL. A rule that allows implies more: READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows
-DESCRIBE_CONFIGS. Pure; source: StandardAuthorizerData of Kafka 4.3, Authorizer.authorizeByResourceType.
+ALL. An ALLOW implies more: READ, WRITE, DELETE and ALTER allow DESCRIBE, ALTER_CONFIGS allows DESCRIBE_CONFIGS. Pure;
+source: StandardAuthorizerData of Kafka 4.3, Authorizer.authorizeByResourceType.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALL_PRINCIPALS = "User:*"
 _ALL, _DENY = int(AclOperation.ALL), int(AclPermissionType.DENY)
 _PREFIXED = int(PatternType.PREFIXED)
 ANY_NAME = "hardcode"
-"""Resource that Kafka asks for first when the question is about any resource of a type."""
+"""Name that Kafka checks first to decide about any resource of a type."""
 
 _ALLOWING = {
     AclOperation.DESCRIBE: frozenset(
@@ -32,11 +32,11 @@ _ALLOWING = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-"""Operation -> operations whose ALLOW implies it, where there are others than itself."""
+"""Operation -> operations whose ALLOW implies it, for those that others imply."""
 
 
 class Decision(NamedTuple):
-    """A verdict and the rule that gave it: an ACL, or the name of one of the authorizer's own rules."""
+    """A decision, and the rule that gave it: an ACL, or the name of one of the authorizer's own rules."""
 
     is_allowed: bool
     rule: AccessRule | str
@@ -78,7 +78,7 @@ def decide(
 
 
 def is_allowed_on_any(acls: Acls, client: Client, operation: int, resource_type: ResourceType) -> bool:
-    """Return whether rules allow an operation on some resource of a type, whatever resources there are.
+    """Return whether rules allow an operation on any resource of a type, existing or not.
 
     A DENY for all names denies. An ALLOW counts unless a DENY has the same literal name, or a prefix of its name.
     """
@@ -98,7 +98,7 @@ def is_allowed_on_any(acls: Acls, client: Client, operation: int, resource_type:
 
 
 def _is_left(rule: AccessRule, literal: set[str], prefixed: set[str]) -> bool:
-    """Return whether denied names leave something of what a rule allows."""
+    """Return whether a rule allows any name that is not denied."""
     name = rule.resource_name
     if rule.pattern_type != _PREFIXED and name == WILDCARD:
         return True

@@ -65,7 +65,7 @@ _FIRST_BROKERS_TRANSACTIONS = 4
 def names_need(
     operation: AclOperation, resource_type: ResourceType, array: str, answer: str, edit: Edit | None = None
 ) -> Split:
-    """Return the split of an array of names: of groups, of transactional ids."""
+    """Return the check of an array of names, of groups or of transactional ids."""
 
     def refusal(call: Call, name: str) -> KafkaError | None:
         return None if call.may(Need(operation, resource_type, name)) else ERRORS[resource_type]()
@@ -77,7 +77,7 @@ def names_need(
 
 
 def find_coordinator(call: Call) -> Any:
-    """Answer FindCoordinator: DESCRIBE of the group or transactional id; share keys are for brokers."""
+    """Answer FindCoordinator: DESCRIBE of the group or transactional id; only brokers may name share keys."""
     request = call.request
     resource_type = _COORDINATED.get(request.key_type)
     if resource_type is None:
@@ -94,7 +94,9 @@ def find_coordinator(call: Call) -> Any:
 
 
 def fetch_offsets(call: Call) -> Steps[Any]:
-    """Answer OffsetFetch: DESCRIBE of each group and of its topics; of all topics those that the client may know."""
+    """Answer OffsetFetch: DESCRIBE of each group and topic. A request for all topics gets those that the client may
+    DESCRIBE.
+    """
     request = call.request
     if call.context.api_version < _FIRST_OFFSETS_OF_GROUPS:
         if not call.may(Need(DESCRIBE, GROUP, request.group_id)):
@@ -137,7 +139,9 @@ def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> S
 def _split_topics(
     call: Call, topics: list[Any] | None, name: str = "name"
 ) -> Steps[tuple[list[Any] | None, list[Any]]]:
-    """Return the topics that the client may know and those that it may not; None asks for all of them."""
+    """Return the topics that the client may DESCRIBE, and those that it may not. None, which asks for all topics, stays
+    None.
+    """
     if topics is None:
         return None, []
     allowed: list[Any] = []
@@ -210,7 +214,7 @@ def list_groups(call: Call) -> Steps[Any]:
 
 
 def tell_group_operations(call: Call, response: Any) -> Steps[None]:
-    """Write what the client may do with each group, where it has asked."""
+    """Set the operations that the client may do with each group, if it has asked for them."""
     for group in response.groups:
         if group.authorized_operations != NOT_REQUESTED:
             group.authorized_operations = call.operations(_GROUP_OPERATIONS, GROUP, group.group_id)
@@ -218,7 +222,9 @@ def tell_group_operations(call: Call, response: Any) -> Steps[None]:
 
 
 def describe_groups_of(topics_of: Callable[[Any], Iterator[str]], text: str) -> Split:
-    """Return the split of groups by DESCRIBE; one with topics that the client may not know is told without members."""
+    """Return the check of groups by DESCRIBE. A group with topics that the client may not DESCRIBE is answered with an
+    error, and without members.
+    """
 
     def edit(call: Call, response: Any) -> Steps[None]:
         for number, group in enumerate(response.groups):
@@ -235,7 +241,7 @@ def describe_groups_of(topics_of: Callable[[Any], Iterator[str]], text: str) -> 
 
 
 def assigned_topics(group: Any) -> Iterator[str]:
-    """Yield the topics that a consumer or share group's members have, or shall get."""
+    """Yield the topics in the present and target assignments of a consumer or share group's members."""
     for member in group.members:
         for assignment in (member.assignment, getattr(member, "target_assignment", None)):
             if assignment is not None:
@@ -261,12 +267,12 @@ def topics_of_subtopology(subtopology: Any) -> Iterator[str]:
 
 
 def subscribe(call: Call) -> Any:
-    """Answer a heartbeat that may name topics: each of them must be one that the client may DESCRIBE."""
+    """Answer a heartbeat that may name topics: the client must have DESCRIBE of each."""
     return _proceed_knowing(call, call.request.subscribed_topic_names or ())
 
 
 def streams_heartbeat(call: Call) -> Any:
-    """Answer a streams heartbeat; a topology's topics must be ones that the client may DESCRIBE."""
+    """Answer a streams heartbeat: the client must have DESCRIBE of each topic in the topology."""
     topology = call.request.topology
     names: list[str] = []
     for subtopology in topology.subtopologies if topology is not None else ():
@@ -275,7 +281,7 @@ def streams_heartbeat(call: Call) -> Any:
 
 
 def _proceed_knowing(call: Call, names: Iterable[str]) -> Any:
-    """Call the handler if the client may DESCRIBE all these topics; many are asked about in steps.
+    """Call the handler if the client may DESCRIBE all these topics; many topics are checked in steps.
 
     Raises TopicAuthorizationFailedError.
     """
@@ -314,7 +320,7 @@ def init_producer_id(call: Call) -> None:
 
 
 def add_partitions(call: Call) -> Any:
-    """Answer AddPartitionsToTxn: WRITE of the id and of each topic, all or none; version 4 is for brokers."""
+    """Answer AddPartitionsToTxn: WRITE of the id and of each topic, all or none; only brokers may send version 4."""
     request = call.request
     if call.context.api_version >= _FIRST_BROKERS_TRANSACTIONS:
         call.require(cluster(AclOperation.CLUSTER_ACTION))
@@ -369,7 +375,7 @@ def _code_beside_refused(call: Call, refused: set[str], topic: str, index: int) 
 
 
 def hide_topics(call: Call, response: Any) -> Steps[None]:
-    """Leave out of DescribeTransactions the topics that the client may not know."""
+    """Remove the topics that the client may not DESCRIBE from a DescribeTransactions response."""
     for state in response.transaction_states:
         state.topics = yield from keep_allowed(
             call, state.topics, lambda topic: Need(DESCRIBE, ResourceType.TOPIC, topic.topic)
@@ -377,7 +383,7 @@ def hide_topics(call: Call, response: Any) -> Steps[None]:
 
 
 def list_transactions(call: Call, response: Any) -> Steps[None]:
-    """Leave out of ListTransactions those that the client may not DESCRIBE."""
+    """Remove the transactions that the client may not DESCRIBE from a ListTransactions response."""
     response.transaction_states = yield from keep_allowed(
         call, response.transaction_states, lambda state: Need(DESCRIBE, TRANSACTIONAL_ID, state.transactional_id)
     )

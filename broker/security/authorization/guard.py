@@ -1,12 +1,12 @@
-"""Authorization of one request: checks before its handler, a request without what is refused, an answer without it.
+"""Authorization of one request: checks before its handler, and removal of refused elements from request and response.
 
-A handler knows nothing of authorization. Where an authorizer is configured, the dispatcher calls a :class:`Guarded`
-handler in its place. It refuses the whole request, or hands on a copy without the elements that are refused. It puts
-these into the answer as the handler's own ``error_response`` writes them. So each check is made once, in the order of
-``tidelog.broker.security.authorization.table``, and a broker without an authorizer has none of it. Fetches alone ask
-the authorizer themselves: their partitions stand in sessions.
+A handler knows nothing of authorization. If an authorizer is configured, the dispatcher calls a :class:`Guarded`
+handler in its place. It refuses the whole request, or passes the handler a copy without the refused elements. It adds
+these to the response as the handler's own ``error_response`` writes them. So each check is made once, in the order of
+``tidelog.broker.security.authorization.table``, and a broker without an authorizer makes none. Only fetches call the
+authorizer themselves, because their partitions are in sessions.
 
-Work over more than FEW elements goes in steps. Loop thread only.
+Requests with more than FEW elements are checked in steps. Loop thread only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 FEW = 32
 ASKED_PER_STEP = 16
-"""Questions of one step: 4 to 25 us each where the verdict is not kept."""
+"""Checks in one step; each takes 4 to 25 us if its decision is not cached."""
 
 ERRORS: dict[ResourceType, type[KafkaError]] = {
     ResourceType.TOPIC: TopicAuthorizationFailedError,
@@ -47,7 +47,7 @@ ERRORS: dict[ResourceType, type[KafkaError]] = {
 
 
 class Need(NamedTuple):
-    """An operation on a resource."""
+    """A permission that a client needs: an operation on a resource."""
 
     operation: AclOperation
     resource_type: ResourceType
@@ -55,12 +55,12 @@ class Need(NamedTuple):
 
 
 def cluster(operation: AclOperation) -> Need:
-    """Return the need of an operation on the cluster."""
+    """Return the permission for an operation on the cluster."""
     return Need(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class Call:
-    """One request on its way to its handler, and the questions that are asked about it."""
+    """One request on its way to its handler, with methods for its checks."""
 
     __slots__ = ("_authorizer", "_module", "broker", "context", "request")
 
@@ -74,30 +74,30 @@ class Call:
         self.request = request
 
     def may(self, need: Need, *, is_filter: bool = False) -> bool:
-        """Return whether the client may do this; ``is_filter`` where a refusal is no error."""
+        """Return whether the client has a permission; ``is_filter`` says that a denial is no error."""
         return self._authorizer.authorize(
             self.context, need.operation, need.resource_type, need.name, is_filter=is_filter
         )
 
     def may_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Return whether the client may do this with some resource of a type."""
+        """Return whether the client may do an operation with any resource of a type."""
         return self._authorizer.authorize_any(self.context, operation, resource_type)
 
     def may_topic(self, operation: AclOperation, name: str, *, is_filter: bool = False) -> bool:
-        """Return whether the client may do this with a topic."""
+        """Return whether the client may do an operation with a topic."""
         return self._authorizer.authorize(self.context, operation, ResourceType.TOPIC, name, is_filter=is_filter)
 
     def require(self, need: Need) -> None:
-        """Raise the authorization error of the resource's type unless the client may do this."""
+        """Raise the authorization error of the resource's type unless the client has a permission."""
         if not self.may(need):
             raise ERRORS[need.resource_type]
 
     def operations(self, supported: Iterable[int], resource_type: ResourceType, name: str) -> int:
-        """Return the bit field of what the client may do with a resource."""
+        """Return the bit field of the operations that the client may do with a resource."""
         return self._authorizer.operations(self.context, supported, resource_type, name)
 
     def topic_name(self, name: str | None, topic_id: bytes) -> str | None:
-        """Return the name of a topic that is named, or known by id; None for an id that no topic has."""
+        """Return a topic's name, which is given or looked up by its id; None for an id that no topic has."""
         return name or self.broker.metadata.topic_names.get(topic_id)
 
     def proceed(self) -> Any:
@@ -123,17 +123,19 @@ class Call:
 
 Handle = Callable[["Broker", "RequestContext", Any], Any]
 Shortcut = Callable[["Authorizer", Any, Handle], Handle]
-"""Takes a handler's module and its handler; returns one that checks the most frequent request in fewer steps."""
+"""Function that takes a handler's module and its checked handler, and returns one with a faster check of the most
+frequent requests.
+"""
 Before = Callable[[Call], None]
 """Check of the whole request. Raises KafkaError."""
 Around = Callable[[Call], Any]
-"""Handling with elements refused or left out; returns what a handler returns."""
+"""Handling with refused elements removed; returns what a handler returns."""
 Edit = Callable[[Call, Any], Steps[None]]
 """Change of a response."""
 
 
 class Guarded:
-    """A handler module behind its checks, with the attributes that a route reads."""
+    """A handler module with its checks, with the attributes that a route reads."""
 
     __slots__ = ("Request", "_around", "_authorizer", "_before", "_module", "error_response", "handle")
 
@@ -152,7 +154,7 @@ class Guarded:
         self._before = before
         self._around = around
         self.handle: Handle = self._check
-        """Checks, and handles what is left. Raises KafkaError."""
+        """Checks a request, and calls the handler with what is allowed. Raises KafkaError."""
         if before is None and around is None:
             self.handle = module.handle
         elif shortcut is not None:
@@ -167,19 +169,19 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Refusal of some elements of one array of a request."""
+    """Check of each element in one array of a request; refused ones are removed, and answered with an error."""
 
     refusal: Callable[[Call, Any], KafkaError | None]
-    """The error of an element that is refused."""
+    """Returns the error of a refused element, None for an allowed one."""
     array: str = "topics"
     answer: str = "topics"
-    """The response's array, to which the handler's error response adds what was refused."""
+    """Name of the response's array, to which the refused elements of the handler's error response are added."""
     refused: Callable[[Any, KafkaError], Any] | None = None
-    """Builds a refused element of the answer, where the handler's error response has none."""
+    """Builds a refused element of the response, for an API whose error response has none."""
     edit: Edit | None = None
 
     def __call__(self, call: Call) -> Any:
-        """Handle what is not refused."""
+        """Call the handler with the elements that are allowed."""
         elements = getattr(call.request, self.array)
         if len(elements) <= FEW:
             errors = [self.refusal(call, element) for element in elements]
@@ -215,7 +217,7 @@ class Split:
 
     def _add_refused(self, call: Call, response: Any, elements: list[Any], error: KafkaError) -> Steps[Any]:
         if self.refused is not None:
-            if response.error_code:  # it says all there is to say
+            if response.error_code:  # the whole response is an error
                 return response
             getattr(response, self.answer).extend(self.refused(element, error) for element in elements)
             return response

@@ -53,7 +53,7 @@ def produce(call: Call) -> Any:
         if _may_write(call, topics[0]):
             return call.proceed()
         return _produce_in_part(call, topics, [])
-    if len(topics) > FEW and call.context.owns_frame:  # else its records may be gone after this turn
+    if len(topics) > FEW and call.context.owns_frame:  # else the buffer of its records may be reused after this turn
         return _produce_many(call)
     verdicts = [_may_write(call, topic) for topic in topics]
     if all(verdicts):
@@ -63,9 +63,10 @@ def produce(call: Call) -> Any:
 
 
 def produce_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Handle:
-    """Return the handler of produce requests, with a shortcut for one partition outside a transaction.
+    """Return the handler of produce requests, with a shortcut for requests of one partition without a transaction.
 
-    The handler refuses records of a transaction that has no id, so that their headers need not be read here.
+    The handler refuses transactional records in a request without a transactional id, so their headers need not be read
+    here.
     """
 
     handle: Handle = module.handle_one
@@ -95,7 +96,9 @@ def produce_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Hand
 
 
 def _require_transaction(call: Call) -> None:
-    """Raise TransactionalIdAuthorizationFailedError, CloseConnectionError where no answer is waited for."""
+    """Raise TransactionalIdAuthorizationFailedError unless the client may WRITE with the transactional id. For acks=0,
+    raise CloseConnectionError instead.
+    """
     transactional_id = call.request.transactional_id
     if transactional_id is None or not call.may(
         Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
@@ -118,7 +121,9 @@ def _produce_many(call: Call) -> Steps[Any]:
 
 
 def _produce_in_part(call: Call, refused: list[Any], allowed: list[Any]) -> Steps[Any]:
-    """Append what is allowed. Raises CloseConnectionError where no answer is waited for."""
+    """Append to the allowed topics. Raises CloseConnectionError for acks=0, as there is no answer to carry the
+    error.
+    """
     request = call.request
     response = yield from call.settle(with_fields(request, topic_data=allowed))
     if not request.acks:
@@ -136,7 +141,7 @@ def _may_write(call: Call, topic: Any) -> bool:
 
 
 def _is_transactional(request: Any) -> bool:
-    """Return whether any batch says that it belongs to a transaction: the header decides, not the request."""
+    """Return whether any batch is transactional by its own header; the request's transactional id does not decide."""
     return any(has_transactional_batch(data.records) for topic in request.topic_data for data in topic.partition_data)
 
 
@@ -144,7 +149,7 @@ def _is_transactional(request: Any) -> bool:
 
 
 def configs_need(operation: AclOperation, answer: str) -> Split:
-    """Return the split of config resources: topics and groups by themselves, all others by the cluster."""
+    """Return the check of config resources: topics and groups by their own ACLs, all others by the cluster's."""
 
     def refusal(call: Call, resource: Any) -> KafkaError | None:
         resource_type = _CONFIG_NEEDS.get(resource.resource_type)
@@ -159,7 +164,7 @@ def configs_need(operation: AclOperation, answer: str) -> Split:
     return Split(refusal, array="resources", answer=answer)
 
 
-# Refused elements that no error response has
+# Refused elements for APIs whose error responses have none
 
 
 def refuse_offset_deletion(topic: Any, error: KafkaError) -> OffsetDeleteResponseTopic:

@@ -1,9 +1,9 @@
-"""The one table of what each API needs of a client, and how a refusal is answered.
+"""Table of the permissions that each API needs, and of the answers to a client that lacks them.
 
-Each line has the words of the documentation and the checks themselves: ``before`` refuses a whole request,
-``around`` refuses or leaves out parts of one. A test holds that every line of the registry has a row here, and that a
-client without any grant gets no success from any API. Letters: T topic, G group, X transactional id, C cluster; numbers
-are error codes. Source: KafkaApis, ControllerApis of Kafka 4.3, KIP-11, KIP-430.
+Each row has the texts of the documentation and the checks themselves: ``before`` refuses a whole request, ``around``
+refuses or removes parts of it. Tests make sure that every API of the registry has a row, and that no API succeeds for a
+client without any permission. Letters: T topic, G group, X transactional id, C cluster; numbers are error codes.
+Source: KafkaApis, ControllerApis of Kafka 4.3, KIP-11, KIP-430.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GROUP, TRANSACTIONAL_ID = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
 class Row(NamedTuple):
-    """Needs of one API."""
+    """Permissions that one API needs, the answer without them, and the checks."""
 
     needs: str
     refused: str
@@ -65,7 +65,9 @@ def of_transaction(call: Call) -> None:
 
 
 def of_transaction_and_group(call: Call) -> None:
-    """Check both. Raises TransactionalIdAuthorizationFailedError, GroupAuthorizationFailedError."""
+    """Check the transactional id and the group. Raises TransactionalIdAuthorizationFailedError,
+    GroupAuthorizationFailedError.
+    """
     of_transaction(call)
     call.require(Need(READ, GROUP, call.request.group_id))
 
@@ -238,7 +240,7 @@ ROWS: dict[ApiKey, Row] = {
 
 
 def guarded(authorizer: Authorizer, api_key: int, module: Any) -> Any:
-    """Return an API's handler with its checks before it: the module itself where there are none."""
+    """Return an API's handler with its checks; the module itself if it needs none."""
     row = ROWS[ApiKey(api_key)]
     if row is _NOTHING or row is _TOKENS:
         return module
@@ -246,7 +248,7 @@ def guarded(authorizer: Authorizer, api_key: int, module: Any) -> Any:
 
 
 def page() -> str:
-    """Return the page of the documentation that shows this table."""
+    """Return this table as a page of the documentation."""
     lines = [
         "# What each API needs",
         "",

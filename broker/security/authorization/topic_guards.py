@@ -1,8 +1,8 @@
-"""Authorization of requests about topics: what is refused, what is left out, what is not told.
+"""Authorization of requests about topics: refused topics, topics left out of answers, and names that are hidden.
 
-A topic that a client may not DESCRIBE is answered the same whether or not there is one. A topic by id is looked up
-before it is asked for, and its name is not told to a client that may not know it. Source: KafkaApis, ControllerApis,
-DescribeTopicPartitionsRequestHandler of Kafka 4.3.
+The answer about a topic that a client may not DESCRIBE is the same whether the topic exists or not. A topic id is
+looked up first, and its name is hidden from a client that may not DESCRIBE the topic. Source: KafkaApis,
+ControllerApis, DescribeTopicPartitionsRequestHandler of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FIRST_DELETION_BY_ID = 6
 
 
 def topics_need(operation: AclOperation, name: str = "name", **more: Any) -> Split:
-    """Return the split of an array whose elements name topics, or have their ids."""
+    """Return the check of an array whose elements name topics, or have their ids."""
 
     def refusal(call: Call, element: Any) -> KafkaError | None:
         topic = call.topic_name(getattr(element, name, None), getattr(element, "topic_id", ZERO_UUID))
@@ -63,7 +63,7 @@ def topics_need(operation: AclOperation, name: str = "name", **more: Any) -> Spl
 
 
 def end_offsets(call: Call) -> Any:
-    """Answer OffsetForLeaderEpoch: brokers may ask for every topic."""
+    """Answer OffsetForLeaderEpoch: DESCRIBE of each topic, or CLUSTER_ACTION, which brokers have."""
     if call.may(cluster(AclOperation.CLUSTER_ACTION), is_filter=True):
         return call.proceed()
     return _END_OFFSETS(call)
@@ -76,7 +76,9 @@ _END_OFFSETS = topics_need(AclOperation.DESCRIBE, "topic")
 
 
 def metadata(call: Call) -> Any:
-    """Answer Metadata: of all topics those that the client may know, of named ones each with its error."""
+    """Answer Metadata: a request for all topics gets those that the client may DESCRIBE; a named topic gets its
+    error.
+    """
     topics = call.request.topics
     if topics and len(topics) <= FEW and not _asks_more(call):
         answers = [_refuse_topic(call, asked) for asked in topics]
@@ -85,7 +87,9 @@ def metadata(call: Call) -> Any:
 
 
 def metadata_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Handle:
-    """Return the handler of Metadata, with a shortcut for few named topics that are there and may be known."""
+    """Return the handler of Metadata, with a shortcut for few named topics that exist and that the client may
+    DESCRIBE.
+    """
     learn = authorizer.learn
     handle: Handle = module.handle
 
@@ -132,7 +136,7 @@ def _metadata_in_steps(call: Call, answers: list[MetadataResponseTopic | None] |
     elif version < _FIRST_METADATA_BY_ID and any(
         one.topic_id != ZERO_UUID or one.name is None for one in request.topics
     ):
-        return (yield from call.settle(request))  # the handler says that this version has no such topics
+        return (yield from call.settle(request))  # the handler refuses such topics in this version
     else:
         response = yield from _named_metadata(call, answers)
     yield from _tell_operations(call, response)
@@ -151,13 +155,13 @@ def _named_metadata(call: Call, answers: list[MetadataResponseTopic | None] | No
             yield None
     response = yield from call.settle(with_fields(call.request, topics=allowed))
     if not allowed:
-        response.topics = []  # version 0 takes an empty list for all topics
+        response.topics = []  # in version 0 an empty list asked for all topics
     response.topics.extend({(topic.topic_id, topic.name): topic for topic in refused}.values())
     return response
 
 
 def _refuse_topic(call: Call, asked: Any) -> MetadataResponseTopic | None:
-    """Return the answer about a topic that the client may not know or create, None where it may."""
+    """Return the answer about a topic that the client may not DESCRIBE or create, None if it may."""
     denied = TopicAuthorizationFailedError.code
     if asked.topic_id != ZERO_UUID:
         name = call.broker.metadata.topic_names.get(asked.topic_id)
@@ -171,7 +175,7 @@ def _refuse_topic(call: Call, asked: Any) -> MetadataResponseTopic | None:
 
 
 def _would_create(call: Call, name: str) -> bool:
-    """Return whether a topic would be created that the client may not create."""
+    """Return whether the request would create this topic although the client may not create it."""
     allows = call.request.allow_auto_topic_creation or call.context.api_version < 4
     if not (allows and call.broker.config.get_bool("auto.create.topics.enable")):
         return False
@@ -187,13 +191,13 @@ def _tell_operations(call: Call, response: Any) -> Steps[None]:
 
 
 def cluster_operations(call: Call) -> int:
-    """Return what the client may do with the cluster: nothing unless it may DESCRIBE it."""
+    """Return the bit field of the operations that the client may do with the cluster: 0 unless it may DESCRIBE it."""
     need = cluster(AclOperation.DESCRIBE)
     return call.operations(_CLUSTER_OPERATIONS, need.resource_type, need.name) if call.may(need) else 0
 
 
 def tell_topic_operations(call: Call, response: Any) -> Steps[None]:
-    """Write what the client may do with each topic, where it has asked."""
+    """Set the operations that the client may do with each topic, if it has asked for them."""
     for topic in response.topics:
         if topic.topic_authorized_operations != NOT_REQUESTED and topic.name is not None:
             topic.topic_authorized_operations = call.operations(_TOPIC_OPERATIONS, TOPIC, topic.name)
@@ -201,19 +205,19 @@ def tell_topic_operations(call: Call, response: Any) -> Steps[None]:
 
 
 def describe_cluster(call: Call, response: Any) -> Steps[None]:
-    """Write what the client may do with the cluster, where it has asked."""
+    """Set the operations that the client may do with the cluster, if it has asked for them."""
     if response.cluster_authorized_operations != NOT_REQUESTED:
         response.cluster_authorized_operations = cluster_operations(call)
     yield None
 
 
 def describe_partitions(call: Call) -> Steps[Any]:
-    """Answer DescribeTopicPartitions: of all topics those that the client may know."""
+    """Answer DescribeTopicPartitions: a request for all topics gets those that the client may DESCRIBE."""
     if call.request.topics:
         return (yield from _NAMED_PARTITIONS(call))
     cursor = call.request.cursor
     if cursor is not None and cursor.partition_index < 0:
-        return (yield from call.settle(call.request))  # the handler says that there is no such cursor
+        return (yield from call.settle(call.request))  # the handler refuses such a cursor
     names = []
     for number, name in enumerate(list(call.broker.metadata.topics)):
         is_left = cursor is None or name >= cursor.topic_name
@@ -223,7 +227,7 @@ def describe_partitions(call: Call) -> Steps[Any]:
             yield None
     if cursor is not None and cursor.topic_name not in names:
         cursor = None
-    asked = [PartitionsOfTopic(name=name) for name in names or [""]]  # no name would mean all
+    asked = [PartitionsOfTopic(name=name) for name in names or [""]]  # an empty list would mean all topics
     response = yield from call.settle(with_fields(call.request, topics=asked, cursor=cursor))
     response.topics = [topic for topic in response.topics if not topic.error_code]
     yield from tell_topic_operations(call, response)
@@ -237,13 +241,15 @@ _NAMED_PARTITIONS = topics_need(AclOperation.DESCRIBE, edit=tell_topic_operation
 
 
 def create_topics(call: Call) -> Any:
-    """Answer CreateTopics: CREATE of the cluster or of each topic; its configs are told with DESCRIBE_CONFIGS."""
+    """Answer CreateTopics: CREATE of the cluster or of each topic; the answer has configs if DESCRIBE_CONFIGS is
+    allowed.
+    """
     may_all = call.may(cluster(AclOperation.CREATE), is_filter=True)
     counts = Counter(topic.name for topic in call.request.topics)
 
     def refusal(call: Call, topic: Any) -> KafkaError | None:
         if may_all or counts[topic.name] > 1 or call.may_topic(AclOperation.CREATE, topic.name):
-            return None  # a name that comes twice is invalid, which tells nothing
+            return None  # a repeated name is invalid, whether the topic exists or not
         return TopicAuthorizationFailedError("Authorization failed.")
 
     return Split(refusal, edit=_hide_configs)(call)
@@ -271,7 +277,9 @@ def create_partitions(call: Call) -> Any:
 
 
 def delete_topics(call: Call) -> Steps[Any]:
-    """Answer DeleteTopics: DELETE of the cluster or of each topic; DESCRIBE decides what is told of it."""
+    """Answer DeleteTopics: DELETE of the cluster or of each topic; without DESCRIBE a topic's name and id stay
+    hidden.
+    """
     if call.may(cluster(AclOperation.DELETE), is_filter=True):
         return (yield from call.settle(call.request))
     request = call.request
@@ -296,7 +304,7 @@ def delete_topics(call: Call) -> Steps[Any]:
 
 
 def _refuse_deletion(call: Call, asked: Any) -> DeletableTopicResult | None:
-    """Return the answer about a topic that the client may not delete, None where the handler shall answer."""
+    """Return the answer about a topic that the client may not delete, None if the handler is to answer."""
     denied = TopicAuthorizationFailedError()
     if asked.name is not None:
         may_know = call.may_topic(AclOperation.DESCRIBE, asked.name, is_filter=True)

@@ -1,6 +1,6 @@
 """SASL: mechanisms, and the exchange that authenticates a connection before its first ordinary request.
 
-Imports: ``tidelog.broker.security`` and what it may import; no socket, no loop: bytes in, bytes and outcomes out.
-Invariant: until an exchange is complete nothing of the broker is reached but the table of ApiVersions; of a failed one
-a client learns no more than that it failed.
+Imports: ``tidelog.broker.security`` and what it may import; no socket and no loop: bytes go in, bytes and outcomes come
+out. Invariant: until an exchange is complete, a client reaches nothing of the broker but ApiVersions. The answer to a
+failed one does not tell which part was wrong.
 """

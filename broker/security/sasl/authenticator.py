@@ -5,10 +5,10 @@
     INITIAL, HANDSHAKE  SaslHandshake v1; v0                      AUTHENTICATE; BARE_TOKENS
     AUTHENTICATE        SaslAuthenticate, until the last token    COMPLETE
     BARE_TOKENS         bare tokens, until the last               COMPLETE
-    any                 anything else, or a token that is wrong   FAILED
+    any                 anything else, or a wrong token           FAILED
 
-A re-authentication (KIP-368) begins at HANDSHAKE, with the mechanism and the user of before. TABLE is this page as
-code. A token may take work that is done in a thread: its outcome has ``work``, and ``conclude`` goes on when that is
+A re-authentication (KIP-368) begins at HANDSHAKE, and must have the same mechanism and user as before. TABLE is this
+table as code. A token may need work in a thread: then the outcome has ``work``, and ``conclude`` goes on when that is
 done. No other frame is received meanwhile.
 """
 
@@ -38,7 +38,7 @@ from tidelog.protocol.schema.fields import Message
 
 NO_LIFETIMES: Mapping[str, int] = MappingProxyType({})
 MAX_FRAMES = 16
-"""Most frames of one exchange; every mechanism needs far fewer."""
+"""Largest number of frames in one exchange; every mechanism needs far fewer."""
 _PREFIXES = (struct.Struct(">ii"), struct.Struct(">iix"))
 _LENGTH = struct.Struct(">i")
 
@@ -60,23 +60,23 @@ class Identity(NamedTuple):
     user: str
     mechanism: str
     is_by_token: bool = False
-    """Whether a delegation token was shown for a password."""
+    """True if a delegation token was used in place of a password."""
 
 
 class Outcome(NamedTuple):
-    """The consequence of one frame: an answer to send, if any, and for a failure the reason, fit for a log."""
+    """The result of one frame: an answer to send, if any, and for a failure the reason, which may be logged."""
 
     frame: bytes | None
     failure: str | None = None
     work: Evaluation | None = None
-    """Work for a thread, whose result ``conclude`` takes; there is no answer yet."""
+    """Work for a thread; its result goes to ``conclude``. There is no answer yet."""
 
 
 PASS_ON = Outcome(None)
-"""The frame is an ordinary request, which the broker answers."""
+"""Outcome of a request that the broker answers: ApiVersions."""
 
 Factories = Mapping[str, Callable[[], Mechanism]]
-"""The mechanisms of a listener: each call begins an exchange."""
+"""Mechanisms of a listener by name; each call begins an exchange."""
 
 
 class SaslAuthenticator:
@@ -105,8 +105,9 @@ class SaslAuthenticator:
         previous: Identity | None = None,
         now_ms: Callable[[], int] = lambda: int(time() * 1000),
     ) -> None:
-        """``lifetimes_ms`` has the longest session by mechanism, ``previous`` is given for a re-authentication;
-        ``now_ms`` is the wall clock's."""
+        """``lifetimes_ms`` has the longest session of each mechanism; ``previous`` is given for a re-authentication;
+        ``now_ms`` returns the time of the wall clock.
+        """
         self.state = State.INITIAL if previous is None else State.HANDSHAKE
         self.identity: Identity | None = None
         self.mechanism = ""
@@ -118,13 +119,15 @@ class SaslAuthenticator:
         self._mechanisms = mechanisms
         self._mechanism: Mechanism | None = None
         self.lifetime_ms = 0
-        """Length of the session, which is told to the client; 0: no end. It ends with a credential that ends."""
+        """Lifetime of the session in ms, which the client gets; 0 if it has no end. It is limited by that of the
+        credential.
+        """
         self._lifetimes_ms = lifetimes_ms
         self._now_ms = now_ms
         self._previous = previous
         self._frames = 0
         self._header: RequestHeader | None = None
-        """Of the SaslAuthenticate that is being answered; None for a bare token."""
+        """Header of the SaslAuthenticate that is being answered; None for a bare token."""
 
     def receive(self, frame: memoryview) -> Outcome:
         """Take the client's next frame, without its length."""
@@ -145,13 +148,15 @@ class SaslAuthenticator:
             return self._fail(f"malformed request during SASL authentication: {error.message}")
 
     def _pass_on(self, header: RequestHeader, _body: memoryview) -> Outcome:
-        """Pass ApiVersions on: one that is answered with the whole table ends the state; the broker answers both."""
+        """Leave ApiVersions to the broker. A version that it serves ends the state; an unsupported one may be followed
+        by another.
+        """
         if header.api_version <= MAX_API_VERSIONS:
             self.state = State.HANDSHAKE
         return PASS_ON
 
     def _begin(self, header: RequestHeader, body: memoryview) -> Outcome:
-        """Begin the mechanism, for SaslHandshake. Raises InvalidRequestError."""
+        """Answer SaslHandshake, and begin the mechanism that the client chose. Raises InvalidRequestError."""
         check_version(header, SaslHandshakeRequest)
         chosen = SaslHandshakeRequest.decode(body, header.api_version).mechanism
         self.mechanism = chosen
@@ -170,14 +175,14 @@ class SaslAuthenticator:
         return self._fail("a second SaslHandshake during SASL authentication", encode(header, response))
 
     def _authenticate(self, header: RequestHeader, body: memoryview) -> Outcome:
-        """Evaluate a token, for SaslAuthenticate. Raises InvalidRequestError."""
+        """Evaluate the token of a SaslAuthenticate. Raises InvalidRequestError."""
         check_version(header, SaslAuthenticateRequest)
         request = SaslAuthenticateRequest.decode(body, header.api_version)
         self._header = header
         return self._evaluate(bytes(request.auth_bytes))
 
     def _evaluate(self, token: bytes) -> Outcome:
-        """Evaluate a token, or say what is to be done in a thread for that."""
+        """Evaluate a token, or return an outcome with the work that a thread has to do for it."""
         mechanism = self._mechanism
         assert mechanism is not None
         try:
@@ -197,7 +202,7 @@ class SaslAuthenticator:
             )
 
     def conclude(self, evaluation: Evaluation) -> Outcome:
-        """Answer a token by its evaluation, which is done; after the last one the exchange is complete."""
+        """Return the answer to a token whose evaluation is done; after the last token the exchange is complete."""
         header, response = self._header, SaslAuthenticateResponse()
         try:
             reply = self._accept(evaluation)
@@ -267,7 +272,7 @@ def check_version(header: RequestHeader, request: type[Message]) -> None:
 
 
 def encode(header: RequestHeader, response: Message) -> bytes:
-    """Encode the whole frame of a response."""
+    """Encode a response as a whole frame."""
     prefix = _PREFIXES[response_header_version(ApiKey(header.api_key), header.api_version)]
     body = response.encode(header.api_version)
     return prefix.pack(len(body) + prefix.size - 4, header.correlation_id) + body

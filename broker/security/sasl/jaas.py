@@ -1,8 +1,8 @@
-"""JAAS texts, parsed and never run: ``MODULE FLAG name="value" ...;``.
+"""Parser of JAAS texts, ``MODULE FLAG name="value" ...;``, which are never run.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret" user_bob="other";
 
-A module is a name from a closed list; no class is loaded by it. Source: Kafka's JaasConfig, which reads these texts
+A module is a name from a closed list; no class is loaded. Source: Kafka's JaasConfig, which reads these texts
 with Java's StreamTokenizer.
 """
 
@@ -41,7 +41,7 @@ class _Token(NamedTuple):
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """Parse the only entry of a text. Raises ConfigError, which shows nothing of the text: it holds passwords."""
+    """Parse the only entry of a text. Raises ConfigError, which shows nothing of the text, as it holds passwords."""
     tokens = _tokens(text)
     if len(tokens) < 3 or tokens[0].is_mark or tokens[1].text.lower() not in FLAGS:
         raise _refuse("MODULE, a flag such as required, options, and a semicolon")

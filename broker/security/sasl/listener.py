@@ -1,4 +1,4 @@
-"""One listener that authenticates: its mechanisms, and where their users come from. Source of the keys: Kafka's."""
+"""One listener that authenticates by SASL: its mechanisms, and the sources of their users. Its keys are Kafka's."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SaslLimits(NamedTuple):
 
 
 class SaslListener:
-    """SASL as one listener speaks it. Loop thread only."""
+    """SASL settings and mechanisms of one listener. Loop thread only."""
 
     def __init__(
         self,
@@ -52,8 +52,9 @@ class SaslListener:
         tokens: TokenCredentials = lambda _id, _mechanism: None,
         usual_iterations: UsualIterations = lambda _mechanism: MIN_ITERATIONS,
     ) -> None:
-        """``tokens`` finds the credentials of delegation tokens; ``usual_iterations`` are told to unknown
-        users of SCRAM. Raises ConfigError."""
+        """``tokens`` finds the credentials of delegation tokens; ``usual_iterations`` returns the iterations that
+        unknown users of SCRAM get. Raises ConfigError.
+        """
         values = listener_values(texts, name)
         mechanisms = list(values["sasl.enabled.mechanisms"])
         if not mechanisms:
@@ -85,11 +86,11 @@ class SaslListener:
             self._bearer_tokens.close()
 
     def authenticate(self, previous: Identity | None = None) -> SaslAuthenticator:
-        """Begin an exchange; with the identity of before, a re-authentication."""
+        """Begin an exchange; with the previous identity it is a re-authentication."""
         return SaslAuthenticator(self.mechanisms, self._lifetimes_ms, previous)
 
     def _build(self, mechanism: str, credentials: Credentials, tokens: TokenCredentials) -> Callable[[], Mechanism]:
-        """Build the way to begin an exchange by a mechanism. Raises ConfigError."""
+        """Return a function that begins an exchange by a mechanism. Raises ConfigError."""
         if mechanism == OAUTHBEARER:
             from tidelog.broker.security.sasl.oauth.settings import build_tokens  # needs OpenSSL
 
@@ -97,7 +98,7 @@ class SaslListener:
             self._bearer_tokens = bearer_tokens
             return partial(OAuthBearerServer, bearer_tokens.validate)
         if mechanism == GSSAPI:
-            from tidelog.broker.security.sasl.kerberos.keytab import build_server  # the others need none of it
+            from tidelog.broker.security.sasl.kerberos.keytab import build_server  # only this mechanism needs it
 
             return build_server(self.name, self._texts)
         check_handler(self.name, mechanism, self._texts)
@@ -115,7 +116,7 @@ class SaslListener:
 
 
 def check_listener(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
-    """Raise ConfigError for a listener that cannot authenticate as it is told to."""
+    """Raise ConfigError for a listener that cannot authenticate by its configuration."""
     name = endpoint.listener_name
     if OAUTHBEARER in SaslListener(name, texts, lambda _user, _mechanism: None).mechanisms:
         from tidelog.broker.security.sasl.oauth.settings import check_endpoint
@@ -124,7 +125,7 @@ def check_listener(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
 
 
 def check_handler(listener: str, mechanism: str, texts: Mapping[str, str]) -> None:
-    """Raise ConfigError for a handler of another mechanism."""
+    """Raise ConfigError for a callback handler that is not for this mechanism."""
     key = f"{listener_prefix(listener)}{mechanism.lower()}.{HANDLER_KEY}"
     allowed = PLAIN_HANDLER if mechanism == PLAIN else "no value"
     if texts.get(key, "") not in ("", allowed):
@@ -132,7 +133,7 @@ def check_handler(listener: str, mechanism: str, texts: Mapping[str, str]) -> No
 
 
 def module_of(listener: str, mechanism: str, texts: Mapping[str, str]) -> LoginModule | None:
-    """Parse the login module of a mechanism's JAAS text; None where there is none. Raises ConfigError."""
+    """Parse the login module of a mechanism's JAAS text; return None if there is no text. Raises ConfigError."""
     jaas = mechanism_values(texts, listener, mechanism)[JAAS_KEY]
     return None if jaas is None else parse_jaas(jaas)
 

@@ -1,4 +1,4 @@
-"""Mechanisms of SASL as the exchange sees them."""
+"""Interface of a SASL mechanism to the exchange."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import NamedTuple, Protocol
 
 
 class Reply(NamedTuple):
-    """The answer to a client's token. ``user`` is set with the last one: it is proved."""
+    """The answer to a client's token. With the last one, ``user`` has the authenticated user."""
 
     token: bytes
     user: str | None = None
     expires_ms: int | None = None
-    """End of the credential that the client showed, by the wall clock; None where it has none."""
+    """Expiry time of the client's credential in ms since 1970; None if it does not expire."""
     is_by_token: bool = False
-    """Whether a delegation token was shown for a password."""
+    """True if a delegation token was used in place of a password."""
     refusal: str | None = None
-    """The reason why the exchange cannot succeed, although one more message of the client follows."""
+    """The reason why the exchange cannot succeed, if the client has to send one more message before it fails."""
 
 
 Evaluation = Callable[[], Reply]
-"""Work on a token that takes a while. Any thread, once. Raises InvalidTokenError, AuthenticationFailedError."""
+"""Evaluation of a token that takes a while. Any thread, once. Raises InvalidTokenError, AuthenticationFailedError."""
 
 
 class Mechanism(Protocol):
     """The server's side of one exchange. Sans-io; one for each exchange."""
 
     claimed: str
-    """The name that the client gave, before anything is proved."""
+    """The name that the client gave, which is not authenticated."""
 
     def evaluate(self, token: bytes, /) -> Reply | Evaluation:
-        """Answer the client's next token, or give back the work to be done for that in a thread.
+        """Return the answer to the client's next token, or the evaluation that a thread has to do for it.
 
         Raises InvalidTokenError, AuthenticationFailedError.
         """

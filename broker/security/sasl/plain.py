@@ -17,7 +17,9 @@ PLAIN = "PLAIN"
 
 
 class PlainUsers:
-    """Users with the digests of their passwords: digests are of one length, so comparing tells nothing by its time."""
+    """Users with the digests of their passwords: digests have equal lengths, so the time of a comparison reveals
+    nothing.
+    """
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._digests = {user: digest_of(password) for user, password in users.items()}

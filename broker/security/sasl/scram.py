@@ -3,10 +3,10 @@
     client  n,,n=user,r=nonce                    server  r=nonce+ours,s=salt,i=iterations
     client  c=biws,r=nonce+ours,p=proof          server  v=signature
 
-Checked beyond the proof: the second message repeats the GS2 header and carries the whole nonce, ours included, and
-channel binding is not asked for. An unknown user is answered like a known one, with a salt that stays the same, and
-fails at the proof; its iterations are those that most users have. A credential of the store is looked up once. Source
-of the rules: Kafka's ScramSaslServer.
+Checked beside the proof: the second message repeats the GS2 header and the whole nonce, ours included, and channel
+binding is not requested. An unknown user is answered like a known one, with a salt that stays the same and the
+iterations of most users, and fails at the proof. A credential is looked up once in an exchange. Source of the rules:
+Kafka's ScramSaslServer.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ UsualIterations = Callable[[ScramMechanism], int]
 
 
 class ScramUsers:
-    """The credentials of one mechanism. ``look_up`` reads the store, ``tokens`` that of delegation tokens, and
-    ``usual_iterations`` are told to unknown users."""
+    """Credentials of one mechanism. ``look_up`` finds those of users, ``tokens`` those of delegation tokens;
+    ``usual_iterations`` returns the iterations that unknown users get.
+    """
 
     def __init__(
         self,
@@ -74,10 +75,10 @@ class ScramUsers:
         self._tokens = tokens
         self._usual_iterations = usual_iterations
         self._secret = secrets.token_bytes(32)
-        """Makes the salts of unknown users."""
+        """Secret from which the salts of unknown users are derived."""
 
     def find_token(self, token_id: str) -> TokenCredential:
-        """Find the credential of a token's bearer. Raises InvalidTokenError for an unknown or expired one, as Kafka
+        """Return the credential of a token's bearer. Raises InvalidTokenError for an unknown or expired token, as Kafka
         does.
         """
         found = self._tokens(token_id, self.mechanism)
@@ -86,9 +87,9 @@ class ScramUsers:
         return found
 
     def find(self, user: str) -> tuple[ScramState, bool]:
-        """Find a user's credential and True; for an unknown user one that no proof fits, and False."""
+        """Return a user's credential and True; for an unknown user one that no proof matches, and False."""
         known = self._look_up(user, self.mechanism)
-        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]  # of known users too: time shall not tell them
+        salt = hmac.digest(self._secret, user.encode(), "sha256")[:16]  # for known users too, so that the time is equal
         size = hashlib.new(self.hash_name).digest_size
         decoy = ScramState(salt, bytes(size), bytes(size), self._usual_iterations(self.mechanism))
         return (decoy, False) if known is None else (known, True)
@@ -98,7 +99,7 @@ class ScramServer:
     """One exchange by SCRAM: two tokens."""
 
     def __init__(self, users: ScramUsers, make_nonce: Callable[[], str] | None = None) -> None:
-        """``make_nonce`` is random unless a test says otherwise."""
+        """``make_nonce`` returns random nonces; tests replace it."""
         self._users = users
         self._make_nonce = make_nonce or (lambda: secrets.token_urlsafe(NONCE_BYTES))
         self.claimed = ""

@@ -1,9 +1,9 @@
-"""TLS of the client's side: the context by which a broker connects to controllers and to other brokers.
+"""TLS on the client's side: the context with which a broker connects to controllers and other brokers.
 
-Stores and versions are those of the listener's keys, as Kafka has it: a keystore is shown where one is given, the
-truststore's certificates check the server, and its certificate names the host unless
-``ssl.endpoint.identification.algorithm`` is empty. Changed stores count from the next connection on; one that cannot be
-used is logged, and the old ones serve on. Source: Kafka's DefaultSslEngineFactory.
+Stores and versions come from the listener's keys, as in Kafka. A given keystore is the client's certificate, and the
+truststore's certificates verify the server. The server's certificate must name its host unless
+``ssl.endpoint.identification.algorithm`` is empty. Changed stores are used from the next connection on; if one cannot
+be used, that is logged and the old ones stay. Source: Kafka's DefaultSslEngineFactory.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 
 class TlsClient:
-    """The present context, and what it was made of. Any thread."""
+    """The present context, and the values and files that it was built from. Any thread."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        """``values`` are those of the security keys of the listener ``name``. Raises ConfigError."""
+        """``values`` has the security keys of the listener ``name``. Raises ConfigError."""
         self._name = name
         self._lock = threading.Lock()
         self._read: tuple[Mapping[str, Any], dict[str, FileStamp]] = (values, stamps_of(values))
         self._context = build_client_context(values)
 
     def context(self, values: Mapping[str, Any]) -> ssl.SSLContext:
-        """Return the context of the next connection. Reads files that changed: for a worker thread."""
+        """Return the context of the next connection. Reads changed files: for a worker thread."""
         with self._lock:
             found = (values, stamps_of(values))
             if found != self._read:
@@ -45,7 +45,7 @@ class TlsClient:
 
 
 def build_client_context(values: Mapping[str, Any]) -> ssl.SSLContext:
-    """Build the context of a client with these values. Reads files; raises ConfigError."""
+    """Build the context of a client with these values. Reads files. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.check_hostname = bool(values["ssl.endpoint.identification.algorithm"])

@@ -1,7 +1,7 @@
-"""OpenSSL's contexts for listeners: versions, cipher suites, key, and the certificates that others are checked by.
+"""OpenSSL contexts of listeners: versions, cipher suites, key, and the certificates that verify others.
 
-TLS 1.2 and 1.3 alone, forward secrecy and authenticated encryption unless ``ssl.cipher.suites`` says otherwise; no
-compression, no renegotiation. A certificate of the truststore is an anchor whether it is a root or not, as in Java.
+Only TLS 1.2 and 1.3; forward secrecy and authenticated encryption unless ``ssl.cipher.suites`` names other suites; no
+compression, no renegotiation. Every certificate of the truststore is a trust anchor, even if it is no root, as in Java.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ TLS12_SUITES = {
         ("AES_128_CBC_SHA", "AES128-SHA"),
     )
 }  # fmt: skip
-"""IANA's names, which Java uses, with OpenSSL's."""
+"""IANA's name of a cipher suite, which Java uses -> OpenSSL's name."""
 VERIFY_MODES = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
 def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
-    """Build the context of a listener with these values and this keystore. Reads files; raises ConfigError."""
+    """Build the context of a listener with these values and this keystore. Reads files. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
     context.num_tickets = 1
@@ -50,7 +50,7 @@ def build_context(values: Mapping[str, Any], store: KeyStore) -> ssl.SSLContext:
 
 
 def set_versions_and_suites(context: ssl.SSLContext, protocols: Sequence[str], suites: Sequence[str]) -> None:
-    """Speak these versions and, where any are named, these suites alone. Raises ConfigError."""
+    """Set the versions and, if any are named, the cipher suites. Raises ConfigError."""
     versions = {ssl.TLSVersion.TLSv1_2} if "TLSv1.2" in protocols else set()
     versions |= {ssl.TLSVersion.TLSv1_3} if "TLSv1.3" in protocols else set()
     if suites:
@@ -71,7 +71,7 @@ def set_versions_and_suites(context: ssl.SSLContext, protocols: Sequence[str], s
 
 
 def check_suites(suites: Sequence[str]) -> None:
-    """Raise ConfigError for a suite that is not known, and for some of TLS 1.3's."""
+    """Raise ConfigError for an unknown suite, and for some but not all suites of TLS 1.3."""
     unknown = sorted(set(suites) - TLS12_SUITES.keys() - TLS13_SUITES)
     if unknown:
         raise refuse("ssl.cipher.suites", ",".join(unknown), ", ".join(sorted({*TLS12_SUITES, *TLS13_SUITES})))
@@ -83,7 +83,7 @@ def check_suites(suites: Sequence[str]) -> None:
 
 
 def load_key_store(context: ssl.SSLContext, store: KeyStore) -> None:
-    """Load key and chain, which never touch a disk. Raises ConfigError."""
+    """Load key and chain, without writing them to a disk. Raises ConfigError."""
     try:
         with file_in_memory(store.pem) as path:
             context.load_cert_chain(path, password=lambda: store.password)
@@ -94,14 +94,14 @@ def load_key_store(context: ssl.SSLContext, store: KeyStore) -> None:
 
 @contextmanager
 def file_in_memory(data: bytes) -> Iterator[str]:
-    """Give a path to bytes that never touch a disk: OpenSSL reads some things from files alone."""
+    """Give a path to bytes in memory, as OpenSSL reads some things only from files."""
     with os.fdopen(os.memfd_create("store"), "wb", buffering=0) as file:
         file.write(data)
         yield f"/proc/self/fd/{file.fileno()}"
 
 
 def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> None:
-    """Ask clients for certificates, and check them, as configured. Raises ConfigError."""
+    """Set whether clients are asked for certificates, and how these are verified. Raises ConfigError."""
     context.verify_mode = VERIFY_MODES[values["ssl.client.auth"]]
     if context.verify_mode is ssl.CERT_NONE:
         return
@@ -109,7 +109,9 @@ def set_client_checks(context: ssl.SSLContext, values: Mapping[str, Any]) -> Non
 
 
 def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpose) -> None:
-    """Check the other side by the certificates of the truststore, without one by the system's. Raises ConfigError."""
+    """Verify the other side by the truststore's certificates, or by the system's if there is none. Raises
+    ConfigError.
+    """
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     trusted = read_trust_store(values)
     if trusted is None:
@@ -122,10 +124,10 @@ def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpo
 
 
 def load_trusted(context: ssl.SSLContext, trusted: str) -> None:
-    """Check the other side by these certificates and revocation lists in PEM form.
+    """Verify the other side by these certificates and revocation lists in PEM form.
 
     Raises ssl.SSLError, MalformedCertificateError.
     """
     context.verify_flags |= revocation_flags(trusted)
     with file_in_memory(trusted.encode()) as path:
-        context.load_verify_locations(path)  # as ``cadata`` the revocation lists would be passed over
+        context.load_verify_locations(path)  # ``cadata`` would ignore the revocation lists

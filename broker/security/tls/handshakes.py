@@ -1,14 +1,14 @@
-"""Handshakes of all TLS listeners: OpenSSL's part of them in one thread, their waiting on the loop.
+"""Handshakes of all TLS listeners: OpenSSL works in one thread, waiting for clients happens on the loop.
 
-    waiting --first byte: a handshake's--> in thread --wants bytes or room--> waiting --...--> done: ``on_ready``
-       |       --any other: not TLS-->  failed         --refused by either side--> failed
-       '--------------- the deadline --------------> failed
+    waiting --first byte is a handshake's--> in thread --wants bytes or room--> waiting --...--> done: ``on_ready``
+       |    --any other byte: not TLS-----> failed     --refused by either side--> failed
+       '--------------- the deadline -----> failed
 
-A handshake is up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it costs the
-other connections little. What the thread does in Python it gives up to the loop after 0.5 ms, not after Python's 5. One
-thread: handshakes queue, and the acceptor pauses while too many do (``is_full``). Those that wait for their clients
-hold up no others: one too many closes the oldest of them, of its own address first. The socket is in the hands of the
-loop or of the thread, never of both. Loop thread only, but for ``_Handshake.step``.
+A handshake takes up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it delays the
+other connections little. The thread gives up the interpreter after 0.5 ms of Python, in place of the usual 5. As there
+is one thread, handshakes queue, and the acceptor pauses while too many do (``is_full``). Handshakes that wait for their
+clients delay no others; if there are too many, the oldest is closed, one of the same address first. Either the loop or
+the thread uses a socket, never both. Loop thread only, but for ``_Handshake.step``.
 """
 
 from __future__ import annotations
@@ -35,19 +35,21 @@ from tidelog.log.records.quiet_import import shorten_switch_interval
 logger = logging.getLogger(__name__)
 
 CLOSE_DELAY_MS = 100
-"""Between a refusal and the end of its connection: closed at once, with bytes unread, the kernel would reset it and the
-client would never read the alert that says why. Kafka's ``connection.failed.authentication.delay.ms``."""
+"""Delay in ms between a refusal and the end of its connection. If it were closed at once, with unread bytes, the kernel
+would reset it, and the client could not read the alert that says why. Kafka's
+``connection.failed.authentication.delay.ms``.
+"""
 MOST, MOST_PER_HOST = 1024, 256
-"""So many handshakes may be under way, in all and of one address."""
+"""Largest numbers of handshakes under way, in all and of one address."""
 DEADLINE_MS = 10_000
 _HANDSHAKE = 0x16
-"""The first byte of a TLS record that begins a handshake."""
+"""First byte of a TLS record of a handshake."""
 
 OnReady = Callable[[TlsSocket, Principal], object]
 
 
 class Step(Enum):
-    """Result of one go at a handshake."""
+    """Result of one step of a handshake."""
 
     DONE = 0
     WANTS_BYTES = 1
@@ -55,11 +57,11 @@ class Step(Enum):
 
 
 class HandshakeError(Exception):
-    """A handshake that came to nothing, and why; fit for a log."""
+    """A failed handshake; the text says why, and may be logged."""
 
 
 class Handshakes:
-    """All handshakes under way."""
+    """All handshakes that are under way."""
 
     def __init__(self, loop: AbstractEventLoop, timers: TimerQueue) -> None:
         self.loop = loop
@@ -68,7 +70,7 @@ class Handshakes:
         shorten_switch_interval()
         self.scratch = memoryview(bytearray(CHUNK_BYTES))
         self.in_thread = 0
-        """Handshakes that wait for the thread, or are in it."""
+        """Number of handshakes that wait for the thread, or are in it."""
         self._under_way: dict[_Handshake, None] = {}
         self._per_host: Counter[str] = Counter()
 
@@ -77,13 +79,13 @@ class Handshakes:
 
     @property
     def is_full(self) -> bool:
-        """Return whether new clients should wait in the backlog: the thread has enough to do."""
+        """Return whether new clients have to wait in the backlog, as the thread has enough to do."""
         return self.in_thread >= MOST
 
     def begin(
         self, sock: socket.socket, listener: TlsListener, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
     ) -> None:
-        """Take over a new connection; give it back encrypted, or close it and say so."""
+        """Take over a new connection; ``on_ready`` gets it encrypted, or it is closed and ``on_failed`` is called."""
         handshake = _Handshake(self, sock, listener, host, on_ready, on_failed)
         self._under_way[handshake] = None
         self._per_host[handshake.source] += 1
@@ -94,7 +96,7 @@ class Handshakes:
             self.make_room()
 
     def end(self, handshake: _Handshake) -> bool:
-        """Forget a handshake that ended; returns whether it was known."""
+        """Remove a handshake that has ended; return whether it was under way."""
         if self._under_way.pop(handshake, self) is not None:
             return False
         self._per_host[handshake.source] -= 1
@@ -103,7 +105,7 @@ class Handshakes:
         return True
 
     def make_room(self) -> bool:
-        """Close the oldest one that waits for its client; returns whether there was any."""
+        """Close the oldest handshake that waits for its client; return whether there was one."""
         return self._close_oldest(lambda _: True)
 
     def _close_oldest(self, may_close: Callable[[_Handshake], bool]) -> bool:
@@ -114,7 +116,7 @@ class Handshakes:
         return False
 
     def close(self) -> None:
-        """Close all, and the thread."""
+        """Close all handshakes, and the thread."""
         for handshake in list(self._under_way):
             handshake.abort("the broker stops")
         self.executor.shutdown(wait=False, cancel_futures=True)
@@ -148,7 +150,7 @@ class _Handshake:
         )
 
     def wait(self, wanted: Step) -> None:
-        """Wait until the socket can be read, or written."""
+        """Wait until the socket can be read or written, as OpenSSL wants it."""
         self._waits_for = wanted
         loop, descriptor = self._all.loop, self._sock.fileno()
         if wanted is Step.WANTS_BYTES:
@@ -190,7 +192,7 @@ class _Handshake:
         future.add_done_callback(self._on_step)
 
     def step(self) -> Step:
-        """Go on with the handshake as far as it goes without waiting. Any thread. Raises HandshakeError."""
+        """Continue the handshake as far as possible without waiting. Any thread. Raises HandshakeError."""
         try:
             if self._tls is None:
                 self._tls = self._listener.context.wrap_socket(
@@ -229,7 +231,9 @@ class _Handshake:
             self._on_ready(TlsSocket(self._tls, self._all.scratch), self._principal)
 
     def fail(self, reason: str) -> None:
-        """End the handshake, with one line about it; the connection closes once the client could read why."""
+        """End the handshake, and log why. The connection is closed after CLOSE_DELAY_MS, so that the client can read
+        the alert.
+        """
         if self._ended:
             return
         logger.info("closing the connection of %s: %s", self.host, reason)
@@ -244,7 +248,7 @@ class _Handshake:
             self._all.timers.schedule(CLOSE_DELAY_MS, self._forget)
 
     def abort(self, reason: str) -> None:
-        """End the handshake and close the connection now, or when the thread gives it back."""
+        """End the handshake and close the connection now, or when the thread has finished with it."""
         self.fail(reason)
         if not self.in_thread:
             self._forget()

@@ -1,8 +1,8 @@
-"""One listener that encrypts: its present context, what may replace it, and the principal of a client's certificate.
+"""One listener that encrypts: its present context, its replacement, and the principal of a client's certificate.
 
-A changed store is read, and its context built, in a thread. It takes the place of the old one if it fits: same subject,
-no host name lost, unless ``ssl.allow.dn.changes`` or ``ssl.allow.san.changes`` say otherwise. Connections keep the
-context they began with. Source of the checks: Kafka's SslFactory.
+A changed store is read, and its context built, in a thread. It replaces the old one if it has the same subject and
+lacks no host name, unless ``ssl.allow.dn.changes`` or ``ssl.allow.san.changes`` allow that. Connections keep the
+context that they began with. Source of the checks: Kafka's SslFactory.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE--
 
 
 class Identity(NamedTuple):
-    """The broker's own subject and host names, by its certificate."""
+    """The broker's own subject and host names, from its certificate."""
 
     subject: str
     host_names: frozenset[tuple[int, bytes]]
     expires_s: float = inf
-    """End of its validity, in seconds since 1970."""
+    """End of the certificate's validity, in seconds since 1970."""
     digest: bytes = b""
     """SHA-256 of the certificate."""
 
 
 class Prepared(NamedTuple):
-    """Everything a listener takes from its stores."""
+    """Everything that a listener has read from its stores."""
 
     context: ssl.SSLContext
     identity: Identity
     stamps: dict[str, FileStamp]
     values: Mapping[str, Any]
-    """Keys of the listener by which all was read."""
+    """Values of the listener's keys, by which the stores were read."""
 
 
 class TlsListener:
-    """TLS as one listener speaks it. ``prepared`` is replaced whole."""
+    """TLS settings of one listener. ``prepared`` is replaced as a whole."""
 
     def __init__(self, name: str, texts: Mapping[str, str]) -> None:
         """Raises ConfigError."""
@@ -57,7 +57,7 @@ class TlsListener:
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The keys in force."""
+        """Values of the keys in force."""
         return self.prepared.values
 
     @property
@@ -66,7 +66,9 @@ class TlsListener:
         return self.prepared.context
 
     def prepare_again(self, values: Mapping[str, Any], *, even_if_unchanged: bool) -> Prepared | None:
-        """Read the stores of these keys; None while keys and files are as they were. Any thread. Raises ConfigError."""
+        """Read the stores of these keys; return None if keys and files have not changed. Any thread. Raises
+        ConfigError.
+        """
         present = self.prepared
         if not even_if_unchanged and values == present.values and stamps_of(values) == present.stamps:
             return None
@@ -75,13 +77,13 @@ class TlsListener:
         return found
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return the bearer of a checked certificate. Raises NoRuleMatchesError, MalformedCertificateError."""
+        """Return the principal of a verified certificate. Raises NoRuleMatchesError, MalformedCertificateError."""
         return Principal(USER, self._rules.name_of(subject_of(certificate))) if certificate else ANONYMOUS
 
 
 def prepare(values: Mapping[str, Any]) -> Prepared:
     """Read the stores and build their context. Any thread. Raises ConfigError."""
-    stamps = stamps_of(values)  # first: what changes meanwhile is seen as a change later
+    stamps = stamps_of(values)  # first, so that a change meanwhile is noticed later
     store = read_key_store(values)
     return Prepared(build_context(values, store), identity_of(store), stamps, values)
 
@@ -98,7 +100,7 @@ def identity_of(store: KeyStore) -> Identity:
 
 
 def check_identity(values: Mapping[str, Any], old: Identity, new: Identity) -> None:
-    """Raise ConfigError unless clients that knew the old certificate will know the new one."""
+    """Raise ConfigError unless clients that accept the old certificate will accept the new one."""
     if old.subject != new.subject and not values["ssl.allow.dn.changes"]:
         raise refuse("ssl.keystore", new.subject, f"the subject {old.subject}, unless ssl.allow.dn.changes=true")
     if not old.host_names <= new.host_names and not values["ssl.allow.san.changes"]:

@@ -1,8 +1,8 @@
-"""The TLS listeners of a broker: each with its present context, and the handshakes of all of them.
+"""TLS listeners of a broker: each with its present context, and the handshakes of all of them.
 
-Store files are looked at every ``ssl.store.refresh.ms``, and at SIGHUP read in any case; other stores come by changed
-keys (IncrementalAlterConfigs), after ``check`` has found that they can be used. A store that cannot be used changes
-nothing: it is logged, and the old one serves on. A certificate that ends soon is warned of once a day.
+Store files are checked for changes every ``ssl.store.refresh.ms``, and read again at SIGHUP in any case. Other stores
+are set by IncrementalAlterConfigs, after ``check`` has found that they can be used. A store that cannot be used is
+logged, and the old one stays. A certificate that expires soon is logged once a day.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TlsListeners:
         executor: Executor,
         now_s: Callable[[], float] = time,
     ) -> None:
-        """``now_s`` is the wall clock's. Raises ConfigError."""
+        """``now_s`` returns the time of the wall clock. Raises ConfigError."""
         self._loop = loop
         self._timers = timers
         self._executor = executor
@@ -52,7 +52,9 @@ class TlsListeners:
         self._wanted = {name: listener.values for name, listener in self._listeners.items()}
         self._reading: set[str] = set()
         self._asked_meanwhile: dict[str, bool] = {}
-        """Listeners to read again after the reading under way, and whether in any case."""
+        """Listeners whose stores are to be read again after the reading under way; True: even if nothing has
+        changed.
+        """
         self._timers_of_looks: dict[str, Timer] = {}
         self.handshakes = Handshakes(loop, timers)
         for listener in self._listeners.values():
@@ -70,12 +72,12 @@ class TlsListeners:
         return self._listeners[name]
 
     def reload(self) -> None:
-        """Read all stores again, changed or not."""
+        """Read all stores again, even if nothing has changed."""
         for listener in self._listeners.values():
             self._read(listener, even_if_unchanged=True)
 
     def check(self, texts: Mapping[str, str]) -> Callable[[], None]:
-        """Return the check, for a thread, that stores by these keys can be used. Both raise ConfigError."""
+        """Return a function, for a thread, that checks the stores of these keys. Both raise ConfigError."""
         wanted = [(listener, listener_values(texts, name)) for name, listener in self._listeners.items()]
 
         def read_all() -> None:
@@ -85,7 +87,7 @@ class TlsListeners:
         return read_all
 
     def take_over(self, texts: Mapping[str, str]) -> None:
-        """Use the stores of these keys from now on, as far as they can be used."""
+        """Use the stores of these keys from now on; a listener whose store cannot be used keeps its old one."""
         for name, listener in self._listeners.items():
             try:
                 self._wanted[name] = {**listener.values, **stores_of(listener_values(texts, name))}
@@ -95,12 +97,12 @@ class TlsListeners:
             self._read(listener, even_if_unchanged=False)
 
     def samples(self) -> Iterator[Sample]:
-        """Tell when each listener's certificate ends, in seconds since 1970."""
+        """Yield the expiry time of each listener's certificate, in seconds since 1970."""
         for name, listener in self._listeners.items():
             yield Sample(EXPIRY_METRIC, "gauge", {"listener": name}, listener.prepared.identity.expires_s)
 
     def close(self) -> None:
-        """End handshakes and looks."""
+        """End the handshakes, and the checks of store files."""
         self._timer_of_warnings.cancel()
         for timer in self._timers_of_looks.values():
             timer.cancel()
@@ -117,14 +119,14 @@ class TlsListeners:
         self._schedule_look(listener)
 
     def _read(self, listener: TlsListener, *, even_if_unchanged: bool) -> None:
-        """Have a thread read a listener's stores, one reading at a time."""
+        """Read a listener's stores in a thread, once at a time."""
         if listener.name in self._reading:
             self._asked_meanwhile[listener.name] = even_if_unchanged or self._asked_meanwhile.get(listener.name, False)
             return
         work = partial(listener.prepare_again, self._wanted[listener.name], even_if_unchanged=even_if_unchanged)
         try:
             future = self._loop.run_in_executor(self._executor, work)
-        except (MemoryError, RuntimeError) as error:  # no thread can be started: the next look tries again
+        except (MemoryError, RuntimeError) as error:  # no thread can be started; the next check tries again
             logger.error("listener %s keeps its certificate: %s", listener.name, error)
             return
         self._reading.add(listener.name)
@@ -145,7 +147,7 @@ class TlsListeners:
             self._read(listener, even_if_unchanged=self._asked_meanwhile.pop(listener.name))
 
     def _replace(self, listener: TlsListener, found: Prepared) -> None:
-        """Have new connections get what was read."""
+        """Use what was read for new connections."""
         is_same = found.identity == listener.prepared.identity
         listener.prepared = found
         if is_same:
@@ -169,5 +171,5 @@ class TlsListeners:
 
 
 def stores_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Select those of a listener's values that may change while the broker runs."""
+    """Select the values of a listener's store keys, which may change while the broker runs."""
     return {key: values[key] for key in STORE_KEYS}

@@ -1,9 +1,9 @@
-"""Rules that make a principal's name of a certificate's subject: ``ssl.principal.mapping.rules``.
+"""Rules that turn a certificate's subject into a principal's name: ``ssl.principal.mapping.rules``.
 
     DEFAULT                          the subject as it is
-    RULE:pattern/replacement/[LU]    if the pattern matches the whole subject: it is replaced, then lower or upper case
+    RULE:pattern/replacement/[LU]    if the pattern matches the whole subject, the replacement, in lower or upper case
 
-The first rule that matches wins; a subject that none matches is refused. Source: Kafka's SslPrincipalMapper.
+The first matching rule wins; a subject that no rule matches is refused. Source: Kafka's SslPrincipalMapper.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _RULE = re.compile(
 
 
 class NoRuleMatchesError(Exception):
-    """No rule is for this subject: its bearer is not authenticated."""
+    """No rule matches this subject, so the client is not authenticated."""
 
 
 class Rule(NamedTuple):
     """One rule; without a pattern it is DEFAULT."""
 
     pattern: Any = None
-    """Compiled by RE2, which has no types."""
+    """An RE2 pattern; the module ``re2`` has no type hints."""
     replacement: str = ""
     case: str = ""
 
     def apply(self, subject: str) -> str | None:
-        """Return the name, or None where the rule is not for this subject."""
+        """Return the name, None if the rule does not match this subject."""
         if self.pattern is None:
             return subject
         if self.pattern.fullmatch(subject) is None:
@@ -48,7 +48,7 @@ class PrincipalRules:
     """All rules of a listener, in their order."""
 
     def __init__(self, rules: Sequence[str]) -> None:
-        """Raises ConfigError for a rule that cannot be read, or whose pattern RE2 does not know."""
+        """Raises ConfigError for a malformed rule, or one whose pattern RE2 does not support."""
         self._rules = parse_rules(",".join(rules) or DEFAULT_RULE)
 
     def name_of(self, subject: str) -> str:

@@ -1,9 +1,9 @@
-"""Revocation lists (CRLs) of a truststore: how far a client's chain can be checked by them.
+"""Revocation lists (CRLs) of a truststore: which part of a client's certificate chain they can verify.
 
-OpenSSL checks either the client's own certificate, or its whole chain. The latter needs a list of every authority in
-the chain, and refuses a chain that lacks one. So it is asked for only where the store is complete: it has the list of
-each authority that issued one of its certificates. A list of changes to another one (delta CRL) is refused: OpenSSL
-would take it for the whole.
+OpenSSL checks either the client's own certificate, or its whole chain. For the latter it needs a list of every
+authority in the chain, and refuses a chain if one is missing. So the whole chain is checked only if the store has the
+list of each authority that issued one of its certificates. A list of changes to another list (delta CRL) is refused, as
+OpenSSL would take it for a complete one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tidelog.broker.security.tls.subject_names import MalformedCertificateError,
 
 _BLOCK = re.compile(r"-----BEGIN (CERTIFICATE|X509 CRL)-----(.*?)-----END \1-----", re.DOTALL)
 _DELTA_INDICATOR = bytes.fromhex("0603551d1b")
-"""DER form of the extension's object id, 2.5.29.27."""
+"""DER form of the object id of a delta CRL's extension, 2.5.29.27."""
 
 
 def revocation_flags(trusted: str) -> ssl.VerifyFlags:
-    """Return the checks that the lists of a store in PEM form allow. Raises MalformedCertificateError."""
+    """Return the checks that the revocation lists of a store in PEM form allow. Raises MalformedCertificateError."""
     issuers: dict[str, set[bytes]] = {"CERTIFICATE": set(), "X509 CRL": set()}
     for kind, text in _BLOCK.findall(trusted):
         try:
             der = b64decode(text)
-        except ValueError as error:  # also of characters beyond ASCII
+        except ValueError as error:  # also for characters beyond ASCII
             raise MalformedCertificateError("a certificate or a list cannot be read") from error
         if kind == "X509 CRL" and _DELTA_INDICATOR in der:
             raise MalformedCertificateError("a list of changes is no whole list")

@@ -1,8 +1,8 @@
-"""Keystores and truststores: the private key, the certificates, and the texts and files they come in.
+"""Keystores and truststores: private key and certificates, read from configuration values or files.
 
 PEM comes as values or in a file, PKCS12 in a file (read by ``cryptography``). A file whose type is JKS, Kafka's
-default, is read if it holds PKCS12; Java's own JKS format is refused. All is made PEM, which is what OpenSSL loads.
-Reading waits for the disk: in a worker thread, or at the start. Source: Kafka's DefaultSslEngineFactory.
+default, is read if it holds PKCS12; Java's own JKS format is refused. Everything is converted to PEM, which OpenSSL
+loads. Reading waits for the disk: in a worker thread, or at the start. Source: Kafka's DefaultSslEngineFactory.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_key_store(values: Mapping[str, Any]) -> KeyStore:
 
 
 def read_trust_store(values: Mapping[str, Any]) -> str | None:
-    """Read trusted certificates in PEM form; None where no store is given. Raises ConfigError."""
+    """Read trusted certificates in PEM form; return None if no store is given. Raises ConfigError."""
     certificates, location = values["ssl.truststore.certificates"], values["ssl.truststore.location"]
     if certificates:
         if location:
@@ -108,7 +108,7 @@ def trust_store_of_pkcs12(location: str, data: bytes, password: str | None) -> s
 
 
 def load_pkcs12(key: str, location: str, data: bytes, password: str | None) -> Any:
-    """Load a PKCS12 file's content. Raises ConfigError, also where ``cryptography`` is not installed."""
+    """Load a PKCS12 file's content. Raises ConfigError, also if ``cryptography`` is not installed."""
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError as error:
@@ -120,7 +120,7 @@ def load_pkcs12(key: str, location: str, data: bytes, password: str | None) -> A
 
 
 class FileStamp(NamedTuple):
-    """Identity of a file's content, as a look at its directory entry tells it."""
+    """Identity of a file's content, from the file's metadata."""
 
     modified_ns: int
     size: int
@@ -128,7 +128,7 @@ class FileStamp(NamedTuple):
 
 
 def stamps_of(values: Mapping[str, Any]) -> dict[str, FileStamp]:
-    """Take the stamps of a listener's store files. A file that is not there has none. For a thread."""
+    """Return the stamps of a listener's store files; a missing file has none. For a thread."""
     stamps = {}
     for key in STORE_FILES:
         try:
@@ -141,5 +141,5 @@ def stamps_of(values: Mapping[str, Any]) -> dict[str, FileStamp]:
 
 
 def refuse(key: str, value: object, allowed: str) -> ConfigError:
-    """Build the error for a value that its key cannot have."""
+    """Build the error for an invalid value of a key."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")

@@ -1,6 +1,6 @@
-"""Subjects of certificates, written as Java writes them: RFC 2253, the names that ACLs and mapping rules are made for.
+"""Subjects of certificates, as Java writes them by RFC 2253: ACLs and mapping rules are written for these names.
 
-Python's own view of a certificate has no types of values and no order of multi-valued parts, so the subject is read
+Python's description of a certificate has no types of values and no order of multi-valued parts, so the subject is read
 from the DER form. Source: sun.security.x509.AVA (toRFC2253String).
 """
 
@@ -30,7 +30,7 @@ _BLANKS = " \r"
 
 
 class MalformedCertificateError(ValueError):
-    """Bytes that are no certificate."""
+    """Malformed bytes in place of a certificate or revocation list."""
 
 
 def subject_of(certificate: bytes) -> str:
@@ -42,7 +42,7 @@ def subject_of(certificate: bytes) -> str:
 
 
 def host_names_of(certificate: bytes) -> frozenset[tuple[int, bytes]]:
-    """Read the alternative names of a certificate, by their kind and bytes. Raises MalformedCertificateError."""
+    """Read the alternative names of a certificate, each as its kind and bytes. Raises MalformedCertificateError."""
     try:
         for tag, extensions in _fields(certificate):
             if tag == _EXTENSIONS:
@@ -57,7 +57,7 @@ def expiry_of(certificate: bytes) -> float:
     try:
         _, (tag, end, _) = _elements(_fields(certificate)[3][1])
         text = bytes(end).decode("ascii")
-        if tag == _UTC_TIME:  # of two digits, from 1950 on
+        if tag == _UTC_TIME:  # years of two digits, from 1950 on
             text = ("19" if text >= "50" else "20") + text
         return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except (IndexError, ValueError) as error:
@@ -100,7 +100,7 @@ def _fields(certificate: bytes) -> list[tuple[int, memoryview]]:
 
 
 def _subject_parts(certificate: bytes) -> list[memoryview]:
-    """Read the parts (RelativeDistinguishedNames) of the subject, in the order in which they stand."""
+    """Read the parts (RelativeDistinguishedNames) of the subject, in their order."""
     fields = _fields(certificate)
     # serial number, signature algorithm, issuer, validity, subject
     tag, subject = fields[4]
@@ -143,7 +143,7 @@ def _read_object_id(content: memoryview) -> str:
 
 
 def _elements(content: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
-    """Yield tag, content and whole of each element in ``content``."""
+    """Yield the tag, the content and all bytes of each element in ``content``."""
     while content:
         tag, inner, size = _element(content)
         yield tag, inner, content[:size]
@@ -151,9 +151,7 @@ def _elements(content: memoryview) -> Iterator[tuple[int, memoryview, memoryview
 
 
 def _element(data: memoryview) -> tuple[int, memoryview, int]:
-    """Read tag and content of the element at the start, and its whole size. Raises IndexError,
-    MalformedCertificateError.
-    """
+    """Return tag, content and whole size of the first element. Raises IndexError, MalformedCertificateError."""
     tag, length, start = data[0], data[1], 2
     if length & 0x80:
         count = length & 0x7F

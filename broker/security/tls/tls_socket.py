@@ -1,17 +1,18 @@
-"""The transport of a TLS connection: OpenSSL on the non-blocking socket, under the same readiness as a plain one.
+"""Transport of a TLS connection: OpenSSL on the non-blocking socket, with the same interface as a plain socket.
 
-What OpenSSL asks for differs from a socket in four ways, and all four stay in here:
+OpenSSL differs from a socket in four ways, which this module hides:
 
-    receive   one SSL_read gives one record, so it is repeated until nothing more has come or the buffer is full.
-              epoll does not report bytes that OpenSSL has decrypted: the next turn is scheduled (``_schedule_read``).
-              Clients send large frames in many small records: while much of a frame is missing, the kernel wakes
-              the loop only for much (``expect``): 2.5 s/GB in place of 2.8 (benchmarks/RESULTS.md, TLS and the floor).
-    send      at most CHUNK_BYTES an SSL_write and TURN_BYTES a turn. A chunk that OpenSSL could not send whole is
-              begun: the same bytes must be offered again, and nothing else before (``_begun``).
-    MSG_MORE  means nothing to TLS: those bytes are held back and join the next ones in one record (``_held``).
+    receive   one SSL_read returns one record, so it is repeated until nothing more has come or the buffer is full.
+              epoll does not report bytes that OpenSSL has decrypted: then another read is scheduled
+              (``_schedule_read``). Clients send large frames in many small records: while much of a frame is missing,
+              the kernel wakes the loop only for many bytes (``expect``). That takes 2.5 s/GB in place of 2.8
+              (benchmarks/RESULTS.md, TLS and the floor).
+    send      at most CHUNK_BYTES in an SSL_write and TURN_BYTES in a turn of the loop. If OpenSSL could not send a
+              whole chunk, the same bytes must be offered again before any others (``_begun``).
+    MSG_MORE  is unknown to TLS: those bytes are held back and join the next ones in one record (``_held``).
     want      a read may have to wait until the socket can be written, and a write until it can be read.
 
-Loop thread only, except ``send_cold``, which touches nothing but the file.
+Loop thread only, except ``send_cold``, which uses only the file.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from struct import Struct
 from tidelog.protocol.transferable import ColdSliceError, RetainedFile, SliceCutShortError
 
 CHUNK_BYTES = 64 * 1024
-"""One SSL_write: four records, and all that a reader who does not drain keeps in memory."""
+"""Largest size of one SSL_write: four records. A client that does not read keeps no more than this in memory."""
 TURN_BYTES = 256 * 1024
-"""Encrypted in one turn of the loop at most: about 0.15 ms."""
+"""Largest number of bytes that are encrypted in one turn of the loop; they take about 0.15 ms."""
 RECORD_BYTES = 16 * 1024
 MOST_AWAITED_BYTES = 128 * 1024
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -69,13 +70,15 @@ class TlsSocket:
         self.getsockopt = sock.getsockopt
         self._scratch = scratch
         self._held = b""
-        """Bytes that were taken with MSG_MORE and wait for the next ones."""
+        """Bytes that were accepted with MSG_MORE and wait for the next ones."""
         self._begun = b""
-        """The chunk that OpenSSL has begun to send."""
+        """The chunk that OpenSSL has begun to send, empty if there is none."""
         self._owed = 0
-        """Bytes of ``_begun`` that are not reported as sent yet: all but those that were held."""
+        """Number of bytes of ``_begun`` that are not reported as sent yet: all but those that were held back."""
         self._awaited = 1
-        """Least bytes for which the kernel reports the socket readable (SO_RCVLOWAT), but for the end of the stream."""
+        """Smallest number of bytes for which the kernel reports the socket readable (SO_RCVLOWAT); it always reports
+        the end.
+        """
         self._ended = False
         self._loop: AbstractEventLoop | None = None
         self._on_readable: Callable[[], None] | None = None
@@ -97,7 +100,7 @@ class TlsSocket:
                 if not count:
                     self._ended = True
                 elif count == total < RECORD_BYTES and count < size and is_one_frame(view, count):
-                    return count  # one whole frame: likely the client now waits for its answer
+                    return count  # one complete frame: the client probably waits for its answer
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLWantWriteError:
@@ -114,9 +117,10 @@ class TlsSocket:
         return total
 
     def expect(self, missing: int, /) -> None:
-        """Have the kernel report the socket only when most of the ``missing`` bytes of a frame have come.
+        """Let the kernel report the socket only when most of the ``missing`` bytes of a frame have come.
 
-        OpenSSL may hold a part of one record already, so a record's length less than ``missing`` is waited for.
+        OpenSSL may have received a part of one record already, so the kernel waits for one record less than
+        ``missing``.
         """
         least = min(missing - RECORD_BYTES, MOST_AWAITED_BYTES)
         least = least if least >= RECORD_BYTES else 1
@@ -127,7 +131,7 @@ class TlsSocket:
     # Sending
 
     def send(self, data: bytes | bytearray | memoryview, flags: int = 0, /) -> int:
-        """Encrypt and send; returns how many bytes left. Raises BlockingIOError when none could, OSError."""
+        """Encrypt and send; return the number of bytes sent. Raises BlockingIOError if none could be sent, OSError."""
         if self._begun:
             return self._go_on()
         if flags & socket.MSG_MORE and len(self._held) + len(data) < RECORD_BYTES:
@@ -144,7 +148,7 @@ class TlsSocket:
         return sent
 
     def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
-        """Read, encrypt and send bytes of a file that are in the page cache.
+        """Read bytes of a file from the page cache, encrypt and send them; return their number.
 
         Raises BlockingIOError, OSError, SliceCutShortError, ColdSliceError.
         """
@@ -166,7 +170,7 @@ class TlsSocket:
         return sent
 
     def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:
-        """Bring bytes of a file into the page cache, from where ``send_slice`` goes on; 0, since none is sent here.
+        """Read bytes of a file into the page cache, so that ``send_slice`` can go on; return 0, as none is sent here.
 
         Any thread. Raises OSError, SliceCutShortError.
         """
@@ -180,7 +184,7 @@ class TlsSocket:
         return 0
 
     def _chunk_of(self, file: RetainedFile, position: int, count: int) -> tuple[memoryview, int]:
-        """Take the next chunk, held bytes and then the file's, and say how many are the file's.
+        """Return the next chunk, held bytes followed by the file's, and the number of the file's.
 
         Raises ColdSliceError, SliceCutShortError, OSError.
         """
@@ -193,7 +197,7 @@ class TlsSocket:
         return scratch[: held + read], read
 
     def _write(self, chunk: bytes | memoryview, owed: int) -> bool:
-        """Do one SSL_write; return False when the socket did not take all: the chunk is kept then. Raises OSError."""
+        """Do one SSL_write; return False if the socket did not accept all, and keep the chunk then. Raises OSError."""
         if self._offer(chunk):
             self._held = b""
             return True
@@ -201,7 +205,9 @@ class TlsSocket:
         return False
 
     def _go_on(self) -> int:
-        """Offer the chunk again that was begun. Returns its bytes; raises BlockingIOError, OSError."""
+        """Offer the chunk that was begun again; return the number of bytes to report. Raises BlockingIOError,
+        OSError.
+        """
         if not self._offer(self._begun):
             raise BlockingIOError
         owed, self._begun, self._owed = self._owed, b"", 0
@@ -221,7 +227,7 @@ class TlsSocket:
     # Readiness
 
     def add_reader(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
-        """Call back whenever there is something to receive, also if it is decrypted already."""
+        """Call ``callback`` whenever there is something to receive, even if it is decrypted already."""
         self._loop, self._on_readable = loop, callback
         self._watch()
         if self._ended or self._sock.pending():
@@ -233,7 +239,7 @@ class TlsSocket:
         self._watch()
 
     def add_writer(self, loop: AbstractEventLoop, callback: Callable[[], None], /) -> None:
-        """Call back whenever more can be sent."""
+        """Call ``callback`` whenever more can be sent."""
         self._loop, self._on_writable = loop, callback
         self._watch()
 
@@ -243,7 +249,9 @@ class TlsSocket:
         self._watch()
 
     def _watch(self) -> None:
-        """Have the loop watch for what is needed: a write may need bytes, and a read room."""
+        """Let the loop watch the socket as needed: a write may need bytes to read, and a read may need room to
+        write.
+        """
         loop = self._loop
         if loop is None:
             return
@@ -275,7 +283,7 @@ class TlsSocket:
             self._on_writable()
 
     def _schedule_read(self) -> None:
-        """Give the connection another turn: no event reports bytes that OpenSSL has already."""
+        """Queue another read, as no event reports bytes that OpenSSL has already."""
         if self._loop is not None and self._on_readable is not None and not self._read_scheduled:
             self._read_scheduled = True
             self._loop.call_soon(self._read_again)
@@ -299,13 +307,13 @@ class TlsSocket:
 
 
 def is_one_frame(view: memoryview, count: int) -> bool:
-    """Return whether these bytes are one frame, no less and no more."""
+    """Return whether these bytes are exactly one frame."""
     size: int = _unpack_length(view)[0] if count >= 4 else -1
     return size + 4 == count
 
 
 def read_cached(descriptor: int, room: memoryview, position: int) -> int:
-    """Read from the page cache into ``room``; how many bytes. Raises ColdSliceError, OSError."""
+    """Read from the page cache into ``room``; return the number of bytes. Raises ColdSliceError, OSError."""
     try:
         return os.preadv(descriptor, [room], position, os.RWF_NOWAIT)
     except BlockingIOError as error:

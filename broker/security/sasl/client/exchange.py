@@ -1,6 +1,6 @@
 """Credentials of a client, and the exchange that proves them: tokens out, the server's tokens in.
 
-The commands log in by them, and a member of a cluster does so at controllers and other brokers.
+The commands use them to log in to brokers; a member of a cluster logs in to controllers and other brokers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Credentials:
 
 
 def begin_exchange(credentials: Credentials, nonce: str) -> Generator[bytes, bytes, None]:
-    """Begin an exchange, which yields the tokens of the client and takes the broker's. ``nonce`` is for SCRAM."""
+    """Begin an exchange: a generator that yields the client's tokens and is sent the broker's. ``nonce`` is for
+    SCRAM.
+    """
     user, password = credentials.user, credentials.password
     if credentials.mechanism == PLAIN:
         return exchange_plain(user, password)

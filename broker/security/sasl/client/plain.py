@@ -6,5 +6,5 @@ from collections.abc import Generator
 
 
 def exchange_plain(user: str, password: str) -> Generator[bytes, bytes, None]:
-    """Yield the only token; the broker's answer to it says nothing."""
+    """Yield the only token; the broker's answer to it is empty."""
     yield f"\0{user}\0{password}".encode()

@@ -3,8 +3,8 @@
     client  n,,n=user,r=nonce                    server  r=nonce+theirs,s=salt,i=iterations
     client  c=biws,r=nonce+theirs,p=proof        server  v=signature
 
-Checked: the broker continues our nonce, asks for iterations within bounds, and knows the keys of the password (its
-signature). Names and passwords go as they are, without SASLprep, as Kafka's own clients and brokers have them.
+Checks: the broker continues our nonce, asks for iterations within bounds, and proves by its signature that it knows the
+keys of the password. Names and passwords are sent as they are, without SASLprep, as by Kafka's own clients and brokers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import NamedTuple
 from tidelog.protocol.errors import SaslAuthenticationFailedError
 
 LEAST_ITERATIONS = 4096
-"""Kafka's own bound, and that of RFC 7677."""
+"""Smallest number of iterations, in Kafka and RFC 7677."""
 MOST_ITERATIONS = 1_000_000
-"""Without this bound a malicious broker could keep the client at work without end."""
+"""Largest number of iterations: without it a malicious broker could keep the client busy without end."""
 _HEADER = "n,,"
 _BINDING = base64.b64encode(_HEADER.encode()).decode()
 _CHALLENGE = re.compile(
@@ -42,7 +42,9 @@ class _Challenge(NamedTuple):
 
 
 def exchange_scram(hash_name: str, user: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
-    """Yield both tokens, take the broker's, and check its signature. Raises SaslAuthenticationFailedError."""
+    """Yield the client's two tokens, take the broker's, and check its signature. Raises
+    SaslAuthenticationFailedError.
+    """
     bare = f"n={escape_name(user)},r={nonce}"
     challenge = _read_challenge((yield f"{_HEADER}{bare}".encode()), nonce)
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), challenge.salt, challenge.iterations)

@@ -1,7 +1,7 @@
-"""The keytab of one listener, and contexts of GSS-API that accept clients by it. MIT Kerberos does the work.
+"""Keytab of one listener, and GSS-API contexts that accept clients with it. MIT Kerberos does the work.
 
 The JAAS text is that of Java's Krb5LoginModule: ``keyTab`` is the file (without it KRB5_KTNAME's or the system's) and
-``principal`` the broker's own, ``kafka/host@REALM``. MIT Kerberos reads the file for each ticket, so a new key is known
+``principal`` the broker's own, ``kafka/host@REALM``. MIT Kerberos reads the file for each ticket, so a new key is used
 at once. ``krb5.conf`` is the system's, or that of KRB5_CONFIG. Source of the keys: Kafka's KerberosLogin.
 """
 
@@ -26,16 +26,16 @@ OPTIONS = frozenset(
     ticketCache tryFirstPass useFirstPass useKeyTab useTicketCache
     """.split()  # noqa: SIM905
 )
-"""Options of Krb5LoginModule; keyTab, principal, serviceName and useKeyTab mean something here."""
+"""Options of Krb5LoginModule; only keyTab, principal, serviceName and useKeyTab have an effect here."""
 EXAMPLE = f'{KERBEROS_MODULE} required useKeyTab=true storeKey=true keyTab="FILE" principal="kafka/HOST@REALM";'
 _LONGEST_REASON = 300
 
 
 class Acceptor:
-    """One context that accepts a client.
+    """One GSS-API context that accepts a client.
 
-    An error that has a token for the client comes late from the package: ``step`` returns the token, and the next look
-    at the context raises the error. So each look is a call that may refuse.
+    The package ``gssapi`` raises an error that has a token for the client late: ``step`` returns the token, and the
+    next use of the context raises the error. So each use of the context may raise RefusedTicketError.
     """
 
     def __init__(self, gssapi: Any, credentials: Any) -> None:
@@ -48,7 +48,7 @@ class Acceptor:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the client is proved to be the initiator. Raises RefusedTicketError."""
+        """Return whether the client has proved to be the initiator. Raises RefusedTicketError."""
         return bool(self._call(lambda: self._context.complete))
 
     @property
@@ -62,7 +62,7 @@ class Acceptor:
         return wrapped
 
     def unwrap(self, message: bytes, /) -> bytes:
-        """Return the client's message, whose signature is good. Raises RefusedTicketError."""
+        """Return the client's message, after checking its signature. Raises RefusedTicketError."""
         unwrapped: bytes = self._call(self._context.unwrap, message).message
         return unwrapped
 
@@ -74,7 +74,7 @@ class Acceptor:
 
 
 def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], KerberosServer]:
-    """Build the way to begin an exchange; it reads the keytab, so that a broker without its key does not start.
+    """Return a function that begins an exchange. Reads the keytab now, so that a broker without its key does not start.
 
     Raises ConfigError.
     """
@@ -93,7 +93,7 @@ def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], Kerber
 
 
 def check_module(module: LoginModule, service: str | None) -> None:
-    """Raise ConfigError for a login module that names no key of this broker."""
+    """Raise ConfigError unless a login module names a keytab and a principal for this broker."""
     options = module.options
     unknown = sorted(options.keys() - OPTIONS)
     is_keytab = options.get("useKeyTab", "true").lower() == "true"
@@ -107,7 +107,7 @@ def check_module(module: LoginModule, service: str | None) -> None:
 
 
 def read_keytab(gssapi: Any, options: Mapping[str, str]) -> Any:
-    """Read credentials that accept clients. Raises ConfigError where there is no key of the principal."""
+    """Read the credentials for accepting clients. Raises ConfigError if the keytab has no key of the principal."""
     kerberos, principal = gssapi.MechType.kerberos, options["principal"]
     name = None if principal == "*" else gssapi.Name(principal, gssapi.NameType.kerberos_principal)
     path = options.get("keyTab")
@@ -119,7 +119,7 @@ def read_keytab(gssapi: Any, options: Mapping[str, str]) -> Any:
 
 
 def default_realm(gssapi: Any) -> str:
-    """Return the realm of names without one; empty where krb5.conf says none."""
+    """Return the default realm of krb5.conf, an empty text if it has none."""
     try:
         name = gssapi.Name("user", gssapi.NameType.user).canonicalize(gssapi.MechType.kerberos)
     except gssapi.exceptions.GSSError:

@@ -1,11 +1,11 @@
-"""Rules that make a user's name of a Kerberos principal: ``sasl.kerberos.principal.to.local.rules``.
+"""Rules that turn a Kerberos principal into a user's name: ``sasl.kerberos.principal.to.local.rules``.
 
     DEFAULT                              the first component, if the realm is the machine's default one
     RULE:[n:format](pattern)s/old/new/g  for principals of n components: ``format`` is written with $0, the realm, and
                                          $1, $2, the components; if the whole of it matches, ``old`` is replaced by
                                          ``new``, once or (g) everywhere. /L and /U at the end: lower and upper case
 
-The first rule that applies wins; a principal that none is for is refused, and so is a result that has / or @ in it.
+The first rule that applies wins. A principal to which none applies is refused, and so is a name that has / or @ in it.
 Source: Kafka's KerberosShortNamer, KerberosRule, KerberosName.
 """
 
@@ -29,23 +29,25 @@ _GRAMMAR = "DEFAULT and RULE:[n:format](pattern)s/old/new/g, separated by commas
 
 
 class NoRuleAppliesError(Exception):
-    """No rule is for this principal, or what it makes is no user's name."""
+    """No rule applies to this principal, or its result is no user's name."""
 
 
 class KerberosRule(NamedTuple):
-    """One rule. Without a number of components it is DEFAULT, whose realm is ``format``."""
+    """One rule. If ``components`` is None it is DEFAULT, and ``format`` is its realm."""
 
     components: int | None
     format: str
     pattern: Any = None
-    """Whole texts that the rule is for; None: all. Compiled by RE2, which has no types, and so is ``old``."""
+    """Pattern of the whole texts to which the rule applies; None for all. An RE2 pattern, like ``old``, without type
+    hints.
+    """
     old: Any = None
     new: str = ""
     is_repeated: bool = False
     case: str = ""
 
     def apply(self, realm: str, components: Sequence[str]) -> str | None:
-        """Return the name, or None where the rule is not for this principal. Raises NoRuleAppliesError."""
+        """Return the name, None if the rule does not apply to this principal. Raises NoRuleAppliesError."""
         name = self._name_of(realm, components)
         if name is None:
             return None
@@ -69,7 +71,7 @@ class KerberosRules:
     """All rules of a listener, in their order."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
-        """Raises ConfigError for a rule that cannot be read, or whose pattern RE2 does not know."""
+        """Raises ConfigError for a malformed rule, or one whose pattern RE2 does not support."""
         self._rules = [parse_rule(rule, default_realm) for rule in rules]
 
     def name_of(self, principal: str) -> str:

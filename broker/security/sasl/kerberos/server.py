@@ -1,12 +1,12 @@
-"""GSSAPI (RFC 4752): the server's side. Kerberos proves who the client is, then both agree on no further layer.
+"""GSSAPI (RFC 4752): the server's side. Kerberos proves who the client is, then both agree on no security layer.
 
-    client  AP-REQ, the ticket with a proof     server  AP-REP, or, where the client asks for no proof, the offer
-    client  nothing                             server  the offer: no security layer (TLS is one), signed
+    client  AP-REQ, the ticket with a proof     server  AP-REP; or the offer, if the client asks for no proof
+    client  an empty token                      server  the offer, signed: no security layer, as TLS is used for that
     client  the choice, signed, and a name      the exchange is complete
 
-The name that the client wants to act as is not looked at: the user is the ticket's principal, by the listener's rules.
-Each token is evaluated in a thread: it reads the keytab and writes the cache of tickets that were shown already.
-Source of the checks: Kafka's SaslServerAuthenticator with Java's GssKrb5Server.
+The name that the client wants to act as is ignored: the user is the ticket's principal, by the listener's rules. Each
+token is evaluated in a thread, as that reads the keytab and writes the cache of tickets that were used already. Source
+of the checks: Kafka's SaslServerAuthenticator with Java's GssKrb5Server.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidelog.broker.security.sasl.mechanism import Evaluation, Reply
 GSSAPI = "GSSAPI"
 NO_LAYER = 1
 OFFER = bytes((NO_LAYER, 0, 0, 0))
-"""The layers that are offered, and the largest wrapped message, which without a layer is 0."""
+"""The offered layers, and the largest wrapped message, which is 0 without a layer."""
 REFUSED = "Authentication failed during authentication due to invalid credentials with SASL mechanism GSSAPI"
-"""All that a client is told of a ticket that is not good; the log has the reason."""
+"""The client's error for every refused ticket; the log has the reason."""
 
 
 class SecurityContext(Protocol):
@@ -54,14 +54,14 @@ class SecurityContext(Protocol):
 
 
 class RefusedTicketError(Exception):
-    """A token that GSS-API refuses; the text is its reason, for the log alone."""
+    """A token that GSS-API refuses; the text is the reason, which is only logged."""
 
 
 class KerberosServer:
     """One exchange by GSSAPI."""
 
     def __init__(self, begin: Callable[[], SecurityContext], rules: KerberosRules) -> None:
-        """``begin`` makes the context; it is called in a thread."""
+        """``begin`` returns a new context; it is called in a thread."""
         self._begin = begin
         self._rules = rules
         self._context: SecurityContext | None = None
@@ -80,7 +80,7 @@ class KerberosServer:
             raise AuthenticationFailedError(REFUSED, f"{REFUSED}: {error}") from None
 
     def _accept(self, token: bytes) -> Reply:
-        """Take a token of Kerberos itself."""
+        """Answer a token of Kerberos itself."""
         context = self._context
         if context is None:
             context = self._context = self._begin()
@@ -94,7 +94,7 @@ class KerberosServer:
         return Reply(answer)
 
     def _offer(self, token: bytes) -> Reply:
-        """Offer the layers, once the client has seen the proof of this broker."""
+        """Offer the layers, after the client has received this broker's proof."""
         if token:
             raise InvalidTokenError("a token follows the last one of Kerberos")
         self._step = self._finish

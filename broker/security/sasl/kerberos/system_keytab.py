@@ -1,8 +1,8 @@
-"""The machine's own keytab, which MIT Kerberos takes where a JAAS text names none.
+"""Keytab of the machine, which MIT Kerberos uses if a JAAS text names none.
 
     KRB5_KTNAME, else default_keytab_name in [libdefaults] of krb5.conf, else /etc/krb5.keytab
 
-``krb5.conf`` is the first file of KRB5_CONFIG that says it. Files that these include are not read.
+``krb5.conf`` stands for the first file of KRB5_CONFIG that has the setting. Files that these include are not read.
 Source: MIT's kt_default_name and its manual of krb5.conf.
 """
 
@@ -20,14 +20,14 @@ _FILE = re.compile(r"(?:(?:WR)?FILE:)?(?P<path>/.*)")
 
 
 def system_keytab(environment: Mapping[str, str]) -> str | None:
-    """Find the path of the machine's keytab; None where it is no file. Reads krb5.conf."""
+    """Return the path of the machine's keytab, None if it is no file. Reads krb5.conf."""
     name = environment.get("KRB5_KTNAME") or _configured(environment.get("KRB5_CONFIG") or USUAL_CONFIG) or USUAL_KEYTAB
     match = _FILE.fullmatch(name)
     return None if match is None else match["path"]
 
 
 def _configured(paths: str) -> str | None:
-    """Read the keytab's name from the first of these files that says it."""
+    """Read the keytab's name from the first of these files that has it."""
     for path in paths.split(":"):
         try:
             text = Path(path).read_text(errors="replace")

@@ -1,4 +1,4 @@
-"""Claims of a token, as both kinds of tokens are checked by them: names, times, scopes."""
+"""Checks of a token's claims, for signed and unsecured tokens: names, times, scopes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
 
 MOST_SECONDS = (2**63 - 1) // 1000
-"""Largest time of a claim: in milliseconds it still fits 64 bits, as Kafka keeps it."""
+"""Largest time of a claim in s: in ms it fits 64 bits, as in Kafka."""
 _CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
 
 
@@ -21,7 +21,7 @@ def name_of(claims: Mapping[str, Any], claim: str) -> str:
 
 
 def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
-    """Return a time in seconds since 1970; None where the claim is not there. Raises TokenRefusedError."""
+    """Return a time in seconds since 1970; None if the claim is missing. Raises TokenRefusedError."""
     value = claims.get(claim)
     if value is None:
         return None
@@ -42,8 +42,8 @@ def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
 
 
 def check_times(claims: Mapping[str, Any], now_s: float, skew_s: float) -> float:
-    """Return the end of a token, in seconds since 1970. Raises TokenRefusedError unless it has begun and has not
-    ended.
+    """Return the expiry time of a token, in seconds since 1970. Raises TokenRefusedError if the token is not valid yet,
+    or has expired.
     """
     expires, issued, begins = (time_of(claims, claim) for claim in ("exp", "iat", "nbf"))
     if expires is None:

@@ -1,11 +1,11 @@
 """The issuer's keys (JWKS): read from their URL in a thread, and read again from time to time.
 
-    read      -> ``refresh_ms`` later the next look
-    failed    -> the old keys stay; the next look ``backoff_ms`` later, doubled by each further failure
-    a token names a key that is not there -> the next look comes at once, unless one came so less than a minute ago
+    keys read               -> the next read after ``refresh_ms``
+    read failed             -> the old keys stay; the next read after ``backoff_ms``, doubled by each further failure
+    token with unknown key  -> the next read at once, but this at most once a minute
 
-A URL is of https, of http on this machine, or of a file. No redirect is followed, and no more than MOST_BYTES and
-MOST_KEYS are taken. ``keys`` is replaced whole; it may be read from any thread.
+A URL is https, http on this machine, or a file. No redirect is followed, and no more than MOST_BYTES and MOST_KEYS are
+accepted. ``keys`` is replaced as a whole; any thread may read it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ MOST_BYTES = 100 * 1024
 MOST_KEYS = 64
 TIMEOUT_S = 10.0
 EARLY_PAUSE_S = 60.0
-"""Between two looks that unknown keys brought forward: tokens with invented key ids cost no more than that."""
+"""Shortest interval of reads that unknown keys cause, so that tokens with invented key ids cause no more."""
 LONGEST_WAIT_S = 86_400.0
-"""The thread looks at its clock once a day at least: a lock cannot wait as long as a configuration can say."""
+"""Longest wait of the thread: a configured interval may be longer than a lock can wait."""
 
 
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
-"""Errors of a look that would end the thread: the keys would stay as they are until the next start."""
+"""Unexpected errors of a read that must not end the thread, or the keys would stay as they are until the next start."""
 
 
 class MalformedKeysError(Exception):
-    """A document that is no JWKS, or that cannot be had."""
+    """A document that is no JWKS, or that cannot be fetched."""
 
 
 class Pace(NamedTuple):
-    """Intervals between two looks at the keys."""
+    """Intervals between two reads of the keys."""
 
     refresh_s: float
     backoff_s: float
@@ -51,7 +51,7 @@ class Pace(NamedTuple):
 
 
 class KeySet(Generic[K]):
-    """The keys of one issuer. ``step`` is called by one thread; all else by any."""
+    """The keys of one issuer. Only one thread calls ``step``; any thread may call the others."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class KeySet(Generic[K]):
         pace: Pace,
         now_s: Callable[[], float] = monotonic,
     ) -> None:
-        """``nothing`` are the keys until some are read. Both functions raise MalformedKeysError."""
+        """``nothing`` is the value of ``keys`` until some are read. Both functions raise MalformedKeysError."""
         self.keys = nothing
         self._fetch = fetch
         self._read = read
@@ -74,7 +74,9 @@ class KeySet(Generic[K]):
         self._wake = threading.Event()
 
     def note_unknown(self) -> bool:
-        """Bring the next look forward: a token names a key that is not there. Says whether it comes at once."""
+        """Let the keys be read now, as a token names an unknown key; return False if that was done recently, or reads
+        fail.
+        """
         with self._lock:
             now = self._now_s()
             if now < self._early_after_s or self._failures:
@@ -85,7 +87,7 @@ class KeySet(Generic[K]):
         return True
 
     def step(self) -> float:
-        """Look at the keys if it is time. Returns the seconds until the next look."""
+        """Read the keys if it is time; return the seconds until the next read."""
         with self._lock:
             now = self._now_s()
             if now < self._due_s:
@@ -97,7 +99,7 @@ class KeySet(Generic[K]):
         return wait_s
 
     def _look(self) -> float:
-        """Read the keys. Returns the seconds until they are looked at again."""
+        """Read the keys; return the seconds until the next read."""
         try:
             self.keys = self._read(parse(self._fetch()))
         except MalformedKeysError as error:
@@ -110,7 +112,7 @@ class KeySet(Generic[K]):
         return self._pace.refresh_s
 
     def _fail(self, reason: str) -> float:
-        """Note a failed look. Returns the seconds until the next."""
+        """Note a failed read; return the seconds until the next one."""
         if not self._failures:
             logger.warning("the keys that check tokens cannot be read, and are tried again later: %s", reason)
         wait_s: float = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
@@ -118,14 +120,14 @@ class KeySet(Generic[K]):
         return wait_s
 
     def run(self) -> None:
-        """Look from time to time, until ``stop``. For a thread."""
+        """Read the keys at intervals, until ``stop``. For a thread."""
         while not self._stopped:
             wait_s = self.step()
             self._wake.wait(min(wait_s, LONGEST_WAIT_S))
             self._wake.clear()
 
     def stop(self) -> None:
-        """Have ``run`` return."""
+        """Let ``run`` return."""
         self._stopped = True
         self._wake.set()
 
@@ -155,7 +157,7 @@ def fetch_file(path: str) -> bytes:
 
 def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], float] = monotonic) -> bytes:
     """Fetch the body of the answer. For a thread. Raises MalformedKeysError."""
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # 20 ms that no start should wait for
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection  # takes 20 ms, not at the start
 
     parts = urlsplit(url)
     host, path = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -176,7 +178,7 @@ def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], floa
 
 
 def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], float]) -> bytes:
-    """Read a body that is neither long nor slow. Raises MalformedKeysError, OSError, HTTPException."""
+    """Read a body, within bounds of size and time. Raises MalformedKeysError, OSError, HTTPException."""
     body = b""
     while part := response.read1(MOST_BYTES + 1 - len(body)):
         body = check_size(body + part)
@@ -186,13 +188,13 @@ def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], flo
 
 
 def check_size(data: bytes) -> bytes:
-    """Return the bytes. Raises MalformedKeysError where they are too many."""
+    """Return the bytes. Raises MalformedKeysError if there are too many."""
     if len(data) > MOST_BYTES:
         raise MalformedKeysError(f"more than {MOST_BYTES} bytes")
     return data
 
 
 def file_of(url: str) -> str | None:
-    """Return the path of a URL of a file; None for any other."""
+    """Return the path of a file URL; None for any other URL."""
     parts = urlsplit(url)
     return unquote(parts.path) if parts.scheme == "file" and parts.netloc in ("", "localhost") else None

@@ -1,6 +1,6 @@
-"""OAUTHBEARER (RFC 7628): the server's side. One message of the client, and one more where the token is refused.
+"""OAUTHBEARER (RFC 7628): the server's side. The client sends one message, and one more if the token is refused.
 
-    client  n,,^Aauth=Bearer TOKEN^A...^A      server  nothing: the token is good
+    client  n,,^Aauth=Bearer TOKEN^A...^A      server  an empty token, if the client's is valid; else
                                                server  {"status":"invalid_token"}
     client  ^A                                 the exchange fails with that text
 
@@ -20,7 +20,7 @@ from tidelog.broker.security.sasl.mechanism import Evaluation, Reply
 
 OAUTHBEARER = "OAUTHBEARER"
 LONGEST_TOKEN = 64 * 1024
-"""Most characters of a token; those of real issuers have a few thousand."""
+"""Largest number of characters of a token; those of real issuers have a few thousand."""
 _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
 _FIRST = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
@@ -29,15 +29,15 @@ _ACKNOWLEDGEMENT = b"\x01"
 
 
 class BearerToken(NamedTuple):
-    """User and end of a token that is good."""
+    """User and expiry time of a valid token."""
 
     user: str
     expires_ms: int
-    """End of the token, by the wall clock."""
+    """Expiry time of the token in ms since 1970."""
 
 
 class TokenRefusedError(Exception):
-    """A token that is not good. The client is told the status and the scope, the log the reason."""
+    """A refused token. The client gets status and scope, the log the reason."""
 
     def __init__(self, reason: str, status: str = "invalid_token", scope: str | None = None) -> None:
         super().__init__(reason)
@@ -46,7 +46,7 @@ class TokenRefusedError(Exception):
 
 
 Validate = Callable[[str], BearerToken]
-"""The check of a token. Any thread. Raises TokenRefusedError."""
+"""Function that checks a token. Any thread. Raises TokenRefusedError."""
 
 
 class OAuthBearerServer:
@@ -58,9 +58,9 @@ class OAuthBearerServer:
         self.claimed = ""
 
     def evaluate(self, token: bytes, /) -> Evaluation:
-        """Read the client's message; its token is checked in a thread.
+        """Read the client's message; return the check of its token, for a thread.
 
-        Raises InvalidTokenError; AuthenticationFailedError once the client has seen why its token is refused.
+        Raises InvalidTokenError; AuthenticationFailedError after the client has acknowledged the refusal of its token.
         """
         if self._refusal is not None:
             if token != _ACKNOWLEDGEMENT:

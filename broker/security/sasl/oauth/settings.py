@@ -1,6 +1,8 @@
-"""The check of tokens that one listener's configuration asks for. Source of the keys: Kafka's OAuthBearerConfig.
+"""Checks of bearer tokens, as one listener's configuration asks for them. The keys are those of Kafka's
+OAuthBearerConfig.
 
-``sasl.server.callback.handler.class`` says which one; Kafka's default, unsecured tokens, has to be named here.
+``sasl.server.callback.handler.class`` chooses between signed and unsecured tokens. Kafka's default, unsecured, must be
+named here.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 ALLOWED_FILES = "org.apache.kafka.sasl.oauthbearer.allowed.files"
 FIRST_KEYS_S = 5.0
-"""So long after the start tokens wait for the first keys. One thread checks them all: each is not given this time."""
+"""Time in s after the start in which tokens wait for the first keys. It is not the time of each token, as one thread
+checks all.
+"""
 _MODULES = ("jwt", "cryptography")
 _SIGNED = "tidelog.broker.security.sasl.oauth.signed_tokens"
 
@@ -57,12 +61,12 @@ class Tokens(Protocol):
         ...
 
     def validate(self, token: str) -> BearerToken:
-        """Return the user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
+        """Return the user and the expiry time of a token. Any thread but the loop's. Raises TokenRefusedError."""
         ...
 
 
 class Unsecured(UnsecuredTokens):
-    """Unsecured tokens have no keys."""
+    """Check of unsecured tokens, for which there are no keys to read."""
 
     def begin(self) -> None:
         """Do nothing."""
@@ -72,7 +76,7 @@ class Unsecured(UnsecuredTokens):
 
 
 class Secured:
-    """Signed tokens, and the thread that reads their keys; it imports PyJWT first."""
+    """Check of signed tokens, and the thread that imports PyJWT and reads their keys."""
 
     def __init__(self, values: Mapping[str, Any], context: ssl.SSLContext | None) -> None:
         self._values = values
@@ -84,7 +88,7 @@ class Secured:
         self._waited_for_until_s = 0.0
 
     def begin(self) -> None:
-        """Begin the thread."""
+        """Start the thread."""
         self._waited_for_until_s = monotonic() + FIRST_KEYS_S
         threading.Thread(target=self._run, name="jwks", daemon=True).start()
 
@@ -114,21 +118,21 @@ class Secured:
             self._keys.stop()
 
     def validate(self, token: str) -> BearerToken:
-        """Return the user and the end that a token names. Any thread but the loop's. Raises TokenRefusedError."""
+        """Return the user and the expiry time of a token. Any thread but the loop's. Raises TokenRefusedError."""
         if not self._ready.wait(max(self._waited_for_until_s - monotonic(), 0.0)) or self._check is None:
             raise TokenRefusedError("the keys are not read yet")
         return self._check.validate(token)
 
 
 def pace_of(values: Mapping[str, Any]) -> Pace:
-    """Return the intervals between two looks at the keys."""
+    """Return the intervals between two reads of the keys."""
     prefix = "sasl.oauthbearer.jwks.endpoint."
     names = ("refresh.ms", "retry.backoff.ms", "retry.backoff.max.ms")
     return Pace(*(values[prefix + name] / 1000 for name in names))
 
 
 def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
-    """Build the check of a listener's tokens; it reads no key yet. Raises ConfigError."""
+    """Build the check of a listener's tokens, which has not read keys yet. Raises ConfigError."""
     values = mechanism_values(texts, listener, OAUTHBEARER)
     module = LoginModule(OAUTHBEARER_MODULE, {}) if values[JAAS_KEY] is None else parse_jaas(values[JAAS_KEY])
     if module.name != OAUTHBEARER_MODULE:
@@ -148,8 +152,8 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
 
 
 def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, prefix: str = "") -> Secured:
-    """Build the check of signed tokens; ``context`` is TLS towards the keys' endpoint, ``prefix`` what the keys of the
-    values began with where they were given. Raises ConfigError.
+    """Build the check of signed tokens. ``context`` is for TLS to the endpoint of the keys; errors name the
+    configuration keys with ``prefix``. Raises ConfigError.
     """
     check_url(values, prefix)
     for name in _MODULES:
@@ -159,14 +163,14 @@ def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, pref
 
 
 def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:
-    """Raise ConfigError where tokens that prove nothing would be taken from other machines."""
+    """Raise ConfigError if other machines could use unsecured tokens on this listener."""
     handler = mechanism_values(texts, endpoint.listener_name, OAUTHBEARER)[HANDLER_KEY]
     if handler == UNSECURED_HANDLER and not is_loopback(endpoint.host):
         raise refuse(HANDLER_KEY, handler, f"it only on a listener of this machine alone, unlike {endpoint}")
 
 
 def check_url(values: Mapping[str, Any], prefix: str = "") -> None:
-    """Raise ConfigError, which names the key with its prefix, unless the keys have a URL that may be used."""
+    """Raise ConfigError, which names the key with its prefix, unless the endpoint's URL may be used."""
     url = values[URL_KEY]
     path = file_of(url) if url and is_well_formed(url) else None
     allowed = values[ALLOWED_URLS if path is None else ALLOWED_FILES]
@@ -182,7 +186,7 @@ def check_url(values: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def is_well_formed(url: str) -> bool:
-    """Return whether a URL can be asked for: ASCII in one word, with a port that is one."""
+    """Return whether a URL can be fetched: ASCII without blanks, with a valid host and port."""
     try:
         parts = urlsplit(url)
         (parts.hostname or "").encode("idna")
@@ -192,15 +196,15 @@ def is_well_formed(url: str) -> bool:
 
 
 def is_safe(url: str) -> bool:
-    """Return whether no other machine can change a URL's answer on its way: by https, or from this machine."""
+    """Return whether no other machine can forge a URL's content: it is https, or on this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Build TLS towards the keys' endpoint: the ssl.truststore.* options of the JAAS text, else the system's
-    certificates.
+    """Build the TLS context for the endpoint of the keys from the ssl.truststore.* options of the JAAS text; return
+    None for the system's certificates.
 
     Raises ConfigError.
     """
@@ -214,5 +218,5 @@ def trust_of(options: Mapping[str, str]) -> ssl.SSLContext | None:
 
 
 def refuse(key: str, value: object, allowed: str) -> ConfigError:
-    """Build the error for a value that its key cannot have."""
+    """Build the error for an invalid value of a key."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")

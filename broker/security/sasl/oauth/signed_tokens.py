@@ -1,7 +1,7 @@
-"""Signed tokens (JWS): checked by the issuer's public keys, with PyJWT. A thread imports this module.
+"""Check of signed tokens (JWS) by the issuer's public keys, with PyJWT. A thread imports this module.
 
-A key says which algorithms it is for: RSA RS and PS, P-256 ES256 and so on, Ed25519 EdDSA. A token's header only picks
-among those, so neither ``none`` nor a secret (HS) is ever one of them.
+The key decides which algorithms are allowed: RS and PS for RSA, ES256 for P-256 and so on, EdDSA for Ed25519. A token's
+header only chooses among those, so ``none`` and secrets (HS) are never accepted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MALFORMED = (jwt.PyJWTError, UnsupportedAlgorithm, ValueError, TypeError, Overfl
 
 
 class VerificationKey(NamedTuple):
-    """A public key, and the algorithms that it checks."""
+    """A public key, and the algorithms whose signatures it may verify."""
 
     key: PublicKey
     algorithms: tuple[str, ...]
@@ -50,7 +50,7 @@ Keys = Mapping[str | None, VerificationKey]
 
 
 class SignedRules(NamedTuple):
-    """Demands on the claims of a token."""
+    """Requirements on the claims of a token."""
 
     audiences: list[str]
     issuer: str | None
@@ -60,7 +60,7 @@ class SignedRules(NamedTuple):
 
 
 class SignedTokens:
-    """The check of signed tokens."""
+    """Check of signed tokens by an issuer's keys."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SignedTokens:
         self._now_s = now_s
 
     def validate(self, token: str) -> BearerToken:
-        """Return the user and the end that a token names. Any thread. Raises TokenRefusedError."""
+        """Return the user and the expiry time of a token. Any thread. Raises TokenRefusedError."""
         rules, key = self._rules, self._find_key(token)
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -97,7 +97,7 @@ class SignedTokens:
         return BearerToken(name_of(claims, rules.name_claim), int(expires * 1000))
 
     def _find_key(self, token: str) -> VerificationKey:
-        """Find the key that the header names; without a name, the only one. Raises TokenRefusedError."""
+        """Return the key that the token's header names; if it names none, the only one. Raises TokenRefusedError."""
         try:
             header = jwt.get_unverified_header(token)
         except MALFORMED:
@@ -109,7 +109,7 @@ class SignedTokens:
         if found is None and key_id is None and len(keys) == 1:
             found = next(iter(keys.values()))
         if found is None:
-            if key_id is not None:  # without a key id it is no sign of a new key
+            if key_id is not None:  # only an unknown key id may mean a new key
                 self._note_unknown()
             raise TokenRefusedError("no key of the issuer has its key id")
         if header.get("alg") not in found.algorithms:
@@ -118,7 +118,7 @@ class SignedTokens:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason for the log: fixed texts, since those of exceptions can hold parts of a token."""
+    """Return the reason for the log: a fixed text, because an exception's text may hold parts of a token."""
     for kind, text in (
         (jwt.InvalidSignatureError, "its signature is wrong"),
         (jwt.InvalidAudienceError, "it is for another audience"),
@@ -131,7 +131,7 @@ def reason_of(error: Exception) -> str:
 
 
 def read_keys(document: Mapping[str, Any]) -> Keys:
-    """Read the public keys of a JWKS; those of other kinds, for other uses, and unreadable ones are left out."""
+    """Read the public keys of a JWKS, without those of other kinds or for other uses, and without malformed ones."""
     keys: dict[str | None, VerificationKey] = {}
     for given in document["keys"]:
         algorithms = algorithms_of(given) if isinstance(given, dict) else ()
@@ -145,7 +145,7 @@ def read_keys(document: Mapping[str, Any]) -> Keys:
 
 
 def algorithms_of(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the algorithms that a key of a JWKS is for; none for a key of another kind, or for another use."""
+    """Return the algorithms that a key of a JWKS may verify; none for a key of another kind, or for another use."""
     kind, curve = given.get("kty"), given.get("crv")
     if given.get("use", "sig") != "sig" or not isinstance(kind, str) or not isinstance(curve, str | None):
         return ()
@@ -165,4 +165,4 @@ def read_key(given: dict[str, Any], algorithm: str) -> PublicKey:
 
 
 PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
-"""Members that only private keys have."""
+"""Members of a JWK that only private keys have."""

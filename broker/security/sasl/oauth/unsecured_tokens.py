@@ -1,4 +1,4 @@
-"""Unsecured tokens: claims without a signature, which prove nothing. For a machine where all users are trusted.
+"""Unsecured tokens: claims without a signature, which prove nothing. Only for a machine whose users are all trusted.
 
     base64url({"alg":"none"}) . base64url({"sub":"ann","exp":...}) .
 
@@ -21,7 +21,7 @@ _PREFIX = "unsecuredValidator"
 
 
 class UnsecuredRules(NamedTuple):
-    """Demands on the claims of a token."""
+    """Requirements on the claims of a token."""
 
     name_claim: str
     scope_claim: str
@@ -30,7 +30,7 @@ class UnsecuredRules(NamedTuple):
 
 
 def rules_of(options: Mapping[str, str]) -> UnsecuredRules:
-    """Read the rules that a JAAS text gives. Raises ValueError."""
+    """Read the rules from the options of a JAAS text. Raises ValueError."""
 
     def option(name: str) -> str:
         return options.get(_PREFIX + name, "").strip()
@@ -47,14 +47,14 @@ def rules_of(options: Mapping[str, str]) -> UnsecuredRules:
 
 
 class UnsecuredTokens:
-    """The check of unsecured tokens."""
+    """Check of unsecured tokens."""
 
     def __init__(self, rules: UnsecuredRules, now_s: Callable[[], float] = time) -> None:
         self._rules = rules
         self._now_s = now_s
 
     def validate(self, token: str) -> BearerToken:
-        """Return the user and the end that a token names. Any thread. Raises TokenRefusedError."""
+        """Return the user and the expiry time of a token. Any thread. Raises TokenRefusedError."""
         rules = self._rules
         header, claims, *signature = (*token.split("."), "", "")[:4] if token.count(".") in (1, 2) else ("", "")
         if any(signature) or decode(header).get("alg") != "none":
@@ -68,7 +68,7 @@ class UnsecuredTokens:
 
 
 def decode(part: str) -> dict[str, Any]:
-    """Decode the object of one part of a token. Raises TokenRefusedError."""
+    """Decode one part of a token, a JSON object. Raises TokenRefusedError."""
     try:
         found = json.loads(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True))
     except (binascii.Error, ValueError, RecursionError):
