@@ -1,7 +1,7 @@
 """Numbers of ACLs on the wire and in the metadata log: operations, resource types, pattern types, permissions.
 
-The names are Kafka's. A number that is in no table is UNKNOWN to Kafka, and so it is here. Source: AclOperation,
-ResourceType, PatternType and AclPermissionType of Kafka 4.3.
+The names are Kafka's. As in Kafka, a number without a name is UNKNOWN. Source: AclOperation, ResourceType, PatternType
+and AclPermissionType of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Comparison of an ACL's resource name with a resource. ANY and MATCH stand in filters alone."""
+    """Comparison of an ACL's resource name with a resource. ANY and MATCH are for filters only."""
 
     UNKNOWN = 0
     ANY = 1
@@ -68,11 +68,11 @@ class AclPermissionType(IntEnum):
 CLUSTER_NAME = "kafka-cluster"
 """Name of the one resource of type CLUSTER."""
 WILDCARD = "*"
-"""Every name of a type as a literal name, and every host."""
+"""Literal resource name for every name of a type; also every host."""
 
 
 def member_of(kind: type[E], number: int) -> E:
-    """Return the member with this number, UNKNOWN for a number that is none."""
+    """Return the member with this number, or UNKNOWN if there is none."""
     try:
         return kind(number)
     except ValueError:

@@ -4,8 +4,8 @@
     response header  v0 before, v1 from the first flexible version on; ApiVersions always v0 (KIP-511: a client that
                      asks with a version the broker lacks must be able to read the answer)
 
-All keys of Kafka 4.3 are here with the four that 4.0 dropped (4 to 7). So a header is understood, and its
-correlation id known, for APIs this broker does not serve.
+The keys of Kafka 4.3 are here, and the four that 4.0 dropped (4 to 7). So the header of a request can be decoded even
+if its API is not served.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class ApiKey(IntEnum):
 _NEVER = 0x7FFF + 1
 
 # fmt: off
-# Index: API key. The first version with compact lengths and tagged fields.
+# The first version with compact lengths and tagged fields, by API key.
 FIRST_FLEXIBLE_VERSION: tuple[int, ...] = (
     9, 12, 6, 9, 4, 2, 6, 3, 8, 6,  # 0 to 9
     3, 6, 4, 4, 4, 5, 3, _NEVER, 3, 5,  # 10 to 19

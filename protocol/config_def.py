@@ -5,9 +5,9 @@
     ))
     values = DEF.parse({"segment.bytes": "1048576"})
 
-Names are Kafka's. A value is text (a file, the environment, the admin API) or already of its type. A bad one raises
-ConfigError, which names the key, the value and what is allowed, in one line. Topic overrides, DescribeConfigs, the
-command line and docs/configuration.md all read these tables.
+Names are Kafka's. A value is text (a file, the environment, the admin API) or already of its type. An invalid one
+raises ConfigError, which names the key, the value and the allowed values in one line. Topic overrides, DescribeConfigs,
+the command line and docs/configuration.md all read these tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.protocol.errors import InvalidConfigError
 
 
 class ConfigError(InvalidConfigError):
-    """A value that its key cannot have. Says which, and what is allowed; answers INVALID_CONFIG."""
+    """An invalid value of a key. The message names both and the allowed values; clients get INVALID_CONFIG."""
 
 
 class ConfigType(IntEnum):
@@ -55,7 +55,7 @@ class Password(str):
 
 
 class _NoDefault:
-    """The mark of a key that must be given."""
+    """Default of a key that must be set."""
 
     def __repr__(self) -> str:
         return "NO_DEFAULT"
@@ -67,7 +67,7 @@ Validator = Callable[[Any], bool]
 
 
 class Check:
-    """A validator that can say what it allows. Any callable value -> bool with an ``allowed`` text would do."""
+    """A validator, with a text that says what it allows."""
 
     __slots__ = ("_accepts", "allowed")
 
@@ -80,24 +80,24 @@ class Check:
 
 
 def between(lowest: float, highest: float | None = None) -> Check:
-    """Accept a number of at least ``lowest``, and at most ``highest`` if given."""
+    """Return a check for numbers of at least ``lowest``, and of at most ``highest`` if given."""
     if highest is None:
         return Check(lambda value: value >= lowest, f"{lowest} or more")
     return Check(lambda value: lowest <= value <= highest, f"{lowest} to {highest}")
 
 
 def one_of(*choices: str | None) -> Check:
-    """Accept one of some words; None and empty text are shown as "nothing"."""
+    """Return a check for one of ``choices``; its text has None and empty text as "nothing"."""
     return Check(lambda value: value in choices, " or ".join(dict.fromkeys(choice or "nothing" for choice in choices)))
 
 
 def each_of(*choices: str) -> Check:
-    """Accept a list whose elements are all among some words."""
+    """Return a check for lists of ``choices``."""
     return Check(lambda value: all(item in choices for item in value), "a list of " + ", ".join(choices))
 
 
 def non_empty() -> Check:
-    """Accept text or a list that is not empty."""
+    """Return a check for text or lists that are not empty."""
     return Check(bool, "anything but empty")
 
 
@@ -112,11 +112,11 @@ _ALLOWED = {
 
 
 class ConfigKey:
-    """One key. ``default`` is a value of its type, None (unset), or NO_DEFAULT. Immutable by agreement."""
+    """One key. ``default`` is a value of its type, None (unset), or NO_DEFAULT. Must not be changed."""
 
     __slots__ = ("default", "doc", "dynamic", "importance", "name", "type", "validator")
 
-    def __init__(  # one declaration a line, in the order people read it: positional on purpose
+    def __init__(  # positional, so that a declaration is one line in reading order
         self,
         name: str,
         type: ConfigType,
@@ -144,13 +144,11 @@ class ConfigKey:
 
     @property
     def allowed(self) -> str:
-        """The values that the key accepts, in words; empty when it takes any."""
+        """The values that the key accepts, in words; empty if it accepts any."""
         return self.validator.allowed if self.validator is not None else _ALLOWED.get(self.type, "")
 
     def parse(self, value: Any) -> Any:
-        """Parse ``value`` as the key's type and check it. None stays None where that is the default. Raises
-        ConfigError.
-        """
+        """Parse ``value`` as the key's type and check it. None is returned if it is the default. Raises ConfigError."""
         if value is None:
             if self.default is None:
                 return None
@@ -164,7 +162,7 @@ class ConfigKey:
         return parsed
 
     def to_text(self, value: Any) -> str | None:
-        """Format ``value`` as Kafka writes it: what DescribeConfigs reports and a properties file would hold."""
+        """Format ``value`` as Kafka writes it, in DescribeConfigs and in properties files."""
         if value is None:
             return None
         if isinstance(value, bool):
@@ -263,10 +261,10 @@ class ConfigDef:
         return ConfigDef((*self, *other))
 
     def parse(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a value for every key: the given one, or its default. Names that are no keys are left to
-        :meth:`find_unknown`.
+        """Return a value for every key: the given one, or its default. Unknown names are ignored; :meth:`find_unknown`
+        lists them.
 
-        Raises ConfigError: a bad value, or none for a key that has no default.
+        Raises ConfigError for an invalid value, or if a key without a default is missing.
         """
         values = {}
         for name, key in self.keys.items():
@@ -279,13 +277,11 @@ class ConfigDef:
         return values
 
     def parse_given(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Parse the values of the given keys only: overrides over other values. Raises ConfigError, for unknown keys
-        too.
-        """
+        """Parse the values of the given keys only, as overrides. Raises ConfigError for unknown keys, too."""
         for name in self.find_unknown(given):
             raise ConfigError(f"Unknown configuration {name}")
         return {name: self.keys[name].parse(value) for name, value in given.items()}
 
     def find_unknown(self, given: Mapping[str, Any]) -> list[str]:
-        """Return the names in ``given`` that are no keys."""
+        """Return the names in ``given`` that are not keys."""
         return [name for name in given if name not in self.keys]

@@ -2,9 +2,8 @@
 
 Handlers raise these; :mod:`tidelog.broker.requests.dispatch` turns them into codes, per partition where a response has
 partitions. A class is named as the code in Kafka's ``Errors`` enum, in camel case and ending in ``Error``
-(INVALID_TOPIC_EXCEPTION is InvalidTopicError). Each declares its code, whether a client may try again, and what to say
-when the raiser says nothing (its docstring). A second class for a code is refused at import; a subclass without a code
-shares its parent's.
+(INVALID_TOPIC_EXCEPTION is InvalidTopicError). Each declares its code, whether a client may try again, and its default
+message (the docstring). A second class for a code is refused at import; a subclass without a code shares its parent's.
 
 Source: ``org.apache.kafka.common.protocol.Errors`` of Kafka 4.3; codes and retriable flags are checked against the
 published jar by ``tests/contract/test_messages_kafka.py``.
@@ -14,14 +13,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-NONE = 0  # the code of success: it has no exception
+NONE = 0  # the code of success, which has no exception
 
 _by_code: dict[int, type[KafkaError]] = {}
 _codes: dict[type, int] = {}
 
 
 class KafkaError(Exception):
-    """An error a client is told about. ``code`` and ``retriable`` belong to the class, the text to the instance."""
+    """An error that is sent to a client. ``code`` and ``retriable`` belong to the class, the text to the instance."""
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
@@ -43,12 +42,12 @@ class KafkaError(Exception):
 
     @property
     def message(self) -> str:
-        """The error text: the raiser's words, or the class's own."""
+        """The text of the error: the one it was raised with, or the class's default."""
         return str(self)
 
 
 class InvalidReceiveError(Exception):
-    """A frame length no peer may send. There is no answering it: the connection closes. It has no code."""
+    """A frame length that no peer may send. It has no code and no answer: the connection closes."""
 
 
 def error_for_code(code: int) -> type[KafkaError]:
@@ -79,7 +78,7 @@ class UnknownServerError(KafkaError, code=-1):
 
 
 class OffsetOutOfRangeError(KafkaError, code=1):
-    """The offset lies outside what the log holds."""
+    """The offset is not within the range of the log."""
 
 
 class CorruptMessageError(KafkaError, code=2, retriable=True):
@@ -279,7 +278,7 @@ class InvalidTransactionTimeoutError(KafkaError, code=50):
 
 
 class ConcurrentTransactionsError(KafkaError, code=51, retriable=True):
-    """Another operation on this transaction is still going on."""
+    """Another operation on this transaction is still in progress."""
 
 
 class TransactionCoordinatorFencedError(KafkaError, code=52):
@@ -311,7 +310,7 @@ class SaslAuthenticationFailedError(KafkaError, code=58):
 
 
 class UnknownProducerIdError(KafkaError, code=59):
-    """Nothing is known of this producer id any more: its records may have been deleted."""
+    """The producer id is no longer known: its records may have been deleted."""
 
 
 class ReassignmentInProgressError(KafkaError, code=60):
@@ -399,7 +398,7 @@ class PreferredLeaderNotAvailableError(KafkaError, code=80, retriable=True):
 
 
 class GroupMaxSizeReachedError(KafkaError, code=81):
-    """The group has as many members as it may."""
+    """The group has its maximum number of members."""
 
 
 class FencedInstanceIdError(KafkaError, code=82):
@@ -487,7 +486,7 @@ class BrokerIdNotRegisteredError(KafkaError, code=102):
 
 
 class InconsistentTopicIdError(KafkaError, code=103, retriable=True):
-    """The log carries another topic id than the request."""
+    """The topic id of the log is not that of the request."""
 
 
 class InconsistentClusterIdError(KafkaError, code=104):
@@ -555,7 +554,7 @@ class InvalidRegistrationError(KafkaError, code=119):
 
 
 class TransactionAbortableError(KafkaError, code=120):
-    """The transaction met an error; abort it and the producer can go on."""
+    """The transaction had an error; the producer can abort it and continue."""
 
 
 class InvalidRecordStateError(KafkaError, code=121):

@@ -9,16 +9,16 @@ One bytearray per connection holds what arrived and was not taken yet, between `
     |  taken  |_start  frame, frame, part of a frame  _end|  room  |
 
 Invariants: a frame is a view of that array, writable, and valid until the next ``get_buffer`` or ``receive_data``,
-which may move or replace what lies below it. The array is never resized (views may be out), only replaced. It grows by
-doubling when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that announces a
-frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections, and ``release_buffer``
-gives it back.
+which may move or replace its bytes. The array is never resized (views may be out), only replaced. It grows by doubling
+when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that announces a frame of
+100 MB and stops costs what it sent. It starts small, for ten thousand idle connections, and ``release_buffer`` frees
+it.
 
-From LAZY_BYTES on it is anonymous memory of the whole frame's size in place of an array: the system gives a page when a
-byte arrives in it, so that a claimed length still costs nothing, and nothing is zeroed or copied again. Doubling arrays
-all the way held the loop for 70 ms a step, and up to 8 MiB alone for 17 ms.
+From LAZY_BYTES on the buffer is anonymous memory of the whole frame's size instead of an array. The system allocates a
+page when a byte arrives in it, so a claimed length still costs nothing, and nothing is zeroed or copied again. With
+arrays of any size one doubling blocked the loop for 70 ms, and with arrays up to 8 MiB for 17 ms.
 
-A frame of more than OWNED_BYTES keeps its memory: the reader goes on in another buffer. So a long request that is
+A frame of more than OWNED_BYTES keeps its memory: the reader continues in another buffer. So a long request that is
 handled in steps needs no copy, which took 30 ms for 40 MB.
 """
 
@@ -32,13 +32,13 @@ from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import Buffer, Part
 
 INITIAL_BUFFER_BYTES = 4_096
-READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to here even if no frame needs it
-MIN_ROOM_BYTES = 1_024  # what get_buffer offers at least, so that a receive is worth its system call
+READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to this size, even if no frame needs it
+MIN_ROOM_BYTES = 1_024  # get_buffer returns at least this much, so that a receive is worth its system call
 LAZY_BYTES = 1024 * 1024  # buffers from this size on are mapped, and as large as their frame
-OWNED_BYTES = 4 * 1024 * 1024  # a larger frame's memory is not used again
+OWNED_BYTES = 4 * 1024 * 1024  # the memory of a larger frame is not reused
 KEEP_BUFFER_BYTES = 16_384  # release_buffer keeps buffers up to this size
 
-TLS_HANDSHAKE = 0x1603  # how the first record of a TLS client begins
+TLS_HANDSHAKE = 0x1603  # first two bytes of a TLS client's first record
 
 _LENGTH = Struct(">i")
 _unpack_length = _LENGTH.unpack_from
@@ -49,7 +49,7 @@ _EMPTY = memoryview(bytearray())
 
 
 class FrameReader:
-    """Cuts a stream into frames. One per connection; not for sharing between threads."""
+    """Reader that cuts one connection's stream into frames. Not thread-safe."""
 
     __slots__ = ("_capacity", "_end", "_filled", "_start", "_view", "max_frame_bytes")
 
@@ -63,12 +63,12 @@ class FrameReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that arrived and were not taken as frames yet."""
+        """Bytes that have arrived and were not taken as frames yet."""
         return self._end - self._start
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that the next frame still needs; 0 if the frame is whole, or its length has not arrived."""
+        """Bytes that the next frame still needs; 0 if the frame is complete, or its length has not arrived."""
         waiting = self._end - self._start
         if waiting < 4:
             return 0
@@ -94,9 +94,9 @@ class FrameReader:
         self._filled = self._end == self._capacity
 
     def receive_data(self, data: Buffer) -> None:
-        """Take a copy of ``data``, for callers that have no use for ``get_buffer``."""
+        """Copy ``data`` into the buffer, for callers that do not receive into it."""
         data = memoryview(data)
-        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # all have arrived: make room for them at once
+        if not self._capacity and len(data) > INITIAL_BUFFER_BYTES:  # enough capacity for all of them at once
             self._replace(min(1 << len(data).bit_length(), READ_AHEAD_BYTES))
         while data:
             room = self.get_buffer()
@@ -106,7 +106,8 @@ class FrameReader:
             data = data[n:]
 
     def next_frame(self) -> memoryview | None:
-        """Take the next whole frame without its length; return None until more arrives. Raises InvalidReceiveError.
+        """Take the next complete frame, without its length; return None until more bytes arrive. Raises
+        InvalidReceiveError.
 
         A frame of more than OWNED_BYTES stays valid as long as it is referred to.
         """
@@ -133,12 +134,12 @@ class FrameReader:
         return key
 
     def release_buffer(self) -> None:
-        """Give the memory of a large buffer back if nothing is waiting in it: the connection has gone idle."""
+        """Free a large buffer if it has no bytes: the connection is idle."""
         if self._start == self._end and self._capacity > KEEP_BUFFER_BYTES:
             self._replace(0)
 
     def _make_room(self) -> None:
-        """Move the waiting bytes to the start, of a larger buffer if they, or the last receive, filled this one."""
+        """Move the waiting bytes to the start; of a larger buffer if they, or the last receive, filled this one."""
         waiting = self._end - self._start
         grow = self._capacity < INITIAL_BUFFER_BYTES or waiting > self._capacity // 2
         if self._filled and self._capacity < READ_AHEAD_BYTES:
@@ -151,7 +152,7 @@ class FrameReader:
             self._start, self._end = 0, waiting
 
     def _next_capacity(self) -> int:
-        """Double the capacity, or return the size of the frame that is being received where that is large."""
+        """Return twice the capacity, or for a large frame at least its size."""
         doubled = max(INITIAL_BUFFER_BYTES, self._capacity * 2)
         if doubled < LAZY_BYTES:
             return doubled
@@ -159,7 +160,7 @@ class FrameReader:
         return max(doubled, min(length, self.max_frame_bytes) + MIN_ROOM_BYTES)
 
     def _replace(self, capacity: int) -> None:
-        """Continue in a new buffer. The old one lives as long as frames cut from it do."""
+        """Continue in a new buffer. The old one lives as long as frames that are views of it."""
         waiting = self._end - self._start
         view = _EMPTY
         if capacity:
@@ -170,9 +171,7 @@ class FrameReader:
 
 
 def refuse_size(length: int, max_frame_bytes: int) -> InvalidReceiveError:
-    """Build the error for a length that no frame may have; it says so if those bytes look like the beginning of
-    a TLS handshake.
-    """
+    """Build the error for a length that no frame may have; its text says if the bytes look like a TLS handshake."""
     hint = "; the client seems to speak TLS, which this listener does not" if length >> 16 == TLS_HANDSHAKE else ""
     return InvalidReceiveError(f"a frame of {length} bytes; allowed are 0 to {max_frame_bytes}{hint}")
 

@@ -1,4 +1,4 @@
-"""Request and response headers, coded by hand because every request has one; the layout is that of Kafka's JSON.
+"""Request and response headers, coded by hand for speed, in the layout of Kafka's JSON definitions.
 
     request   api_key int16 | api_version int16 | correlation_id int32 | client_id nullable string (v1+) | tags (v2+)
     response  correlation_id int32 | tags (v1+)
@@ -25,7 +25,7 @@ _CONTROLLED_SHUTDOWN = int(ApiKey.CONTROLLED_SHUTDOWN)
 
 
 class RequestHeader:
-    """Header of a request. ``client_id`` is None where the client gave none."""
+    """Header of a request. ``client_id`` is None if the client sent none."""
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
 
@@ -50,7 +50,7 @@ class RequestHeader:
 
 
 def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
-    """Decode the header that opens ``view``; return it and the position of the body.
+    """Decode the header at the start of ``view``; return it and the position of the body.
 
     Raises InvalidRequestError (malformed, unknown API key): without a header there is no answer, the connection closes.
     """
@@ -66,7 +66,7 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
             end = 10 + length
             if end > len(view):
                 raise MalformedError("the client id is longer than the request")
-            # As Kafka: a client id in some other encoding is no reason to turn the client away.
+            # As in Kafka, a client id in another encoding is accepted.
             header.client_id = str(view[10:end], "utf-8", "replace")
         elif length == -1:
             header.client_id = None
@@ -94,7 +94,7 @@ def _invalid(view: Buffer, error: Exception) -> InvalidRequestError:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """Encode the header that a client sends, in the form its API version asks for."""
+    """Encode the header that a client sends, in the header version of its API version."""
     version = request_header_version(header.api_key, header.api_version)
     start = _START_V0.pack(header.api_key, header.api_version, header.correlation_id)
     if version == 0:
@@ -105,7 +105,7 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def decode_response_header(view: Buffer, header_version: int) -> tuple[int, int]:
-    """Decode the correlation id that opens a response; return it and the position of the body. Raises
+    """Decode the correlation id at the start of a response; return it and the position of the body. Raises
     InvalidRequestError.
     """
     try:

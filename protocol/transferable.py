@@ -1,8 +1,8 @@
 """Slice of a file that a response will send with ``sendfile``, without reading it first.
 
 A :class:`TransferableRecords` stands in a response's list of parts where record bytes belong. Its file is
-reference-counted: making the slice retains the file once, and having sent or dropped it releases the file once.
-So a descriptor is closed only when its last reader has released it, and its number is never reused under a reader.
+reference-counted: creating the slice retains the file once, and sending or dropping it releases the file once. So a
+descriptor is closed only when its last reader has released it, and its number is never reused under a reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class SliceCutShortError(Exception):
 
 
 class ColdSliceError(Exception):
-    """Bytes of a slice are not in memory: reading them would wait for the disk."""
+    """Bytes of a slice are not in the page cache: reading them would wait for the disk."""
 
 
 class RetainedFile(Protocol):
@@ -31,13 +31,13 @@ class RetainedFile(Protocol):
         ...
 
     def release(self) -> None:
-        """Give back one ``retain``; the last one closes the descriptor if the file was closed or deleted meanwhile."""
+        """Undo one ``retain``; the last one closes the descriptor if the file was closed or deleted meanwhile."""
         ...
 
 
 class TransferableRecords:
-    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. Not changed once it is
-    in a response; any thread."""
+    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. It is not changed once it is
+    in a response. Any thread."""
 
     __slots__ = ("file", "in_memory", "position", "size")
 
@@ -55,12 +55,12 @@ class TransferableRecords:
         return f"TransferableRecords(position={self.position}, size={self.size})"
 
     def release(self) -> None:
-        """Let go of the file: the slice was sent whole, or will never be."""
+        """Release the file: the slice was sent completely, or will not be."""
         self.file.release()
 
 
 def release_slices(frame: Iterable[object] | None) -> None:
-    """Let the files go of a frame, bytes or a list of parts, that will never be sent."""
+    """Release the files of a frame (bytes or a list of parts) that will not be sent."""
     if isinstance(frame, list):
         for part in frame:
             if isinstance(part, TransferableRecords):

@@ -29,7 +29,7 @@ METADATA_TOPIC_ID = ONE_UUID  # Kafka reserves it for __cluster_metadata
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")  # by hand: the base64 module costs a millisecond of start-up
 _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")
 
-MAX_STRING_BYTES = 0x7FFF  # a string's classic length is an int16, and Kafka holds compact ones to the same
+MAX_STRING_BYTES = 0x7FFF  # a string's classic length is an int16, and Kafka limits compact ones to the same
 MAX_ELEMENTS = 1 << 20  # of all arrays in one message: an element of 3 bytes on the wire takes 150 in memory
 MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has four. So a frame full of two-byte tags is refused early
 
@@ -41,17 +41,17 @@ SMALL_VARINTS = tuple(bytes((value,)) for value in range(128))
 
 
 class MalformedError(ValueError):
-    """Bytes that are no value of the type asked for."""
+    """Bytes that are not a value of the expected type."""
 
 
 class Random(Protocol):
-    """The seam of randomness: what :func:`random_uuid` draws from (:class:`SystemRandom`, ``random.Random``)."""
+    """Source of randomness for :func:`random_uuid`: :class:`SystemRandom` or ``random.Random``."""
 
     def getrandbits(self, k: int, /) -> int: ...
 
 
 class SystemRandom:
-    """The system's randomness. An idle broker draws two numbers: ``random`` would add 0.2 MB to it."""
+    """The system's randomness. An idle broker draws two numbers, for which ``random`` would take 0.2 MB."""
 
     def getrandbits(self, k: int, /) -> int:
         """Draw a number of ``k`` bits."""
@@ -171,9 +171,9 @@ def uuid_from_str(text: str) -> bytes:
     try:
         uuid = a2b_base64(digits.translate(_FROM_URL_SAFE) + b"==", strict_mode=True)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no UUID in base64url") from error
+        raise ValueError(f"{text!r} is not a UUID in base64url") from error
     if len(uuid) != 16:
-        raise ValueError(f"{text!r} holds {len(uuid)} bytes, a UUID has 16")
+        raise ValueError(f"{text!r} has {len(uuid)} bytes, a UUID has 16")
     return uuid
 
 

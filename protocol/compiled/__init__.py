@@ -1,4 +1,4 @@
-"""Common parts of compiled modules: C words at any address, CRC-32C, and a stand-in for Cython's own module.
+"""Common parts of compiled modules: integers at any address, CRC-32C, and a stand-in for the module ``cython``.
 
 Imports: nothing.
 Invariant: each name of ``words`` is declared twice, in C (``words.pxd``, ``words.h``) and in Python (``words.py``), and

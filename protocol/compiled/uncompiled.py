@@ -1,11 +1,11 @@
-"""Stand-in for Cython's own module ``cython`` where it is not installed: what compiled modules name, uncompiled."""
+"""Stand-in for Cython's module ``cython`` where it is not installed: the names of it that uncompiled modules use."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 
 compiled = False
-"""Whether the module that asks is compiled. Cython answers itself, with True."""
+"""Whether the importing module is compiled; in compiled modules Cython replaces it by True."""
 
 nogil: nullcontext[None] = nullcontext()
-"""The interpreter lock is released within; uncompiled it stays."""
+"""Context in which compiled code releases the interpreter lock; here it does nothing."""

@@ -1,7 +1,7 @@
-"""Words at any address of a buffer, CRC-32C, masks and calls on files, in Python: these serve uncompiled modules.
+"""Integers at any address of a buffer, CRC-32C, masks and file calls: the Python versions, for uncompiled modules.
 
-``load_be_*`` and ``store_be_*`` are big endian, the others little endian. Nothing is checked in C: the caller knows
-that the bytes are there.
+``load_be_*`` and ``store_be_*`` are big endian, the others little endian. The C versions check nothing: the caller must
+know that the bytes exist.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 Bytes = Any
-"""What may be indexed and cut: a buffer, or an array of numpy. In C an address."""
+"""A buffer, or a numpy array, that can be indexed and sliced; in C an address."""
 
 MASK_32 = 0xFFFFFFFF
 MASK_64 = 0xFFFFFFFFFFFFFFFF
@@ -21,7 +21,7 @@ MIN_INT_64, MAX_INT_64 = -(1 << 63), (1 << 63) - 1
 
 
 class Held:
-    """A buffer whose bytes stay where they are until :func:`release`: as bytes, and as 64-bit integers."""
+    """A buffer whose bytes stay at their address until :func:`release`: as bytes, and as 64-bit integers."""
 
     __slots__ = ("bytes", "data", "size")
 
@@ -42,19 +42,19 @@ class Held:
 
 
 def hold(buffer: Any) -> Held:
-    """Take hold of contiguous bytes. Raises BufferError, TypeError."""
+    """Hold contiguous bytes until ``release``. Raises BufferError, TypeError."""
     return Held(buffer)
 
 
 def hold_writable(buffer: Any) -> Held:
-    """Take hold of contiguous bytes that may be written to. Raises BufferError, TypeError."""
+    """Hold contiguous writable bytes until ``release``. Raises BufferError, TypeError."""
     if memoryview(buffer).readonly:
         raise BufferError("Object is not writable.")
     return Held(buffer)
 
 
 def release(held: Held) -> None:
-    """Let go of a buffer."""
+    """Release a buffer that is held."""
 
 
 def load_u16(data: Bytes, at: int) -> int:
@@ -142,7 +142,7 @@ def copy_bytes(to: Bytes, at: int, origin: Bytes, start: int, size: int) -> None
 
 
 def read_at(descriptor: int, data: Bytes, at: int, size: int, position: int) -> int:
-    """Fill ``size`` bytes from byte ``at`` with those of a file; returns how many it had there, or -1."""
+    """Read ``size`` bytes at ``position`` of a file to byte ``at``; return how many were read, or -1."""
     try:
         return os.preadv(descriptor, [memoryview(data)[at : at + size]], position)
     except OSError:
@@ -150,7 +150,7 @@ def read_at(descriptor: int, data: Bytes, at: int, size: int, position: int) -> 
 
 
 def read_in_memory(descriptor: int, data: Bytes, at: int, size: int, position: int) -> int:
-    """Fill bytes as ``read_at`` does, but without waiting for the disk: -1 where the first byte is not in memory."""
+    """Read as ``read_at`` does, but without waiting for the disk: -1 if the first byte is not in the page cache."""
     try:
         return os.preadv(descriptor, [memoryview(data)[at : at + size]], position, os.RWF_NOWAIT)
     except OSError:
@@ -158,7 +158,7 @@ def read_in_memory(descriptor: int, data: Bytes, at: int, size: int, position: i
 
 
 def write_at(descriptor: int, data: Bytes, at: int, size: int, position: int) -> int:
-    """Write ``size`` bytes from byte ``at`` into a file; returns how many it took, or -1."""
+    """Write ``size`` bytes from byte ``at`` to ``position`` of a file; return how many were written, or -1."""
     try:
         return os.pwrite(descriptor, memoryview(data)[at : at + size], position)
     except OSError:
@@ -171,12 +171,12 @@ def multiply_high(one: int, other: int) -> int:
 
 
 def prefetch(data: Any, at: int) -> None:
-    """Have the processor fetch what item ``at`` lies in; uncompiled nothing."""
+    """Let the processor prefetch the cache line of item ``at``; uncompiled do nothing."""
 
 
 def crc32c(data: Bytes, at: int, size: int) -> int:
     """Compute the CRC-32C (Castagnoli) of ``size`` bytes from byte ``at``."""
-    from crc32c import crc32c as checksum  # here: most that import this module need none of it
+    from crc32c import crc32c as checksum  # most importers of this module need no checksum
 
     return checksum(bytes(data[at : at + size]))
 
@@ -187,11 +187,11 @@ def at(data: Bytes, position: int) -> Bytes:
 
 
 NO_PLACE: Any = None
-"""No attribute's place."""
+"""Place of no attribute."""
 
 
 def address_of(buffer: bytearray) -> Bytes:
-    """Return the bytes of a bytearray, until its length changes."""
+    """Return the bytes of a bytearray; valid until its length changes."""
     return buffer
 
 
@@ -206,17 +206,17 @@ def text_of(data: Bytes, at: int, size: int) -> str:
 
 
 def new_object(cls: type) -> Any:
-    """Make an object whose attributes are not set: of a class with ``__slots__`` and nothing else."""
+    """Make an object of a class that has only ``__slots__``; its attributes are not set."""
     return object.__new__(cls)
 
 
 def tuple_as(cls: type[T], values: tuple[Any, ...]) -> T:
-    """Make a named tuple of these values, without the Python function that makes one by its name."""
+    """Make a named tuple of these values without calling its Python constructor."""
     return tuple.__new__(cls, values)  # type: ignore[type-var]
 
 
 def place_of(slot: Any) -> Any:
-    """Return the place of an attribute of ``__slots__`` in the objects of its class. Raises TypeError for anything
+    """Return the place of an attribute in ``__slots__``, in the objects of its class. Raises TypeError for anything
     else.
     """
     if type(slot) is not MemberDescriptorType:
@@ -225,10 +225,11 @@ def place_of(slot: Any) -> Any:
 
 
 def put_field(target: Any, place: Any, value: Any) -> None:
-    """Set an attribute by its place. The class must be the place's."""
+    """Set the attribute at ``place``, which must belong to the target's class."""
     place.__set__(target, value)
 
 
 def get_field(target: Any, place: Any) -> Any:
-    """Read an attribute by its place. The class must be the place's. Raises AttributeError where it is not set."""
+    """Read the attribute at ``place``, which must belong to the target's class. Raises AttributeError if it is not
+    set."""
     return place.__get__(target)

@@ -1,5 +1,5 @@
-"""AlterConfigs (key 33): replace the whole settings of a resource; what is not named is reset. IncrementalAlterConfigs
-replaces it (KIP-339).
+"""AlterConfigs (key 33): replace all configs of a resource; configs that are not named are reset.
+IncrementalAlterConfigs supersedes it (KIP-339).
 
 v2 flexible.
 """

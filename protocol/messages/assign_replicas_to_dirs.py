@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (key 73): a broker tells in which log directories its replicas lie (KIP-858)."""
+"""AssignReplicasToDirs (key 73): a broker reports the log directories of its replicas (KIP-858)."""
 
 from __future__ import annotations
 

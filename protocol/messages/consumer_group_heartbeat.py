@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68): join, stay in and leave a consumer group, and receive assignments (KIP-848).
 
-Member epoch 0 joins, -1 leaves, -2 leaves for a static member that will be back. Null fields mean unchanged since the
+Member epoch 0 joins, -1 leaves, -2 leaves as a static member that will return. Null fields mean unchanged since the
 last heartbeat. v1 subscription by regular expression; members choose their own id (KIP-1082).
 """
 

@@ -1,4 +1,4 @@
-"""CreatePartitions (key 37): raise the number of partitions of topics (KIP-195).
+"""CreatePartitions (key 37): add partitions to topics (KIP-195).
 
 v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
 """

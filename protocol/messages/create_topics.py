@@ -1,8 +1,8 @@
 """CreateTopics (key 19): create topics.
 
 v1 validate only, error messages; v2 throttle time; v4 -1 for partitions and replication factor means the broker's
-defaults (KIP-464); v5 flexible, the answer brings the topic's settings (KIP-525); v6 THROTTLING_QUOTA_EXCEEDED
-(KIP-599); v7 topic ids (KIP-516). ``topic_config_error_code`` says why the settings are missing.
+defaults (KIP-464); v5 flexible, the answer has the topic's configs (KIP-525); v6 THROTTLING_QUOTA_EXCEEDED (KIP-599);
+v7 topic ids (KIP-516). ``topic_config_error_code`` says why the configs are missing.
 """
 
 from __future__ import annotations

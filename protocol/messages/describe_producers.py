@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61): the producers a partition knows of, to find transactions that hang (KIP-664)."""
+"""DescribeProducers (key 61): the active producers of partitions, to find hanging transactions (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions (key 75): topics in pages, with a cursor to go on from (KIP-966)."""
+"""DescribeTopicPartitions (key 75): topics in pages, with a cursor to the next page (KIP-966)."""
 
 from __future__ import annotations
 

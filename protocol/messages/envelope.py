@@ -1,7 +1,7 @@
-"""Envelope (key 58): a client's request that a broker hands on to the active controller (KIP-590).
+"""Envelope (key 58): a client's request that a broker forwards to the active controller (KIP-590).
 
-``request_data`` is the client's whole request, header included; ``response_data`` goes to the client as it is.
-``request_principal`` is a ``DefaultPrincipalData`` after two bytes of its version.
+``request_data`` is the client's complete request with its header; ``response_data`` is sent to the client unchanged.
+``request_principal`` is a ``DefaultPrincipalData`` after its version, an int16.
 """
 
 from __future__ import annotations

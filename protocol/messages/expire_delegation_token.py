@@ -1,4 +1,5 @@
-"""ExpireDelegationToken (key 40): end a token's life, at once with a negative period (KIP-48). v2 flexible."""
+"""ExpireDelegationToken (key 40): set a token's expiry time, or delete it with a negative period (KIP-48). v2
+flexible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetch (key 1): read record batches from partitions; consumers and followers alike.
+"""Fetch (key 1): read record batches from partitions, for consumers and followers.
 
 The order of partitions in the request matters from v3 on: they are filled in that order until ``max_bytes`` is reached,
 and the first non-empty one gets its first batch whatever its size (KIP-74). Before that each partition's limit is hard.

@@ -1,4 +1,5 @@
-"""FindCoordinator (key 10): which broker coordinates a group (key type 0), a transactional id (1) or a share group (2).
+"""FindCoordinator (key 10): the broker that coordinates a group (key type 0), a transactional id (1) or a share group
+(2).
 
 v1 key type, error message and throttle time; v3 flexible; v4 several keys at once, answered in ``coordinators``
 (KIP-699); v5 TRANSACTION_ABORTABLE (KIP-890); v6 share groups, with keys "groupId:topicId:partition" (KIP-932).

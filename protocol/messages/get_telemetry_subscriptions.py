@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (key 71): which metrics a client should push, and how often (KIP-714)."""
+"""GetTelemetrySubscriptions (key 71): the metrics that a client should push, and the interval (KIP-714)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member of a classic group is alive; REBALANCE_IN_PROGRESS tells it to join again.
+"""Heartbeat (key 12): a member of a classic group reports that it is alive; after REBALANCE_IN_PROGRESS it joins again.
 
 v1 throttle time; v3 group instance id (KIP-345); v4 flexible.
 """

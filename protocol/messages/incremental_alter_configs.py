@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): set (0), delete (1), append to (2) or subtract from (3) single settings (KIP-339).
+"""IncrementalAlterConfigs (key 44): set (0), delete (1), append to (2) or subtract from (3) single configs (KIP-339).
 
 v1 flexible.
 """

@@ -1,4 +1,4 @@
-"""JoinGroup (key 11): enter a classic group; answered when the rebalance has gathered its members.
+"""JoinGroup (key 11): join a classic group; answered when the rebalance has gathered its members.
 
 Metadata of the protocols are opaque here; for consumers see :mod:`tidelog.protocol.messages.consumer_protocol`.
 

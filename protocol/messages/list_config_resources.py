@@ -1,4 +1,4 @@
-"""ListConfigResources (key 74): names of resources that have settings.
+"""ListConfigResources (key 74): names of resources that have configs.
 
 v0 was called ListClientMetricsResources and lists those only (KIP-714); v1 other types too (KIP-1142).
 """

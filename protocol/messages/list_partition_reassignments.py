@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): the moves going on (KIP-455). Null topics ask for all."""
+"""ListPartitionReassignments (key 46): the reassignments in progress (KIP-455). Null topics ask for all."""
 
 from __future__ import annotations
 

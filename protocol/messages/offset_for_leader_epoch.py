@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23): where a leader epoch ends, so that followers and consumers detect truncation
+"""OffsetForLeaderEpoch (key 23): the end offset of a leader epoch, by which followers and consumers detect truncation
 (KIP-101).
 
 v1 the epoch found is returned (KIP-279); v2 current leader epoch and throttle time (KIP-320); v3 replica id; v4

@@ -1,12 +1,12 @@
 """Produce (key 0): append record batches to partitions.
 
 With acks=0 there is no response. v0-2 carry message sets of magic 0 and 1; from v3 the records are exactly one batch of
-magic 2. Kafka 4 rejects v0-2 yet advertises them, because librdkafka takes a broker without them for one that cannot
-be produced to (KAFKA-18659).
+magic 2. Kafka 4 rejects v0-2 yet advertises them, because librdkafka does not produce to a broker without them
+(KAFKA-18659).
 
     v1  throttle time        v2  log append time           v3  transactional id, magic 2 (KIP-98)
     v5  log start offset     v7  zstd allowed (KIP-110)    v8  errors per record (KIP-467)
-    v9  flexible             v10 current leader and its endpoint in answers of a broker that lost the lead (KIP-951)
+    v9  flexible             v10 current leader and its endpoint in answers of a broker that no longer leads (KIP-951)
     v11 TRANSACTION_ABORTABLE (KIP-890)    v12 adds its partitions to the transaction    v13 topic ids (KIP-516)
 """
 

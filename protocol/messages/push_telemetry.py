@@ -1,4 +1,4 @@
-"""PushTelemetry (key 72): a client's metrics, in OTLP and perhaps compressed (KIP-714)."""
+"""PushTelemetry (key 72): a client's metrics, in OTLP and optionally compressed (KIP-714)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReadShareGroupState (key 84): the leader of a partition reads a share group's state of it (KIP-932)."""
+"""ReadShareGroupState (key 84): the leader of a partition reads the state of a share partition (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SaslHandshake (key 17): the mechanism a client wants to authenticate by.
+"""SaslHandshake (key 17): the mechanism with which a client wants to authenticate.
 
 v0 is followed by bare tokens, v1 by SaslAuthenticate requests (KIP-152).
 """

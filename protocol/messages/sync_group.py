@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader of a classic group brings the assignments, every member fetches its own.
+"""SyncGroup (key 14): the leader of a classic group sends the assignments, and every member gets its own.
 
 v1 throttle time; v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, checked against the group's
 (KIP-559).

@@ -1,4 +1,4 @@
-"""WriteShareGroupState (key 85): the leader of a partition stores what changed in a share group's state (KIP-932).
+"""WriteShareGroupState (key 85): the leader of a partition stores changes of a share partition's state (KIP-932).
 
 v1 delivery complete count (KIP-1226).
 """

@@ -1,8 +1,8 @@
-"""WriteTxnMarkers (key 27): a transaction coordinator has its markers written by partition leaders.
+"""WriteTxnMarkers (key 27): a transaction coordinator sends markers, which partition leaders write.
 
-Brokers send it to one another. Administrators send it, too, to abort transactions that hang (KIP-664). A true
-``transaction_result`` is a commit, a false one an abort. v1 and later are flexible; v2 adds the transaction version,
-which decides how epochs are compared (KIP-1228).
+Admin clients also send it, to abort hanging transactions (KIP-664). ``transaction_result`` is true for a commit, false
+for an abort. v1 and later are flexible; v2 adds the transaction version, which decides how epochs are compared
+(KIP-1228).
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class BeginTransactionRecord(Message, api_key=23, versions="0", flexible="0+"):
 
 
 class EndTransactionRecord(Message, api_key=24, versions="0", flexible="0+"):
-    """No fields."""
+    """End of a metadata transaction; it has no fields."""
 
 
 class AbortTransactionRecord(Message, api_key=25, versions="0", flexible="0+"):
@@ -220,8 +220,8 @@ class DeletedTopic(Struct):
 
 
 class NoOpRecord(Message, api_key=20, versions="0", flexible="0+"):
-    """A record that changes nothing. The tagged fields are Tidelog's own, and Kafka skips them: topics whose logs may
-    not be removed yet (in snapshots), and deletions that are finished."""
+    """A record that changes nothing. The tagged fields are Tidelog's own, and Kafka skips them: in snapshots topics
+    whose logs may still exist, and deletions that are finished."""
 
     unfinished_deletions: list[DeletedTopic] = array(DeletedTopic, tag=UNFINISHED_DELETIONS_TAG)
     finished_deletions: list[bytes] = array(uuid, tag=FINISHED_DELETIONS_TAG)

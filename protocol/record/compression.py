@@ -1,15 +1,15 @@
 """Compression of record sets: none, gzip, snappy, lz4, zstd, each imported when first used.
 
 Decompression is bounded in every codec: no output, and no buffer sized by what the data claims, grows beyond
-``max_bytes`` (plus one chunk), so a bomb costs at most its bound. What is over the bound raises MessageTooLargeError
-(Java's producer then splits its batch, KIP-126), what does not decode InvalidRecordError, an unknown codec
+``max_bytes`` (plus one chunk), so a decompression bomb costs at most the bound. Larger output raises
+MessageTooLargeError (Java's producer then splits its batch, KIP-126), damaged data InvalidRecordError, an unknown codec
 UnsupportedCompressionTypeError.
 
-The work is linear in what goes in and what comes out. A stream of gzip members, lz4 frames or snappy chunks is read
-through a window that begins small for each part: no part copies all that follows it. The number of parts is
-bounded (``MAX_SMALL_PARTS``), since each costs a few calls however little it holds; zstd's frames cost none in Python.
+The work is linear in input and output. A stream of gzip members, lz4 frames or snappy chunks is read through a window
+that begins small for each part: no part copies the rest of the stream. The number of parts is bounded
+(``MAX_SMALL_PARTS``), since each costs a few calls even if it is empty; zstd's frames cost none in Python.
 
-What is read, and written:
+Formats that are read, and written:
 
     gzip    any number of members                        one member, no name, no time
     snappy  raw blocks; xerial chunks, streams chained    xerial, chunks of 32 KiB (what Kafka's Java client expects)
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 _ZSTD_CHECKSUM_FLAG, _ZSTD_BLOCK_OF_ONE_BYTE = 0x04, 1
-#: Output is asked for in chunks of at most this size, whatever the data declares.
+#: Decoders return chunks of at most this size, whatever the data declares.
 CHUNK_BYTES = 1 << 20
-#: Parts (members, frames, chunks) a stream may have beside one for each ``PART_BYTES`` that it decompresses to.
-#: Encoders write one part, or chunks of 32 KiB; a megabyte of empty parts would cost 2 s where a good one costs 5 ms.
+#: Most parts (members, frames, chunks) of a stream, beside one for each ``PART_BYTES`` of its output.
+#: Encoders write one part, or chunks of 32 KiB; a megabyte of empty parts would take 2 s, a useful one takes 5 ms.
 MAX_SMALL_PARTS = 1024
 PART_BYTES = 1024
-#: Bytes handed to a decoder at once: at first, and at most. What a part leaves of its window is copied.
+#: Bytes that a decoder gets at once: at first, and at most. Those that a part does not use are copied.
 _FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES = 4 * 1024, 256 * 1024
 #: A snappy copy of 3 bytes yields at most 64: a raw block cannot honestly declare more than this per byte.
 SNAPPY_MAX_RATIO = 22
@@ -64,7 +64,7 @@ _INT = struct.Struct(">i")
 
 
 class CompressionType(IntEnum):
-    """Codec numbers as they stand in attributes; ``name.lower()`` is the config value."""
+    """Numbers of codecs in a batch's attributes; ``name.lower()`` is the config value."""
 
     NONE = 0
     GZIP = 1
@@ -150,7 +150,7 @@ def zstd_size(part: Buffer, max_bytes: int) -> int:
 
 def decompress_zstd_frames(parts: Sequence[Buffer], sizes: Sequence[int]) -> list[memoryview] | None:
     """Decompress frames for which :func:`zstd_size` gave ``sizes``, in one call without the interpreter lock; return
-    None on damage.
+    None if one is damaged.
     """
     import zstandard
 
@@ -164,7 +164,7 @@ def decompress_zstd_frames(parts: Sequence[Buffer], sizes: Sequence[int]) -> lis
 
 
 class _BoundedOutput:
-    """The output of a decoder, which may not exceed a bound; ``room()`` is what the decoder may produce next."""
+    """The output of a decoder, which may not exceed a bound; ``room()`` limits the decoder's next chunk."""
 
     __slots__ = ("_chunks", "_codec", "_max_bytes", "_parts", "_size")
 
@@ -176,13 +176,13 @@ class _BoundedOutput:
         self._size = 0
 
     def begin_part(self) -> None:
-        """Count a member, frame or chunk. Raises InvalidRecordError when they are too many for what they hold."""
+        """Count a member, frame or chunk. Raises InvalidRecordError if there are too many for their output."""
         self._parts += 1
         if self._parts > MAX_SMALL_PARTS + self._size // PART_BYTES:
-            raise build_damage_error(self._codec, f"it consists of more than {MAX_SMALL_PARTS} parts of nearly nothing")
+            raise build_damage_error(self._codec, f"it consists of more than {MAX_SMALL_PARTS} nearly empty parts")
 
     def room(self) -> int:
-        """Return one byte more than the bound leaves, so that exceeding it is noticed; never more than a chunk."""
+        """Return one byte more than the bound leaves, so that an excess is noticed; at most CHUNK_BYTES."""
         return min(CHUNK_BYTES, self._max_bytes - self._size + 1)
 
     def append(self, chunk: bytes) -> None:
@@ -207,7 +207,7 @@ def too_large(codec: CompressionType, max_bytes: int) -> MessageTooLargeError:
 
 
 def build_damage_error(codec: CompressionType, reason: object) -> InvalidRecordError:
-    """Build the error for data that is not what its codec says."""
+    """Build the error for data that its codec cannot decode."""
     return InvalidRecordError(f"{codec.name.lower()} data does not decompress: {reason}")
 
 
@@ -215,7 +215,7 @@ def build_damage_error(codec: CompressionType, reason: object) -> InvalidRecordE
 
 
 class _Window:
-    """Hands out ``data`` piece by piece to the decoders of its parts, in pieces that grow within a part."""
+    """Window over ``data`` for the decoders of its parts: each gets pieces, which grow within a part."""
 
     __slots__ = ("_position", "_size", "_view")
 
@@ -236,7 +236,7 @@ class _Window:
         return piece
 
     def end_part(self, unused_bytes: int) -> None:
-        """Go back by what the part's decoder did not use."""
+        """Go back by the bytes that the part's decoder did not use."""
         self._position -= unused_bytes
         self._size = _FIRST_WINDOW_BYTES
 
@@ -318,7 +318,7 @@ def _append_snappy_block(block: memoryview, output: _BoundedOutput) -> None:
 
 
 def _compress_snappy(data: Buffer, level: int | None) -> bytes:
-    del level  # snappy has none
+    del level  # snappy has no levels
     import cramjam
 
     view = memoryview(data)
@@ -394,8 +394,8 @@ def _rotate_left(value: int, bits: int) -> int:
 
 
 def _xxhash32(data: bytes) -> int:
-    """Compute xxHash32 with seed 0 (xxHash specification). A frame header has at most 18 bytes, so plain Python will
-    do.
+    """Compute xxHash32 with seed 0 (xxHash specification). A frame header has at most 18 bytes, so plain Python is fast
+    enough.
     """
     p1, p2, p3, p4, p5 = _XXH_PRIMES
     position = 0
@@ -452,15 +452,13 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_zstd_frame(decoder: zstandard.ZstdDecompressor, data: Buffer) -> bytes | None:
-    """Decompress ``data`` if it is one frame of a declared size, at half the price of a reader; return None if it is
-    not.
-    """
+    """Decompress ``data`` if it is one frame of a declared size, in half the time of a reader; else return None."""
     import zstandard
 
     try:
         return decoder.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError:
-        return None  # more frames follow, or the data is damaged: the reader finds out
+        return None  # more frames follow, or the data is damaged: the caller's reader will see
 
 
 #: Encoders not in use, by level: making one takes 15 µs, compressing 2.5 KB with it 6.
@@ -469,7 +467,7 @@ _idle_zstd_encoders: dict[int, list[zstandard.ZstdCompressor]] = {}
 
 @contextmanager
 def _zstd_encoder(level: int) -> Iterator[zstandard.ZstdCompressor]:
-    """An encoder for this thread alone; one that met an error is not kept."""
+    """Yield an encoder for this thread alone; after an error it is not reused."""
     import zstandard
 
     idle = _idle_zstd_encoders.setdefault(level, [])

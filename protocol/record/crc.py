@@ -34,7 +34,7 @@ def _extension_path() -> str | None:
 
 
 def load() -> Callable[..., int]:
-    """Load the extension's ``crc32c``, alone where it is found, else with its package."""
+    """Load the extension's ``crc32c`` without its package; if it is not found, import the package."""
     path = None if "crc32c" in sys.modules else _extension_path()
     if path is None:
         from crc32c import crc32c as imported

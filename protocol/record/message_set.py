@@ -1,4 +1,4 @@
-"""Message sets, magic 0 and 1: how records travelled and lay on disk before Kafka 0.11.
+"""Message sets, magic 0 and 1: the format of records on the wire and on disk before Kafka 0.11.
 
     message set = (offset 8 | size 4 | message)*                     no count in front; the last entry may be cut
     message v0  = crc32 4 | magic 1 (0) | attributes 1 | key (length 4, -1 = null) | value (length 4, -1 = null)
@@ -9,7 +9,7 @@
 A compressed message is a wrapper: its value, decompressed, is a message set of the same magic; one level deep. The
 wrapper's offset is the absolute offset of its last inner message. Inner offsets are absolute in magic 0 and relative in
 magic 1 (KIP-31): absolute = wrapper offset + (relative - relative of the last). A wrapper's timestamp is the largest
-inner one, or the append time, which then counts for every inner message.
+inner one, or the append time, which then applies to every inner message.
 
 :class:`LegacyRecordBatch` is one shallow entry with the properties of a magic 2 ``RecordBatch``;
 :class:`ByteBufferMessageSet` is an iterable over a whole buffer. Views over buffers; any thread.
@@ -66,7 +66,7 @@ _CODEC_MAX = CompressionType.LZ4
 class LegacyRecordBatch:
     """A view of one entry (message or wrapper) at ``position`` of ``buffer``, with a magic 2 batch's property names.
 
-    The constructor checks only that header and sizes lie within the entry. Raises CorruptMessageError otherwise.
+    The constructor checks only that header and fields fit into the entry. Raises CorruptMessageError otherwise.
     """
 
     __slots__ = (
@@ -187,7 +187,7 @@ class LegacyRecordBatch:
         return memoryview(self.buffer)[self.position : self.position + self.size_in_bytes]
 
     def is_valid(self) -> bool:
-        """Return whether the checksum holds."""
+        """Return whether the checksum matches."""
         start = self.position + LOG_OVERHEAD
         covered = memoryview(self.buffer)[start + _CRC_BYTES : start + self.size]
         return crc32(covered) == self.checksum
@@ -223,7 +223,7 @@ class LegacyRecordBatch:
     def inner_messages(
         self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES, max_messages: int = sys.maxsize
     ) -> list[LegacyRecordBatch]:
-        """Parse a wrapper's inner messages as they are stored: offsets relative in magic 1. At least one.
+        """Parse a wrapper's inner messages as they are stored, one at least; in magic 1 their offsets are relative.
 
         Raises InvalidRecordError, UnsupportedCompressionTypeError, CorruptMessageError; MessageTooLargeError above
         either bound.
@@ -252,7 +252,8 @@ class LegacyRecordBatch:
 
 
 class ByteBufferMessageSet:
-    """An iterable over a buffer of messages; each ``iter()`` starts afresh. A cut last message ends it without error.
+    """An iterable over a buffer of messages; each ``iter()`` starts at the beginning. A cut last message ends it
+    without error.
 
     Raises CorruptMessageError, while iterating, on a size below a message's header; InvalidRecordError on mixed magics.
     """
@@ -274,7 +275,7 @@ class ByteBufferMessageSet:
         return cls(build_message_set(numbered, options))
 
     def shallow(self) -> Iterator[LegacyRecordBatch]:
-        """Yield the entries as they stand: messages and wrappers."""
+        """Yield the entries as they are stored: messages and wrappers."""
         buffer = self.buffer
         position = 0
         magic = None
@@ -292,7 +293,8 @@ class ByteBufferMessageSet:
             position += LOG_OVERHEAD + size
 
     def deep(self) -> Iterator[Record]:
-        """Yield the messages, out of their wrappers, with absolute offsets and effective timestamps (-1 in magic 0)."""
+        """Yield all messages, also those in wrappers, with absolute offsets and effective timestamps (-1 in magic
+        0)."""
         for entry in self.shallow():
             yield from entry.records(self.max_decompressed_bytes)
 

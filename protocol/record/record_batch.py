@@ -1,4 +1,4 @@
-"""Record batches, magic 2: the format in which records travel and lie on disk since Kafka 0.11 (KIP-98).
+"""Record batches, magic 2: the format of records on the wire and on disk since Kafka 0.11 (KIP-98).
 
     batch  = base_offset 8 | batch_length 4 | partition_leader_epoch 4 | magic 1 (2) | crc 4 | attributes 2
              | last_offset_delta 4 | base_timestamp 8 | max_timestamp 8 | producer_id 8 | producer_epoch 2
@@ -7,7 +7,7 @@
              | key (length varint, -1 = null) | value (likewise) | header count varint | (name, value)*
 
 ``batch_length`` counts from ``partition_leader_epoch`` on (size = 12 + length). The CRC-32C covers ``attributes`` to
-the end, so a broker may set base offset and leader epoch in place without touching it. Attributes: bits 0-2 codec, 3
+the end, so a broker may set base offset and leader epoch in place without changing it. Attributes: bits 0-2 codec, 3
 timestamp type (1 = log append time), 4 transactional, 5 control, 6 delete horizon (KIP-534: base_timestamp then holds
 the time from which tombstones and markers may go). Compression covers the records section as a whole.
 
@@ -59,7 +59,7 @@ NO_PARTITION_LEADER_EPOCH = -1
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 #: Smallest entry a log can hold: a v0 message's header (Kafka's own lower bound when it walks a log).
 MIN_ENTRY_BYTES = 14
-#: Headers that are looked at in one turn of the loop, which takes a fifth of a millisecond.
+#: Most batch headers that are read in one turn of the loop, which takes a fifth of a millisecond.
 TURN_BATCHES = 1_000
 #: Smallest possible record: length, attributes, two deltas, null key, null value, no headers.
 MIN_RECORD_BYTES = 7
@@ -78,7 +78,8 @@ CONTROL_TYPE_COMMIT = 1
 
 
 class Record(NamedTuple):
-    """One record with its absolute offset; ``sequence`` is -1 without idempotent producer. Header names may repeat."""
+    """One record with its absolute offset; ``sequence`` is -1 without an idempotent producer. Header names may
+    repeat."""
 
     offset: int
     timestamp: int
@@ -173,7 +174,7 @@ class RecordBatch:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """Time (ms) after which the batch's tombstones may go, None until a cleaner has set it (KIP-534)."""
+        """Time (ms) after which the batch's tombstones may be removed; None until a cleaner has set it (KIP-534)."""
         return self._fields[7] if self._fields[5] & DELETE_HORIZON_MASK else None
 
     @property
@@ -203,11 +204,11 @@ class RecordBatch:
         return memoryview(self.buffer)[self.position : self.position + self.size_in_bytes]
 
     def records_section(self) -> memoryview:
-        """Return the bytes after the header, compressed as they lie."""
+        """Return the bytes after the header as they are stored, compressed or not."""
         return memoryview(self.buffer)[self.position + RECORD_BATCH_OVERHEAD : self.position + self.size_in_bytes]
 
     def is_valid(self) -> bool:
-        """Return whether the batch lies whole in the buffer and its checksum holds."""
+        """Return whether the batch is complete in the buffer and its checksum matches."""
         size = self.size_in_bytes
         if size < RECORD_BATCH_OVERHEAD or size > len(self.buffer) - self.position:
             return False
@@ -223,7 +224,7 @@ class RecordBatch:
             )
 
     def uncompressed_section(self, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> Buffer:
-        """Return the records section, decompressed where it is compressed.
+        """Return the records section, decompressed if it is compressed.
 
         Raises InvalidRecordError on damaged data, MessageTooLargeError above the bound,
         UnsupportedCompressionTypeError on an unknown codec.
@@ -244,11 +245,11 @@ class RecordBatch:
         return self.parse(self.uncompressed_section(max_decompressed_bytes))
 
     def parse(self, section: Buffer) -> Iterator[Record]:
-        """Parse the records of an ``uncompressed_section`` that the caller has already; see :meth:`records`."""
+        """Parse the records of an ``uncompressed_section``; see :meth:`records`."""
         return parse_records(section, self._fields[12], self._context())
 
     def parse_from(self, section: Buffer, first_offset: int) -> Iterator[Record]:
-        """Parse from the first record at or after ``first_offset`` on; those before it are stepped over. See
+        """Parse from the first record at or after ``first_offset`` on; those before it are skipped. See
         :meth:`parse`."""
         position, skipped = skip_records(section, self._fields[12], first_offset - self._fields[0])
         return parse_records(memoryview(section)[position:], self._fields[12] - skipped, self._context())
@@ -269,13 +270,15 @@ class RecordBatch:
 def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | LegacyRecordBatch]:
     """Walk the entries of a log or a records field, of any magic; a cut last entry ends the walk without an error.
 
-    Raises CorruptMessageError on a size below any header or an unknown magic: the walk cannot go on from there.
+    Raises CorruptMessageError on a size below any header or an unknown magic: the walk cannot continue.
     """
     end = len(buffer)
     while end - position > MAGIC_OFFSET:
         offset, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
         if length < MIN_ENTRY_BYTES:
-            raise CorruptMessageError(f"Entry at offset {offset} has size {length}, below the least, {MIN_ENTRY_BYTES}")
+            raise CorruptMessageError(
+                f"Entry at offset {offset} has size {length}, below the minimum {MIN_ENTRY_BYTES}"
+            )
         magic = buffer[position + MAGIC_OFFSET]
         if magic > MAGIC_V2:
             raise CorruptMessageError(f"Entry at offset {offset} has unknown magic {magic}")
@@ -286,7 +289,7 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | Le
         if magic == MAGIC_V2:
             yield RecordBatch(buffer, position)
         else:
-            from tidelog.protocol.record.message_set import LegacyRecordBatch  # old clients and old segments only
+            from tidelog.protocol.record.message_set import LegacyRecordBatch  # for old clients and old segments only
 
             yield LegacyRecordBatch(buffer, position)
         position += LOG_OVERHEAD + length
@@ -295,8 +298,8 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[RecordBatch | Le
 def has_transactional_batch(records: Buffer | None) -> bool:
     """Return whether the header of any of these batches of magic 2 says that it belongs to a transaction.
 
-    Only the first ``TURN_BATCHES`` are looked at, and none after one that is of another magic, or shorter than its
-    header: such records are refused for that.
+    Only the first ``TURN_BATCHES`` are read, and none after one that is of another magic or shorter than its header,
+    for which the records are refused anyway.
     """
     position, end = 0, 0 if records is None else len(records)
     for _ in range(TURN_BATCHES):
@@ -372,7 +375,7 @@ def read_raw_varint(data: Buffer, position: int, max_bytes: int) -> tuple[int, i
 
 
 class RecordContext(NamedTuple):
-    """The base offset and timestamp that a record's deltas count from. ``log_append_time`` in ms replaces every
+    """Base offset and timestamp to which a record's deltas are relative. ``log_append_time`` in ms replaces every
     timestamp when given."""
 
     base_offset: int
@@ -479,7 +482,7 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
 
 
 def append_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
-    """Append one record, its deltas against the given base."""
+    """Append one record, with deltas relative to the given base."""
     body = bytearray(1)
     append_varint(body, record.timestamp - base_timestamp)
     append_varint(body, record.offset - base_offset)
@@ -566,7 +569,7 @@ class BatchTimes(NamedTuple):
 def assemble_batch(  # one call instead of a dataclass of the same six names
     section: Buffer, options: BatchOptions, *, base_offset: int, last_offset_delta: int, times: BatchTimes, count: int
 ) -> bytearray:
-    """Put header, CRC and codec around an encoded, uncompressed records section."""
+    """Build a batch of an encoded, uncompressed records section: compress it, and add header and CRC."""
     if options.compression:
         from tidelog.protocol.record.compression import compress  # codecs are slow to import and not needed to start
 
@@ -595,7 +598,7 @@ def assemble_batch(  # one call instead of a dataclass of the same six names
 
 
 class EndTransactionMarker(NamedTuple):
-    """The record that ends a transaction: commit or abort, and the coordinator that wrote it (KIP-98)."""
+    """Record that ends a transaction: commit or abort, and the epoch of its coordinator (KIP-98)."""
 
     commit: bool
     coordinator_epoch: int
@@ -620,9 +623,7 @@ def control_record_type(key: bytes | None) -> int:
 
 
 def parse_end_transaction_marker(record: Record) -> EndTransactionMarker | None:
-    """Parse the marker that a control record carries; return None for another control type. Raises
-    InvalidRecordError.
-    """
+    """Parse the marker in a control record; return None for another control type. Raises InvalidRecordError."""
     control_type = control_record_type(record.key)
     if control_type not in (CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT):
         return None

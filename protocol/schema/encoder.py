@@ -1,9 +1,9 @@
-"""Compiles a declaration at one version to the Python function that encodes it.
+"""Compiler from a declaration at one version to the Python function that encodes it.
 
 The function appends pieces to a list ``out``: neighbouring fields of fixed size as one precompiled Struct, in which
 constant zero bytes (an empty section of tagged fields) are padding; strings and bytes as they are. It returns a list of
-parts, the joined pieces: one part, unless there are records in file slices or large buffers, which stand as parts of
-their own between what comes before and after them. Measured on the response to a one-batch Produce v10: about 1 µs.
+parts, the joined pieces. That is one part, unless there are records in file slices or large buffers: these are parts of
+their own, between those before and after them. Measured on the response to a one-batch Produce v10: about 1 µs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tidelog.protocol.types import (
     unsigned_varint,
 )
 
-ELEMENTS_PER_STEP = 64  # between two steps; as in decoders
+ELEMENTS_PER_STEP = 64  # between two yields, as in decoders
 PIECES_PER_PART = 4096
-COPY_BELOW_BYTES = 16_384  # records in memory that are smaller are joined with what surrounds them
+COPY_BELOW_BYTES = 16_384  # smaller records in memory are joined with the bytes around them
 
 _ABSENT, _PRESENT = b"\xff", b"\x01"  # the byte before a struct that may be null
 
@@ -67,7 +67,8 @@ def _carries_records(cls: type[Struct]) -> bool:
 
 
 def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> list[Buffer]:
-    """Put records after the pieces in ``out``; return the list for the next pieces. Large records become own parts."""
+    """Add records after the pieces in ``out``; return the list for the next pieces. Large records become parts of their
+    own."""
     for piece in records if isinstance(records, list) else (records,):
         if not isinstance(piece, TransferableRecords) and len(piece) < COPY_BELOW_BYTES:
             out.append(piece)
@@ -80,7 +81,7 @@ def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> 
 
 
 class LengthCheck:
-    """The length so far of a message that is encoded in steps. Its records do not count: they have limits of their own,
+    """Length of a message that is encoded in steps, so far. Its records do not count: they have limits of their own,
     such as ``fetch.max.bytes``, which may be higher."""
 
     __slots__ = ("_counted", "_most_bytes", "_out", "_size")
@@ -100,7 +101,7 @@ class LengthCheck:
             raise MessageTooLongError(f"longer than {self._most_bytes} bytes")
 
     def add_records(self, parts: list[Part], out: list[Buffer], records: RecordsValue) -> list[Buffer]:
-        """Put records after the pieces in ``out``, like the function, and count the pieces alone.
+        """Call the function ``add_records``, and count the pieces without the records.
 
         Raises MessageTooLongError.
         """
@@ -111,7 +112,7 @@ class LengthCheck:
 
 
 def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
-    """Join the pieces of a long message to parts of PIECES_PER_PART, one in a step."""
+    """Join the pieces of a long message to parts of PIECES_PER_PART, one in each step."""
     parts: list[Part] = []
     for first in range(0, len(pieces), PIECES_PER_PART):
         parts.append(b"".join(pieces[first : first + PIECES_PER_PART]))
@@ -120,7 +121,7 @@ def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
 
 
 class _EncoderWriter:
-    """Writes the lines of an encoder. Fields of fixed size wait in ``_pending`` to be packed with their neighbours."""
+    """Writer of an encoder's lines. Fields of fixed size wait in ``_pending`` to be packed with their neighbours."""
 
     def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()
@@ -160,7 +161,7 @@ class _EncoderWriter:
             self.binary(local, field)
 
     def flush(self) -> None:
-        """Write what is pending, in one go."""
+        """Write the pending fields, with one Struct."""
         pending, self._pending = self._pending, []
         if not pending:
             return

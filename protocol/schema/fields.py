@@ -8,14 +8,13 @@
         transactional_id: str | None = string("3+", nullable="3+", default=None)
         partitions: list[Partition] = array(Partition)
 
-A field names the versions it exists in ("0+", "3-5", "7"), those it may be null in, its default, and its tag where it
-is a tagged field (KIP-482). Annotations are for the type checker; at run time only the calls on the right count.
-Classes are slotted and take keywords; a field that is left out, or that a version does not have, has its default.
+A field names the versions it exists in ("0+", "3-5", "7"), those it may be null in, its default, and its tag if it is a
+tagged field (KIP-482). Annotations are for the type checker; at run time only the calls on the right matter. Classes
+are slotted and take keywords; a field that is left out, or that a version does not have, has its default.
 
 A (message, version) is compiled when it is first used, to Python source without branches on versions
 (:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`); :func:`source_of` shows it. Declaring
-costs next to nothing: no code is generated at import, constructors included, so that APIs that
-are not used cost a start nothing.
+costs next to nothing: no code is generated at import, constructors included, so unused APIs cost nothing at the start.
 
 Invariants: a decoder reads only inside its view, checks lengths before it allocates, and raises nothing but
 InvalidRequestError. Encoders raise EncodeError, a programming error. Source: Kafka's
@@ -51,7 +50,7 @@ MAX_VERSION = 0x7FFF
 
 
 class EncodeError(ValueError):
-    """A value that its declaration cannot carry: a mistake of the caller."""
+    """A value that its declaration does not allow: a mistake of the caller."""
 
 
 class MessageTooLongError(EncodeError):
@@ -162,9 +161,10 @@ def binary(versions: str = "0+", *, nullable: str = "none", default: bytes | Non
 
 
 def record_batches(versions: str = "0+", *, nullable: str = "none") -> Any:
-    """Record batches. Decode to a memoryview; encode from a buffer, a TransferableRecords, or a list of both.
+    """Declare a field of record batches. Decodes to a memoryview; encodes from a buffer, a TransferableRecords, or a
+    list of both.
 
-    The default is null where that is allowed, else no bytes.
+    The default is null if that is allowed, else no bytes.
     """
     return Field("records", versions, nullable, b"" if nullable == "none" else None, None)
 
@@ -214,7 +214,7 @@ def nullable_struct(item: Callable[..., T], versions: str = "0+", *, nullable: s
 
 @dataclass_transform(kw_only_default=True)
 class StructMeta(type):
-    """Collects the fields of a declaration and turns them into slots."""
+    """Metaclass that collects the fields of a declaration and turns them into slots."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> StructMeta:
         fields = []
@@ -260,7 +260,7 @@ class Struct(metaclass=StructMeta):
 
 
 class Message(Struct):
-    """A request, a response or a record schema: a struct that has versions and is encoded by itself."""
+    """A request, a response or a record schema: a struct with versions, which is encoded by itself."""
 
     API_KEY: ClassVar[int] = -1
     VERSIONS: ClassVar[VersionRange] = NO_VERSIONS
@@ -292,7 +292,7 @@ class Message(Struct):
     def decode_from(cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS) -> tuple[Self, int]:
         """Decode the message at ``position``; return it and the position after it. Raises like :meth:`decode`.
 
-        ``elements`` bounds what all its arrays hold together.
+        ``elements`` bounds the elements of all its arrays together.
         """
         return cls.decoder_at(version).decode(view, position, elements)
 
@@ -363,8 +363,7 @@ class Message(Struct):
     def encode_in_steps(self, version: int, most_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
         """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays.
 
-        Raises EncodeError; MessageTooLongError as soon as the encoded part of it, without records, exceeds
-        ``most_bytes``.
+        Raises EncodeError; MessageTooLongError as soon as the encoded bytes, without records, exceed ``most_bytes``.
         """
         coder = _coder_in_steps(type(self), version, "encode")
         return (yield from coder.encode_in_steps(self, most_bytes))
@@ -406,7 +405,7 @@ _in_steps: dict[tuple[type[Message], int, str], CompiledCoder] = {}
 
 
 def _coder_in_steps(cls: type[Message], version: int, direction: Literal["decode", "encode"]) -> CompiledCoder:
-    """Return the decoder or encoder that is a generator: compiled when a first long message comes."""
+    """Return the decoder or encoder that is a generator: compiled when the first long message comes."""
     coder = _in_steps.get((cls, version, direction))
     if coder is None:
         _check_version(cls, version)

@@ -1,13 +1,13 @@
-"""Error response of a long request, built in steps: a part of the request at a time, and the parts put together.
+"""Error response of a long request, built in steps: for one part of the request after another, and joined.
 
-A handler's ``error_response`` is a plain function that makes the error of each element of a request. For 50,000
+A handler's ``error_response`` is a plain function that builds an error for each element of a request. For 50,000
 elements that takes up to 35 ms. Here it is called for parts of the request, in order: copies with at most PART_ELEMENTS
 elements in all their arrays. The response to each part is added to the response to those before it. A part may begin
 within an element, such as a topic whose first partitions are in the part before: the two responses for that element
-become one. So the outcome is that of one call for the whole request.
+become one. So the result is that of one call for the whole request.
 
-That holds for a response whose arrays have an element for each one of the request. APIs with other responses make
-their error response in steps of their own (a generator), or their requests have too few elements to be cut.
+That is true of a response whose arrays have an element for each one of the request. Other APIs build their error
+response in steps of their own (a generator), or their requests have too few elements to be cut.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Part(NamedTuple):
 
     struct: Any
     depth: int
-    """How many structs are continued from the part before: 0 for the first part, 1 if it is the struct itself, 2 if its
-    first element is continued too."""
+    """Number of nested structs that continue the part before: 0 for the first part, 1 for the struct itself, 2 if its
+    first element continues, too."""
 
 
 def refuse_in_steps(
     error_response: Callable[[Any, KafkaError], Any], request: Any, error: KafkaError, most: int = PART_ELEMENTS
 ) -> Generator[Any, None, Any]:
-    """Build the error response of a request, for at most so many of its elements in a step."""
+    """Build the error response of a request, for at most ``most`` of its elements in each step."""
     whole: Any = None
     for part in cut(request, most):
         response = error_response(part.struct, error)
@@ -51,7 +51,7 @@ def refuse_in_steps(
 
 
 def cut(struct: Any, most: int) -> Iterator[Part]:
-    """Cut a struct into parts with at most so many elements each, in order."""
+    """Cut a struct into parts with at most ``most`` elements each, in order."""
     if weight(struct, most) <= most:
         yield Part(struct, 0)
         return
@@ -65,7 +65,7 @@ def cut(struct: Any, most: int) -> Iterator[Part]:
 
 
 def runs(elements: Any, most: int) -> Iterator[tuple[list[Any], int]]:
-    """Cut an array into runs with at most so many elements in all; yield each with the depth of its continuation."""
+    """Cut an array into runs with at most ``most`` elements in all; yield each with its ``Part.depth``."""
     run: list[Any] = []
     run_weight = 0
     for element in elements:
@@ -84,7 +84,7 @@ def runs(elements: Any, most: int) -> Iterator[tuple[list[Any], int]]:
 
 
 def weight(element: Any, most: int) -> int:
-    """Count an element and those of its arrays, until there are more than ``most``."""
+    """Count an element and those of its arrays; stop when there are more than ``most``."""
     found = 1
     for name in array_names(element):
         value = getattr(element, name) or ()

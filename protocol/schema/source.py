@@ -1,8 +1,8 @@
 """Shared parts of the two compilers of :mod:`tidelog.protocol.schema.fields`: an emitter of Python lines that remembers
 which field each line belongs to, and the constructors.
 
-Compiled code carries no bookkeeping for its errors. When a line raises, the traceback's line number says which field
-it was at, and the local ``p`` in its frame says where in the buffer: so naming both costs nothing before an error.
+Compiled code keeps no state for its errors. When a line raises, the traceback's line number gives the field, and the
+local ``p`` in its frame gives the position in the buffer. So naming both costs nothing before an error.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _UNENCODABLE = (AttributeError, TypeError, ValueError, struct.error)
 
 
 class CompiledCoder:
-    """A compiled decoder or encoder: the function, its source, and the fields its lines stand for."""
+    """A compiled decoder or encoder: the function, its source, and the fields of its lines."""
 
     __slots__ = ("fields", "function", "source", "title")
 
@@ -106,7 +106,7 @@ class CompiledCoder:
             raise self.encode_error(error) from error
 
     def encode_in_steps(self, message: Any, most_bytes: int) -> Generator[None, None, list[Part]]:
-        """Run ``encode`` of a coder in steps, for a message that has at most so many bytes without its records."""
+        """Run ``encode`` of a coder in steps, for a message of at most ``most_bytes`` without its records."""
         try:
             return (yield from self.function(message, most_bytes))  # type: ignore[no-any-return]
         except MessageTooLongError:
@@ -119,7 +119,7 @@ class CompiledCoder:
         return add_frame(self.encode(message), correlation_id, header_bytes)
 
     def invalid_request(self, error: Exception) -> InvalidRequestError:
-        """Describe ``error``, raised inside a decoder, in words: message, version, field, offset."""
+        """Build the error for an exception in a decoder: message, version, field and position."""
         fields, variables = self._where(error.__traceback__)
         position = variables.get("p", 0)
         path = fields[0][1]
@@ -134,13 +134,13 @@ class CompiledCoder:
         return InvalidRequestError(f"{self.title}: field {path or 'tagged fields'} at byte {position}: {reason}")
 
     def encode_error(self, error: Exception) -> EncodeError:
-        """Describe ``error``, raised inside an encoder, in words."""
+        """Build the error for an exception in an encoder: message, version and fields."""
         fields, _ = self._where(error.__traceback__)
         paths = ", ".join(path for _, path in fields)
         return EncodeError(f"{self.title}: field {paths}: {error}")
 
     def _where(self, traceback: TracebackType | None) -> tuple[tuple[tuple[int, str], ...], dict[str, Any]]:
-        """Find the fields at the line of the compiled function in ``traceback``, and that frame's local variables."""
+        """Return the fields at the line of the compiled function in ``traceback``, and that frame's local variables."""
         while traceback is not None:
             if traceback.tb_frame.f_code is self.function.__code__:
                 # Line 1 is the def.
@@ -150,7 +150,8 @@ class CompiledCoder:
 
 
 def add_frame(parts: list[Part], correlation_id: int, header_bytes: int) -> list[Part]:
-    """Put the length and the response header before the parts of a message: in one with the first, if that is bytes."""
+    """Add the length and the response header before the parts of a message, joined with the first part if that is
+    bytes."""
     size = header_bytes
     for part in parts:
         size += len(part)
@@ -166,7 +167,8 @@ _HEADS: dict[int, Callable[..., bytes]] = {4: struct.Struct(">ii").pack, 5: stru
 
 
 def default_source(source: Source, field: Field) -> str:
-    """Write an expression for the default of ``field``: fresh for lists, shared and frozen for structs."""
+    """Return an expression for the default of ``field``: a new list for arrays, a shared and frozen object for
+    structs."""
     if field.default == () and field.kind == "array":
         return "[]"
     if field.default == () and field.kind == "struct":
@@ -188,7 +190,7 @@ def default_of(cls: type[Struct]) -> Struct:
                 f"{name} of the shared default {cls.__name__} cannot be set; assign a new {cls.__name__}"
             )
 
-        # The class is swapped once the values are in: a slot holds them, only assignment is gone.
+        # The class is swapped once the values are set: the slots keep them, and only assignment is refused.
         namespace = {"__setattr__": refuse, "__module__": cls.__module__}
         frozen = cast("type[Struct]", StructMeta(cls.__name__, (cls,), namespace))
         frozen.FIELDS = cls.FIELDS
@@ -224,9 +226,7 @@ _EMPTY: Any = object()
 
 
 def minimum_size(cls: type[Struct], version: int, flexible: bool) -> int:
-    """Compute the fewest bytes that a ``cls`` takes at ``version``, by which an array's length is checked.
-    Never 0.
-    """
+    """Return the smallest size of a ``cls`` at ``version``, by which an array's length is checked. Never 0."""
     size = 1 if flexible else 0
     for field in cls.FIELDS:
         if field.versions.has(version) and not (flexible and field.tag is not None):
@@ -250,7 +250,7 @@ def _minimum_field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def minimum_item_size(item: Field | type[Struct], version: int, flexible: bool) -> int:
-    """Compute the fewest bytes that one element of an array takes."""
+    """Return the smallest size of one element of an array."""
     if isinstance(item, Field):
         return _minimum_field_size(item, version, flexible)
     return minimum_size(item, version, flexible)
@@ -262,8 +262,8 @@ def has_field(cls: type[Message], name: str, version: int) -> bool:
 
 
 def place_of(cls: type[Message], name: str, version: int) -> int | None:
-    """Find where an untagged field of fixed size stands in each encoding of a version, in bytes from the beginning or,
-    negative, from the end. None if fields of variable length stand both before and after it.
+    """Return the position of an untagged field of fixed size in all encodings of a version: bytes from the beginning
+    or, negative, from the end. None if fields of variable length are before and after it.
     """
     flexible = cls.FLEXIBLE.has(version)
     plain, tagged, _ = struct_fields(cls, version, flexible)
@@ -279,8 +279,8 @@ def place_of(cls: type[Message], name: str, version: int) -> int | None:
 
 
 def struct_fields(cls: type[Struct], version: int, flexible: bool) -> tuple[list[Field], list[Field], list[Field]]:
-    """Sort the fields of ``cls`` at ``version``: those in sequence, those tagged (by tag), and those it does not
-    have.
+    """Return the fields of ``cls`` at ``version`` in three lists: those in sequence, those tagged (by tag), and those
+    it does not have.
     """
     plain: list[Field] = []
     tagged: list[Field] = []

@@ -1,13 +1,13 @@
 """Coder of messages that walks their layouts: compiled, it decodes and encodes any message at any version.
 
-A :class:`Layout` is a declaration at one version, made when that is first used: the fields in the order of the wire,
+A :class:`Layout` is a declaration at one version, built when that is first used: the fields in their order on the wire,
 each with its kind, the place of its slot in the object, and the layout of its elements. One routine reads a message by
-its layout, one writes it. Where a message or its bytes are not as declared, the generated coder of the same version
+its layout, one writes it. If a message or its bytes are not as declared, the generated coder of the same version
 (:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`) does the work again: it names the field
 and the byte in its error. Without compiled modules the generated coders serve alone: walking a layout in plain Python
 takes twice their time.
 
-Types for C stand in ``walker.pxd``. Any thread.
+``walker.pxd`` declares the C types. Any thread.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _KINDS = {
 _SIZES = {_INT32: 4, _INT64: 8, _INT16: 2, _INT8: 1, _BOOL: 1, _UINT16: 2, _UINT32: 4, _FLOAT64: 8, _UUID: 16}
 _UUID_BYTES = 16
 _FIRST_BYTES = 512
-"""Bytes that a writer has room for at first."""
+"""Initial capacity of a writer."""
 _LARGEST_SPARE = 65_536
-"""A writer that grew beyond so many bytes is not used again."""
+"""A writer that grew beyond this capacity is not reused."""
 _MOST_SPARES = 4
 _COPY_BELOW = COPY_BELOW_BYTES
 _LONGEST_STRING = MAX_STRING_BYTES
@@ -57,7 +57,7 @@ _new_list: Any = list
 
 
 class FieldLayout:
-    """One field at a version: kind, place in the object, and what its elements are."""
+    """One field at a version: kind, place in the object, and the layout of its elements."""
 
     __slots__ = ("default", "fields", "is_flexible", "is_nullable", "item", "kind", "least", "place", "size", "tag")
 
@@ -72,7 +72,8 @@ class FieldLayout:
         self.least = 0
         self.item: Any = None
         self.fields: Any = None
-        """Layouts of elements: at most one of these two is set."""
+        """Layout of a struct, or of an array's structs; ``item`` is that of other elements. At most one of the two is
+        set."""
         if not field.versions.has(version):
             return
         if field.kind == "array":
@@ -85,7 +86,7 @@ class FieldLayout:
 
 
 def _default_of(field: Field) -> Any:
-    """Return the default, or a mark that stands for a fresh list."""
+    """Return the default, or _FRESH_LIST for an array's new list."""
     if field.default == () and field.kind == "array":
         return _FRESH_LIST
     if field.default == () and field.kind == "struct":
@@ -123,7 +124,7 @@ def blank(cls: type[T]) -> T:
 
 
 class Walker:
-    """Coder of one message at one version. Serves where :class:`tidelog.protocol.schema.source.CompiledCoder` would."""
+    """Coder of one message at one version. Replaces a :class:`tidelog.protocol.schema.source.CompiledCoder`."""
 
     __slots__ = ("_decoder", "_encoder", "_layout", "_message", "_version")
 
@@ -181,7 +182,7 @@ class Walker:
             total = 0
             for part in parts:
                 total += len(part)
-            _put_bytes(writer.data, 0, parts[0])  # it was copied from there, with room for the head
+            _put_bytes(writer.data, 0, parts[0])  # the copy began with room for the head
             _put_head(writer.data, total, correlation_id, header_bytes)
             parts[0] = words.copy_of(writer.data, 0, len(parts[0]))
         writer.parts = None
@@ -206,7 +207,7 @@ class Walker:
 
 
 class _Reader:
-    """A buffer that is read, the position in it, and how many elements arrays may still have."""
+    """Reader of a buffer: its position, and how many elements arrays may still have."""
 
     __slots__ = ("data", "left", "position", "size", "view")
 
@@ -348,7 +349,7 @@ def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
 
 
 class _Writer:
-    """A growing buffer, and the parts before it."""
+    """Writer to a growing buffer, with the parts before it."""
 
     __slots__ = ("buffer", "capacity", "data", "parts", "size")
 
@@ -361,7 +362,7 @@ class _Writer:
 
 
 _SPARES: list[_Writer] = []
-"""Writers to use again; one that met an error is not put here."""
+"""Idle writers; one that had an error is not kept."""
 
 
 def _make_room(writer: Any, size: int) -> None:
@@ -483,7 +484,7 @@ def _write_unsigned(writer: Any, number: int) -> None:
 
 
 def _write_length(writer: Any, field: FieldLayout, count: int) -> None:
-    """Write the length of what follows; -1 is null."""
+    """Write the length before a value; -1 means null."""
     if field.is_flexible:
         _write_unsigned(writer, count + 1)
     elif field.kind == _STRING:
@@ -507,7 +508,7 @@ def _write_nested(writer: Any, field: FieldLayout, value: Any) -> None:
         writer.size += 1
         if value is None:
             return
-    if value is field.default:  # of a class of its own, which refuses changes
+    if value is field.default:  # the shared default has a class of its own, which refuses changes
         value = field.fields.cls()
     _write_struct(writer, field.fields, value)
 
@@ -523,7 +524,7 @@ def _write_array(writer: Any, field: FieldLayout, elements: Any) -> None:
 
 
 def _write_records(writer: Any, field: FieldLayout, records: Any) -> None:
-    """Write records; slices of files and large buffers stand as parts of their own."""
+    """Write records; slices of files and large buffers become parts of their own."""
     pieces = records if isinstance(records, list) else (records,)
     size = 0
     for piece in pieces:
