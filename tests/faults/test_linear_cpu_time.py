@@ -23,6 +23,7 @@ import pytest
 
 from benchmarks import hostile_data as data
 from tests.support.long_requests import Case, all_cases, frame, frame_of
+from tests.support.memory_directory import module_directory
 from tests.unit.broker.request_world import World, uncounted
 from tidelog.broker.loop.garbage import SERVING_THRESHOLDS
 from tidelog.broker.loop.thread_rule import suspended
@@ -44,23 +45,23 @@ LENGTH_BYTES = 4
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = World(tmp_path_factory.mktemp("cpu"))
-    world.dispatcher.runner.clock = lambda: time.monotonic() * 1000
-    with suspended():
+def world() -> Iterator[World]:
+    with module_directory() as directory, suspended():
+        world = World(directory)
+        world.dispatcher.runner.clock = lambda: time.monotonic() * 1000
         yield world
-    world.data.close()
+        world.data.close()
 
 
 @pytest.fixture(autouse=True)
 def _full_collections_are_rare() -> Iterator[None]:
+    """Rare full collections, of newer objects alone. All older ones stay frozen: the process's tests are among them."""
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*SERVING_THRESHOLDS)
     yield
     gc.set_threshold(*before)
-    gc.unfreeze()
 
 
 def cpu_s(work: Callable[[], object]) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.long_requests import Case, Naming, all_cases, frame, frame_of, most_legal
+from tests.support.memory_directory import module_directory
 from tests.unit.broker.request_world import CALLS_PER_MS, World, uncounted
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import LARGE_AT_ONCE
@@ -50,10 +51,11 @@ def _calls_are_the_brokers_own() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = World(tmp_path_factory.mktemp("long-requests"))
-    yield world
-    world.data.close()
+def world() -> Iterator[World]:
+    with module_directory() as directory:
+        world = World(directory)
+        yield world
+        world.data.close()
 
 
 def within(case: Case, count: int) -> int:

@@ -175,6 +175,8 @@ class Lives:
     """The processes of this broker, one after the other, and what happens to its directories meanwhile."""
 
     def __init__(self, root: Path, seed: int) -> None:
+        gc.collect()
+        gc.freeze()  # each start collects garbage, and would go through all that is older than these lives
         self.random = random.Random(seed)
         self.disk = FailedDirectories()
         self.cluster = Cluster(has_elr=self.random.random() < 0.5)

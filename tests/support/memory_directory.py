@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +43,7 @@ IN_MEMORY = (
     "tests/faults/test_transaction_index_damage.py",
     "tests/fuzz/test_log_model.py",
     "tests/fuzz/test_other_writers.py",
-    "tests/unit/broker/controller/",
-    "tests/unit/broker/coordinator/",
-    "tests/unit/broker/requests/",
-    "tests/unit/broker/share/",
-    "tests/unit/cleaner/",
-    "tests/unit/log/",
-    "tests/unit/pipeline/",
+    "tests/unit/",
 )
 """Modules and packages whose `tmp_path` lies in memory."""
 ON_DISK = ("tests/unit/log/system/",)
@@ -65,6 +60,13 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield request.getfixturevalue("tmp_path")
         return
     with tempfile.TemporaryDirectory(dir=MEMORY, prefix="tidelog-test-") as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def module_directory() -> Iterator[Path]:
+    """A directory for a fixture of a module that makes thousands of files: in memory, where there is room."""
+    with tempfile.TemporaryDirectory(dir=memory_place(), prefix="tidelog-test-") as directory:
         yield Path(directory)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.support.call_counter import call_counter
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
@@ -29,43 +29,44 @@ class Counter:
     """Counts calls while something runs."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self._profiler = call_counter()
+        self._is_counting = False
 
     def milliseconds(self) -> float:
-        return self.calls / CALLS_PER_MS
+        """Return the time that all calls so far stand for."""
+        return int(self._profiler.counted()) / CALLS_PER_MS
 
     def count(self, work: Callable[[], object]) -> int:
-        before = self.calls
-        sys.setprofile(self._event)
+        """Return how many calls the work makes."""
+        before = self._profiler.counted()
+        self._is_counting = True
+        self._profiler.count()
         try:
             work()
         finally:
-            sys.setprofile(None)
-        return self.calls - before
+            self._profiler.rest()
+            self._is_counting = False
+        return int(self._profiler.counted() - before)
 
-    def _event(self, _frame: object, event: str, _argument: object) -> None:
-        if event in ("call", "c_call"):
-            self.calls += 1
+    def without(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``work`` without its calls being counted: what a thread does is in no turn of the loop."""
+
+        def do(*arguments: Any) -> Any:
+            if not self._is_counting:
+                return work(*arguments)
+            self._profiler.rest()
+            try:
+                return work(*arguments)
+            finally:
+                self._profiler.count()
+
+        return do
 
 
 def uncounted(work: Callable[[], object]) -> float:
     """Do work that is not measured."""
     work()
     return 0.0
-
-
-def not_counted(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``work`` without its calls being counted: what a thread does is in no turn of the loop."""
-
-    def do(*arguments: Any) -> Any:
-        profile = sys.getprofile()
-        sys.setprofile(None)
-        try:
-            return work(*arguments)
-        finally:
-            sys.setprofile(profile)
-
-    return do
 
 
 class World:
@@ -76,7 +77,7 @@ class World:
         create_topic(self.data, "wide", 10_000)
         coordinators_of(self.data.broker).start()
         self.counter = Counter()
-        self.data.loop.run_in_executor = not_counted(self.data.loop.run_in_executor)  # type: ignore[method-assign]
+        self.data.loop.run_in_executor = self.counter.without(self.data.loop.run_in_executor)  # type: ignore[method-assign]
         self.dispatcher = self.make_dispatcher()
         self.measure: Callable[[Callable[[], object]], float] = self.counter.count
 

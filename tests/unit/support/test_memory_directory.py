@@ -10,7 +10,15 @@ from typing import cast
 import pytest
 
 from tests.support import memory_directory
-from tests.support.memory_directory import IN_MEMORY, MEMORY, ON_DISK, basetemp_of, has_room, is_in_memory
+from tests.support.memory_directory import (
+    IN_MEMORY,
+    MEMORY,
+    ON_DISK,
+    basetemp_of,
+    has_room,
+    is_in_memory,
+    module_directory,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -19,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_a_package_lies_in_memory_but_for_what_is_about_the_file_system() -> None:
     assert is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
     assert not is_in_memory("tests/unit/log/system/test_files.py::test_a")
-    assert not is_in_memory("tests/unit/broker/network/test_send_queue.py::test_a")
+    assert not is_in_memory("tests/clients/test_cluster.py::test_a")
 
 
 def test_all_lie_on_the_disk_where_there_is_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,8 +45,13 @@ def test_modules_and_packages_are_there() -> None:
     assert [place for place in (*IN_MEMORY, *ON_DISK) if not (ROOT / place).exists()] == []
 
 
-def test_this_directory_is_on_the_disk(tmp_path: Path) -> None:
-    assert MEMORY not in map(str, tmp_path.parents)
+@pytest.mark.skipif(not has_room(), reason="no file system in memory, or a small one")
+def test_directories_in_memory_go_with_what_they_are_for(tmp_path: Path) -> None:
+    assert MEMORY in map(str, tmp_path.parents)
+    with module_directory() as directory:
+        assert MEMORY in map(str, directory.parents)
+        (directory / "file").touch()
+    assert not directory.exists()
 
 
 @pytest.mark.parametrize("given", [None, "/there"])

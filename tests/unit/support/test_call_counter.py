@@ -1,0 +1,66 @@
+"""Calls counted in C are those that the interpreter's own profiler reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from tests.unit.broker.request_world import CALLS_PER_MS, Counter
+
+
+def work() -> list[int]:
+    """Call Python, C, a generator, and what fails."""
+
+    def twice(value: int) -> int:
+        return value + value
+
+    with suppress(IndexError):
+        [].pop()
+    return sorted(twice(value) for value in map(abs, [3, -1, 2]))
+
+
+def calls_in_python(work: Callable[[], object]) -> int:
+    events: list[str] = []
+    sys.setprofile(lambda _frame, event, _argument: events.append(event))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return sum(event in ("call", "c_call") for event in events) - 1  # the last is setprofile itself
+
+
+@pytest.fixture
+def counter() -> Counter:
+    return Counter()
+
+
+def test_they_are_as_many(counter: Counter) -> None:
+    assert counter.count(work) == calls_in_python(work) > 9
+
+
+def test_the_clock_goes_on_with_the_count(counter: Counter) -> None:
+    before = counter.milliseconds()
+    calls = counter.count(work)
+    assert counter.milliseconds() == pytest.approx(before + calls / CALLS_PER_MS)
+
+
+def test_what_is_left_out_is_not_counted_and_the_rest_is(counter: Counter) -> None:
+    left_out = counter.without(work)
+    calls = counter.count(lambda: (work(), left_out(), work()))
+    assert calls == counter.count(lambda: (work(), work())) + 1
+    assert left_out() == work()
+    before = counter.milliseconds()
+    left_out()
+    work()
+    assert counter.milliseconds() == before
+
+
+def test_it_rests_after_work_that_fails(counter: Counter) -> None:
+    with pytest.raises(ZeroDivisionError):
+        counter.count(lambda: 1 / 0)
+    before = counter.milliseconds()
+    work()
+    assert counter.milliseconds() == before
