@@ -1,8 +1,7 @@
 """``cleaner-offset-checkpoint``: the first dirty offset of every partition of a log directory, in Kafka's form.
 
-An offset belongs to one log, not to a partition name: a partition created again does not inherit the offset of its
-deleted namesake. After a damaged file every log of the directory counts as dirty from its start, which costs a round
-and loses nothing.
+An offset belongs to one log, not to a partition name: a new partition does not get the offset of a deleted one with the
+same name. If the file is damaged, every log of the directory counts as dirty from its start, which costs only a round.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class CleanerCheckpoint:
-    """The checkpoint files of all log directories, each read when first needed.
+    """The checkpoint files of all log directories, each read at its first use.
 
-    Any thread may call; a lock is held during reads and writes.
+    Any thread; a lock is held during reads and writes.
     """
 
     def __init__(self, file_system: FileSystem) -> None:
@@ -54,7 +53,7 @@ class CleanerCheckpoint:
         """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
         with self._lock:
             if log.is_closed:
-                return  # the log was deleted: the next log of this partition must not inherit its offset
+                return  # the log was deleted: a new log of this partition must not get its offset
             self._incarnations[log.topic_partition] = log
             self._offsets_of(log)[log.topic_partition] = offset
             self._write(os.path.dirname(log.directory))

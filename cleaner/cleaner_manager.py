@@ -1,15 +1,15 @@
 """Cleaning state of every partition, and the choice of the log to clean next.
 
-    state         may follow                    what it means
-    idle          in progress, paused(1)        no thread works on it
+    state         entered from                  meaning
+    idle          in progress, paused(1)        no thread works on the partition
     in progress   idle, quarantined             a round runs
-    aborted       in progress                   the round is asked to stop; paused(1) once it has
+    aborted       in progress                   the round was told to stop; it becomes paused(1) when it has stopped
     paused(n)     idle, quarantined, aborted,   n callers forbid cleaning: truncation, deletion, a directory move
                   paused(n - 1), paused(n + 1)
-    quarantined   in progress                   the last round failed; tried again after a back-off that doubles
+    quarantined   in progress                   the last round failed; the next one comes after a back-off that doubles
 
 One lock guards the table; it is never held while a log is read or a file is written. ``tidelog.cleaner.checkpoint``
-keeps the first dirty offsets; one that lies outside its log, because the log was truncated, counts as the log start.
+keeps the first dirty offsets; if one lies outside its log, as after a truncation, the log start offset is used instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from enum import Enum
 
 from tidelog.cleaner.checkpoint import CleanerCheckpoint
 from tidelog.cleaner.errors import CleaningAbortedError
-from tidelog.cleaner.log_to_clean import LogToClean, look_at, roll_if_overdue
+from tidelog.cleaner.log_to_clean import LogToClean, measure_log, roll_if_overdue
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.retention_clock import RetentionClock
@@ -32,16 +32,16 @@ from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
-#: Back-off of a failed partition: the first after one failure, doubled by each further one, up to the last.
+#: Back-off after the first failure of a partition, which each further failure doubles, and the longest back-off.
 FIRST_RETRY_MS = 15_000
-LAST_RETRY_MS = 3_600_000
+LONGEST_RETRY_MS = 3_600_000
 
-#: Returns the compacted logs that exist now. May open logs; called without the lock.
+#: Function that returns the compacted logs that exist now. It may open logs, and is called without the lock.
 LogSource = Callable[[], Iterable[UnifiedLog]]
 
 
 class CleaningState(Enum):
-    """State of one partition; the module's table says what may follow it."""
+    """State of one partition; see the module's table."""
 
     IDLE = "idle"
     IN_PROGRESS = "in progress"
@@ -62,12 +62,12 @@ VALID_PREVIOUS: Mapping[CleaningState, frozenset[CleaningState]] = {
 
 
 class InvalidCleaningStateError(Exception):
-    """A call that the partition's state does not allow: a programming error."""
+    """A call that the partition's state does not allow, which is a programming error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """Result of one round: when it ended, how long it took, what it found and left. Sizes in bytes."""
+    """Result of one round: its time and duration, and the log before and after it. Sizes in bytes."""
 
     finished_ms: int
     duration_ms: int
@@ -91,7 +91,7 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Sections, state and last round of one compacted partition, for status reports."""
+    """Status of one compacted partition: its sections, state and last round. Sizes in bytes."""
 
     topic_partition: TopicPartition
     state: CleaningState
@@ -110,7 +110,7 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """State of one partition in the manager's table; replaced, never changed."""
+    """State of one partition in the manager's table. Entries are replaced, never changed."""
 
     state: CleaningState = CleaningState.IDLE
     pauses: int = 0
@@ -135,13 +135,11 @@ class LogCleanerManager:
         self.checkpoint = CleanerCheckpoint(file_system)
         self.dirtiest_ratio = 0.0
         self.max_compaction_delay_ms = 0
-        self.last_look_ms = time.milliseconds()
 
     # ---- choice
 
     def grab_filthiest(self) -> LogToClean | None:
         """Choose the log that needs cleaning most and put it in progress; None when none is due."""
-        self.last_look_ms = self._time.milliseconds()
         now_ms = self.clock.now()
         candidates = [candidate for log in self._logs() if (candidate := self._look(log, now_ms)) is not None]
         self.dirtiest_ratio = max((c.cleanable_ratio for c in candidates), default=0.0)
@@ -155,7 +153,7 @@ class LogCleanerManager:
         return None
 
     def grab(self, log: UnifiedLog) -> LogToClean | None:
-        """Put this log in progress, due or not; None while a round works on it or cleaning is paused.
+        """Put this log in progress, due or not. Return None if a round works on it or cleaning is paused.
 
         Raises KafkaStorageError.
         """
@@ -168,18 +166,18 @@ class LogCleanerManager:
             raise
 
     def measure(self, log: UnifiedLog) -> LogToClean:
-        """Return the log's sections now. Raises KafkaStorageError."""
-        return look_at(log, self.checkpoint.get(log), self.clock.now())
+        """Measure the log's sections. Raises KafkaStorageError."""
+        return measure_log(log, self.checkpoint.get(log), self.clock.now())
 
     def _look(self, log: UnifiedLog, now_ms: int) -> LogToClean | None:
-        """Return the log's sections if it may be cleaned now; quarantine a log that cannot be measured."""
+        """Measure the log if it may be cleaned now; quarantine it if it cannot be measured."""
         partition = log.topic_partition
         with self._condition:
             if not self._may_begin(partition, ignore_back_off=False):
                 return None
         try:
             roll_if_overdue(log, now_ms)
-            return look_at(log, self.checkpoint.get(log), now_ms)
+            return measure_log(log, self.checkpoint.get(log), now_ms)
         except KafkaStorageError as error:
             if not log.is_closed:
                 logger.warning("%s cannot be measured for cleaning: %s", partition, error)
@@ -207,10 +205,10 @@ class LogCleanerManager:
         self._entries[partition] = replace(entry, state=state, pauses=pauses)
         self._condition.notify_all()
 
-    # ---- the end of a round
+    # ---- end of a round
 
     def check_aborted(self, partition: TopicPartition) -> None:
-        """Raise CleaningAbortedError when the round was asked to stop."""
+        """Raise CleaningAbortedError if the round was told to stop."""
         entry = self._entries.get(partition)
         if entry is not None and entry.state is CleaningState.ABORTED:
             raise CleaningAbortedError(f"cleaning of {partition} was aborted")
@@ -223,7 +221,7 @@ class LogCleanerManager:
             self._leave(partition)
 
     def record_stop(self, partition: TopicPartition) -> None:
-        """Leave the state of a round that ended early because it was asked to stop."""
+        """Note that a round ended early because it was told to stop."""
         with self._condition:
             self._leave(partition)
 
@@ -234,10 +232,10 @@ class LogCleanerManager:
             self._move(partition, CleaningState.IDLE)
 
     def record_failure(self, partition: TopicPartition, reason: str) -> None:
-        """Quarantine the partition of a failed round until a back-off has passed."""
+        """Note that a round failed, and quarantine the partition until a back-off has passed."""
         with self._condition:
             entry = self._entries.get(partition, _NEW)
-            retry_ms = min(LAST_RETRY_MS, FIRST_RETRY_MS << min(entry.failures, 20))
+            retry_ms = min(LONGEST_RETRY_MS, FIRST_RETRY_MS << min(entry.failures, 20))
             self._entries[partition] = replace(
                 entry,
                 last_error=reason,
@@ -252,9 +250,9 @@ class LogCleanerManager:
     # ---- pauses
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Stop a running round and let none begin until ``resume``. Returns when the round has stopped; calls nest.
+        """Stop a running round, wait for its end, and let none begin until ``resume``. Each call needs a ``resume``.
 
-        Must not be called from a cleaner thread, nor under the log's lock, which the round may need to end.
+        Do not call it from a cleaner thread, nor under the log's lock, which the round may need to end.
         """
         with self._condition:
             entry = self._entries.get(partition, _NEW)
@@ -288,7 +286,7 @@ class LogCleanerManager:
             return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
-        """Remove a deleted partition's checkpoint, and its state unless a round still runs.
+        """Remove a deleted partition's checkpoint, and its state unless a round is still running.
 
         Raises KafkaStorageError.
         """
@@ -300,7 +298,7 @@ class LogCleanerManager:
     # ---- status
 
     def statuses(self) -> list[PartitionStatus]:
-        """Return the status of every compacted partition, by name. Reads segment headers; not for the event loop."""
+        """Return the status of every compacted partition, sorted by name. It reads segments: not for the event loop."""
         return sorted((self.status(log) for log in self._logs()), key=lambda status: status.topic_partition)
 
     def status(self, log: UnifiedLog) -> PartitionStatus:

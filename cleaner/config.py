@@ -14,7 +14,7 @@ from typing import Any
 from tidelog.protocol.config_def import ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 
 _MEDIUM = Importance.MEDIUM
-#: A full map has no free entry at which a search can end; in a map of smaller load no key fits.
+#: In a map with load 1 a search would not end, as no entry is free; with a load near 0 no key would fit.
 _LOAD_FACTOR = between(0.01, 0.99)
 
 CLEANER_CONFIG_DEF = ConfigDef(

@@ -1,10 +1,11 @@
 """Threads of the log cleaner: each takes the dirtiest log, cleans it and reports, and waits when there is none.
 
-    thread:  a request? -> else the dirtiest due log -> round -> else wait log.cleaner.backoff.ms (or a request)
+    thread:  a request, if there is one; else the dirtiest log that is due -> a round
+             neither: wait for log.cleaner.backoff.ms, or for a request
 
 Any failure of a round quarantines its partition with the reason, and the thread goes on. A thread that ends by an error
-outside of a round is replaced and counted. The rate of ``log.cleaner.io.max.bytes.per.second`` is shared by all
-threads. This module imports nothing heavy: numpy comes with the first round.
+outside of a round is replaced and counted. All threads share the rate of ``log.cleaner.io.max.bytes.per.second``. This
+module imports nothing heavy: numpy is imported by the first round.
 
 Any thread may call all methods; ``status`` reads files, ``shutdown`` and ``abort_and_pause`` wait for cleaner threads.
 """
@@ -30,7 +31,7 @@ from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 
-#: Time that a thread has to stop: a round checks between chunks.
+#: Most seconds that ``shutdown`` waits for each thread; a round checks between chunks whether to stop.
 STOP_TIMEOUT_S = 30.0
 
 
@@ -40,7 +41,7 @@ class CleaningUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CleanerCounters:
-    """Work of all cleaner threads since the start."""
+    """Counts of the work of all cleaner threads since the start."""
 
     rounds: int = 0
     failed_rounds: int = 0
@@ -64,7 +65,7 @@ class _Request:
 
 
 class LogCleaner:
-    """Cleaner threads and the requests that wait for them."""
+    """The log cleaner: its threads, and the requests that wait for them."""
 
     def __init__(
         self,
@@ -107,7 +108,7 @@ class LogCleaner:
         thread.start()
 
     def shutdown(self) -> None:
-        """Stop the rounds and threads. Groups that were swapped in stay; waiting requests fail."""
+        """Stop the rounds and threads. Groups of segments that a round has replaced stay; waiting requests fail."""
         with self._condition:
             self._stopping = True
             self._stop.set()
@@ -116,7 +117,7 @@ class LogCleaner:
         for thread in threads:
             thread.join(STOP_TIMEOUT_S)
             if thread.is_alive():
-                logger.error("%s does not stop; it ends with the process", thread.name)
+                logger.error("%s did not stop within %d s; it ends with the process", thread.name, STOP_TIMEOUT_S)
         with self._condition:
             waiting = list(self._requests)
             self._requests.clear()
@@ -124,7 +125,7 @@ class LogCleaner:
             request.future.set_exception(CleaningUnavailableError("the cleaner stops"))
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Take over changed settings: rate and number of threads at once, the rest with the next round."""
+        """Apply changed settings: rate and number of threads at once, the others from the next round on."""
         with self._condition:
             self.config = config
             self._throttle.rate = config.io_max_bytes_per_second
@@ -135,17 +136,18 @@ class LogCleaner:
 
     @property
     def live_threads(self) -> int:
-        """Threads that work or wait."""
+        """Number of cleaner threads that are alive."""
         return sum(thread.is_alive() for thread in self._threads)
 
     # ---- requests
 
     def request_clean(self, partition: TopicPartition, *, dry_run: bool = False) -> Future[RoundReport]:
-        """Clean a partition as soon as a thread is free, due or not; the future answers when it is done.
+        """Clean a partition as soon as a thread is free, due or not; the future gets the report.
 
-        The active segment is closed first, so everything written before the call is cleaned (not younger than
-        ``min.compaction.lag.ms``, not beyond the last stable offset). ``dry_run`` removes nothing and reports what
-        would go. The future raises CleaningUnavailableError, CleaningAbortedError, KafkaStorageError.
+        The active segment is rolled first, so that the records written before the call are cleaned. Records younger
+        than ``min.compaction.lag.ms``, or at and above the last stable offset, are not. With ``dry_run`` nothing is
+        removed; the report says what a round would remove. The future raises CleaningUnavailableError,
+        CleaningAbortedError, KafkaStorageError.
         """
         request = _Request(partition, dry_run=dry_run)
         with self._condition:
@@ -161,7 +163,7 @@ class LogCleaner:
         return self.manager.statuses()
 
     def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Stop a running round and let none begin until ``resume``; returns when no round runs."""
+        """Stop a running round, wait for its end, and let none begin until ``resume``."""
         self.manager.abort_and_pause(partition)
 
     def resume(self, partition: TopicPartition) -> None:
@@ -201,12 +203,12 @@ class LogCleaner:
                 self._clean(found, dry_run=False)
 
     def _next_request(self) -> _Request | object | None:
-        """Return the next request, None when there is none, ``_NO_MORE`` when this thread is to end."""
+        """Return the next request, None if there is none, and ``_NO_MORE`` if this thread has to end."""
         if self._current_config is not None and (config := self._current_config()) != self.config:
             self.reconfigure(config)
         with self._condition:
             if self._stopping or len(self._threads) > self.config.threads:
-                self._leave()  # at once: the next thread that asks must not count this one
+                self._leave()  # under the same lock, so that the next thread that comes here does not count this one
                 return _NO_MORE
             return self._requests.popleft() if self._requests else None
 
@@ -219,7 +221,7 @@ class LogCleaner:
         try:
             report = self._clean_requested(request)
         except BaseException as error:
-            request.future.set_exception(error)  # the requester gets any error
+            request.future.set_exception(error)  # whatever it is: the caller waits for a result
             if not isinstance(error, Exception):
                 raise
         else:
@@ -243,10 +245,10 @@ class LogCleaner:
                 raise CleaningUnavailableError(f"cleaning of {request.partition} is paused")
         raise CleaningUnavailableError("the cleaner stops")
 
-    # ---- a round
+    # ---- rounds
 
     def _clean(self, cleanable: LogToClean, *, dry_run: bool, raising: bool = False) -> RoundReport | None:
-        """Run one round and record its result. Failures end in quarantine, and are raised only when ``raising``."""
+        """Run one round and record its result. A failure quarantines the partition, and is raised with ``raising``."""
         partition = cleanable.topic_partition
         ended = False
         report = None
@@ -261,7 +263,7 @@ class LogCleaner:
             logger.info("%s", error)
             if raising:
                 raise
-        except Exception as error:  # anything may be wrong with the data: the partition waits, the thread goes on
+        except Exception as error:  # damaged data may cause any error: the partition is quarantined, the thread goes on
             ended = True
             self._fail(cleanable, error)
             if raising:
@@ -278,7 +280,7 @@ class LogCleaner:
             return
         self._count(failed_rounds=1)
         self.manager.record_failure(partition, f"{type(error).__name__}: {error}")
-        logger.warning("cleaning of %s failed, it is quarantined and tried again later", partition, exc_info=error)
+        logger.warning("cleaning of %s failed; it is quarantined and tried again later", partition, exc_info=error)
 
     def _account(self, partition: TopicPartition, report: RoundReport) -> None:
         if report.dry_run:

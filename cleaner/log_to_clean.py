@@ -1,10 +1,10 @@
-"""Sections of a log, its cleanable ratio, and the age of its oldest uncompacted record.
+"""Sections of a log, its cleanable ratio, and the age of its oldest dirty record.
 
     log start        first dirty offset            first uncleanable offset        log end
         |  clean section   |        dirty section            |   uncleanable tail    |
 
-The tail lies in the active segment, beyond the last stable offset, or in a segment with a record younger than
-``min.compaction.lag.ms``. The section ends lie at segment boundaries.
+The uncleanable tail begins with the first segment that is active, reaches to the last stable offset or beyond, or has a
+record younger than ``min.compaction.lag.ms``. Its begin is a segment's base offset.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _NEVER = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """A log and the offsets of its sections: clean below the first, dirty up to the second, not cleanable from there
-    on.
+    """A log and the offsets of its sections: clean below ``first_dirty_offset``, dirty up to
+    ``first_uncleanable_offset``, not cleanable from there on.
 
-    ``compaction_lag_ms`` is the age of the oldest dirty record in a closed segment, ``overdue`` whether that is beyond
-    ``max.compaction.lag.ms``.
+    ``compaction_lag_ms`` is the age of the oldest dirty record that can be cleaned; ``overdue`` says whether that is
+    above ``max.compaction.lag.ms``.
     """
 
     topic_partition: TopicPartition
@@ -44,14 +44,14 @@ class LogToClean:
 
     @property
     def is_due(self) -> bool:
-        """True when the log's own configuration asks for a round now."""
+        """True if the log needs a round now by its configuration: overdue, or above ``min.cleanable.dirty.ratio``."""
         if not self.cleanable_bytes:
             return False
         return self.overdue or self.cleanable_ratio > self.log.config.min_cleanable_dirty_ratio
 
 
 def first_dirty_offset(log: UnifiedLog, checkpoint: int | None) -> int:
-    """Return where the dirty section begins: the checkpoint, or the log start when that is outside the log."""
+    """Return the first dirty offset: the checkpoint, or the log start offset if that is missing or outside the log."""
     start = log.log_start_offset
     return checkpoint if checkpoint is not None and start <= checkpoint <= log.log_end_offset else start
 
@@ -69,8 +69,9 @@ def _first_uncleanable_offset(log: UnifiedLog, first_dirty: int, now_ms: int) ->
     return limit if floor is None else floor.base_offset
 
 
-def look_at(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
-    """Measure a log. Any thread, no lock: the numbers may be a moment old. Raises KafkaStorageError."""
+def measure_log(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
+    """Measure the sections of a log. Any thread, no lock: appends may change them meanwhile. Raises
+    KafkaStorageError."""
     first_dirty = first_dirty_offset(log, checkpoint)
     uncleanable = max(_first_uncleanable_offset(log, first_dirty, now_ms), first_dirty)
     segments = [s for s in log.segments.values(log.log_start_offset, uncleanable) if s.base_offset < uncleanable]
@@ -97,10 +98,11 @@ def look_at(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToClean:
 
 
 def roll_if_overdue(log: UnifiedLog, now_ms: int) -> bool:
-    """Close an active segment whose oldest record has waited ``max.compaction.lag.ms``; only then can it be cleaned.
+    """Close the active segment if its oldest record is older than ``max.compaction.lag.ms``, as an active segment
+    cannot be cleaned. Return whether it was closed.
 
-    Kafka does this on the next append only, so a quiet partition keeps records for longer than the limit. Source:
-    KIP-354. Raises KafkaStorageError.
+    Kafka does this only at the next append, so a partition without appends keeps records for longer than the limit.
+    Source: KIP-354. Raises KafkaStorageError.
     """
     active = log.segments.active
     if not active.size or now_ms - active.first_batch_timestamp <= log.config.max_compaction_lag_ms:

@@ -1,9 +1,7 @@
-"""Run of one cleaning round by a cleaner thread: choice of engine, aborts and throttle between chunks, report.
+"""Run of one cleaning round by a cleaner thread: imports, aborts and throttling between chunks, report.
 
-The thread lowers its priority only after it has the engine. Importing holds the interpreter lock for long; a thread
-of low priority that loses the CPU while it holds the lock would keep the event loop waiting.
-
-numpy is imported with the first round.
+The first round imports numpy, which holds the interpreter lock for long. So the thread lowers its priority only
+afterwards: a thread of low priority that loses the CPU while it holds the lock keeps the event loop waiting.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from tidelog.cleaner.round.cleaner import CleanerStats
 
 #: With this many processors or fewer, a helper thread that reads ahead takes the processor that the event loop or its
-#: client needs: produce p99 beside a round is 246 to 299 us without the thread and 500 to 691 us with it, and the round
-#: takes equally long. There it reads ahead only while the loop is nearly idle.
+#: client needs: produce p99 beside a round is 246 to 299 us without the thread and 500 to 691 us with it, while the
+#: round is not faster. So on such machines it reads ahead only while the loop is nearly idle.
 FEW_PROCESSORS = 2
 
 EngineLoader = Callable[[], "Engine"]
@@ -44,21 +42,21 @@ def _load_engine() -> Engine:
 
 
 def _processors() -> int:
-    """Return the number of processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @cache
 def _import_cleaner() -> ModuleType:
-    """Import the round's module, which imports numpy. A second thread waits while one is importing it."""
+    """Import the module of rounds, which imports numpy. Other threads wait meanwhile."""
     with quiet_import("numpy"):
         return importlib.import_module("tidelog.cleaner.round.cleaner")
 
 
 class RoundRunner:
-    """Runs rounds for all cleaner threads; keeps no state between rounds.
+    """Runner of rounds for all cleaner threads, without state between rounds.
 
-    ``take`` accounts for bytes and may wait; ``stopping`` says that the broker stops.
+    ``take`` counts bytes for the throttle, and may wait; ``stopping`` returns whether the cleaner stops.
     """
 
     def __init__(
@@ -76,14 +74,15 @@ class RoundRunner:
         self._load_engine = load_engine or _load_engine
 
     def run(self, cleanable: LogToClean, config: CleanerConfig, *, dry_run: bool) -> RoundReport:
-        """Clean one log. Raises CleaningAbortedError, KafkaStorageError, and any error that damaged data cause."""
+        """Clean one log. Raises CleaningAbortedError, KafkaStorageError, and any error that damaged data causes."""
         rounds = _import_cleaner()
         log = cleanable.log
         engine = self._load_engine()
         give_way()
         options = rounds.CleanerOptions(
             map_bytes=config.map_bytes_per_thread,
-            # One call per chunk and pass: with 1 MiB instead of 512 KiB a round takes 12 % less CPU (550 MB, 100 B).
+            # Each chunk takes one call in each pass: with 1 MiB instead of 512 KiB a round of 550 MB (values of 100 B)
+            # takes 12 % less CPU.
             io_buffer_bytes=2 * config.io_buffer_size,
             load_factor=config.load_factor,
             hash_algorithm=config.hash_algorithm,
@@ -102,14 +101,14 @@ class RoundRunner:
         return self._report(cleanable, stats, engine.name, duration_ms, dry_run=dry_run)
 
     def _helper_rule(self) -> Callable[[], bool]:
-        """Return the function that says, before each step, whether a helper thread may read ahead."""
+        """Return a function that says, before each chunk, whether a helper thread may read ahead."""
         load = load_of_main_thread(self._time.monotonic_ms)
         if load is None or _processors() > FEW_PROCESSORS:
             return lambda: True
         return lambda: not load.is_busy()
 
     def _check(self, cleanable: LogToClean, size: int) -> None:
-        """Wait for the throttle and check for aborts, between chunks. Raises CleaningAbortedError."""
+        """Check for aborts and wait for the throttle, before a chunk of ``size`` bytes. Raises CleaningAbortedError."""
         if self._stopping():
             raise CleaningAbortedError(f"cleaning of {cleanable.topic_partition} stops with the cleaner")
         if cleanable.log.is_closed:

@@ -1,6 +1,6 @@
-"""CPU share of another thread: tells whether the event loop is busy.
+"""CPU share of another thread, by which a cleaning round sees whether the event loop is busy.
 
-A round asks between its steps. The share comes from the thread's processor clock, so the loop itself counts nothing.
+The share is read from the thread's CPU clock, so that the loop itself need not count anything.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Time between two looks: a shorter one says little, and a look costs a system call.
-LOOK_MS = 10
-#: A loop without clients uses less than this share of a processor, one that serves a single client much more.
+#: Shortest time between two readings of the clock: a shorter one says little, and a reading costs a system call.
+READ_INTERVAL_MS = 10
+#: A loop without clients uses less than this share of a processor; one that serves even a single client uses much more.
 BUSY_SHARE = 0.05
 
 
 class ThreadLoad:
-    """Tells whether a thread is busy, by the share of a processor it used lately. One thread may ask.
+    """CPU share that a thread used lately. Only one thread may call it.
 
-    ``cpu_ms`` and ``wall_ms`` are the thread's processor clock and a monotonic one, both in milliseconds.
+    ``cpu_ms`` and ``wall_ms`` read the thread's CPU clock and a monotonic clock, both in milliseconds.
     """
 
     def __init__(self, cpu_ms: Callable[[], float], wall_ms: Callable[[], float]) -> None:
@@ -29,12 +29,13 @@ class ThreadLoad:
         self._at, self._used = wall_ms(), cpu_ms()
 
     def is_busy(self) -> bool:
-        """Return whether the thread used more than BUSY_SHARE of a CPU between the last two looks, LOOK_MS apart.
+        """Return whether the thread used more than BUSY_SHARE of a CPU between the last two readings, which are at
+        least READ_INTERVAL_MS apart.
 
-        Until there are two looks the thread counts as busy.
+        Until there are two readings the thread counts as busy.
         """
         now = self._wall_ms()
-        if now - self._at >= LOOK_MS:
+        if now - self._at >= READ_INTERVAL_MS:
             used = self._cpu_ms()
             self._is_busy = used - self._used > BUSY_SHARE * (now - self._at)
             self._at, self._used = now, used
@@ -42,7 +43,7 @@ class ThreadLoad:
 
 
 def load_of_main_thread(wall_ms: Callable[[], float]) -> ThreadLoad | None:
-    """Return the load of the main thread, which runs the event loop; None on systems without clocks of threads."""
+    """Return the load of the main thread, which runs the event loop; None where threads have no CPU clocks."""
     identity = threading.main_thread().ident
     if sys.platform != "linux" or identity is None:
         return None

@@ -9,7 +9,8 @@ from tidelog.log.system.time import Time
 
 
 class Throttle:
-    """Holds bytes per second below a rate that may change. ``wait(seconds)`` sleeps; it may end early. Any thread."""
+    """Limiter of bytes per second to ``rate``, which may change. ``wait(seconds)`` sleeps and may end early. Any
+    thread."""
 
     def __init__(self, rate: float, time: Time, wait: Callable[[float], object]) -> None:
         self.rate = rate
@@ -19,7 +20,7 @@ class Throttle:
         self._paid_until_ms = time.monotonic_ms()
 
     def take(self, size: int) -> None:
-        """Account for ``size`` bytes and wait until the rate allows them."""
+        """Count ``size`` bytes and wait until the rate allows them."""
         if size <= 0:
             return
         with self._lock:

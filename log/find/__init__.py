@@ -1,5 +1,5 @@
-"""Search for records: hashes, rows, engines, look-ups and filters over the index files of a log.
+"""Search for records by key, tag and time: index files, the indexer that fills them, look-ups and filters over them.
 
-Imports: ``tidelog.log.recovery`` and the layers below; not ``manager``, ``check`` or ``room``.
-Invariant: a candidate of an index is compared with its record before it is shown, so no answer is stale.
+Imports: ``tidelog.log.recovery`` and the layers below; not ``manager``, ``check`` or ``directories``.
+Invariant: an offset from an index is compared with its record before it is returned, so no result is stale.
 """

@@ -2,14 +2,14 @@
 
     entry 20 bytes    position 8 | size 4 | tag hash 8          entry number = record offset - first offset of the file
 
-``position`` and ``size`` are of the batch that holds the record, in the segment of its offset; the file is named by its
-first offset in 20 digits. An offset without a record (a control batch, cleaned away before it was indexed) is 20 zero
-bytes, and so is an entry that was not written yet: ``size`` 0 means no record. A record without the tag header has tag
-hash 0, as one with an empty tag.
+``position`` and ``size`` are those of the batch that holds the record, in the segment of its offset. The file is named
+by its first offset in 20 digits. An entry has 20 zero bytes if its offset has no record (a control batch, or removed by
+the cleaner), or before it is written. So ``size`` 0 means that there is no record. A record without the tag header has
+tag hash 0, as one with an empty tag.
 
-A look-up searches the hash's eight bytes at the right places, at the speed of ``bytes.find``; what it finds is a
-candidate, whose header is then compared. The file is sparse, and read and written as the entries of an IndexFile are.
-One writer, readers on any thread: they look only below the offset the indexer has published.
+A look-up searches for the eight bytes of the hash by ``bytes.find``. Each entry found is a candidate, whose record's
+header is then compared. The file is sparse, and read and written like the entries of an IndexFile. One writer; readers
+on any thread read only below the offset that the indexer has published.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ ENTRY_BYTES = ENTRY.size
 HASH = Struct(">q")
 _HASH_AT = 12
 _SEARCH_ENTRIES = 65_536
-"""Entries read at a time, for a look-up or a checksum."""
+"""Most entries that a look-up or a checksum reads at a time."""
 
 
 class TagEntry(NamedTuple):
-    """One entry as stored."""
+    """The fields of one entry."""
 
     position: int
     size: int
@@ -76,14 +76,14 @@ class ConsumeQueueFile:
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, base_offset: int, size: int) -> ConsumeQueueFile:
-        """Open an existing file of ``size`` bytes. Raises IndexDamagedError when it is no consume queue."""
+        """Open an existing file of ``size`` bytes. Raises IndexDamagedError if no ConsumeQueue has that size."""
         if size < ENTRY_BYTES or size % ENTRY_BYTES:
-            raise IndexDamagedError(f"{path} has {size} bytes, no whole number of entries")
+            raise IndexDamagedError(f"{path} has {size} bytes, which is not a whole number of entries")
         return cls(path, base_offset, open_descriptor(file_system, path, size, create=False), size)
 
     @property
     def end_offset(self) -> int:
-        """The first offset that belongs into a later file."""
+        """The first offset after this file's."""
         return self.base_offset + self.capacity
 
     def entry(self, offset: int) -> TagEntry:
@@ -91,17 +91,17 @@ class ConsumeQueueFile:
         return TagEntry(*ENTRY.unpack(self._read(offset, offset + 1)))
 
     def _read(self, start: int, end: int) -> bytes:
-        """Read the entries of the offsets from ``start`` to below ``end``, all of this file. Raises
+        """Read the entries of the offsets from ``start`` to below ``end``, which must be in this file. Raises
         KafkaStorageError.
         """
         position = (start - self.base_offset) * ENTRY_BYTES
         return read_exactly(self._descriptor, self.path, position, (end - start) * ENTRY_BYTES)
 
     def put_rows(self, rows: Rows, start: int) -> int:
-        """Put rows from ``start`` on; returns the row it stopped at: the end, one of a later file, or one after a
-        gap. The row at ``start`` belongs into this file.
+        """Write entries for the rows from ``start`` on, the first of which belongs to this file. Return the row after
+        them: the end, the first of a later file, or one after a large gap of offsets.
 
-        Raises IndexDamagedError when the file was cut; LogStorageError when the disk is full: the caller puts the same
+        Raises IndexDamagedError if the file was cut, and LogStorageError if the disk is full: the caller puts the same
         rows again later.
         """
         check_size(self._descriptor, self.path, self.capacity * ENTRY_BYTES)
@@ -118,7 +118,7 @@ class ConsumeQueueFile:
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
         """Yield the offsets from ``start`` to below ``end`` whose entry has that tag hash, ascending.
 
-        Raises IndexDamagedError when the file was cut, LogStorageError.
+        Raises IndexDamagedError if the file was cut, LogStorageError.
         """
         needle = HASH.pack(tag_hash)
         start, end = max(start, self.base_offset), min(end, self.end_offset)
@@ -144,7 +144,7 @@ class ConsumeQueueFile:
         return checksum
 
     def clear_from(self, offset: int) -> None:
-        """Forget everything from ``offset`` on: it may not have reached the disk."""
+        """Set the entries from ``offset`` on to zero, as they may not have reached the disk. Raises LogStorageError."""
         position = max(0, offset - self.base_offset) * ENTRY_BYTES
         try:
             os.ftruncate(self._descriptor, position)
@@ -153,7 +153,7 @@ class ConsumeQueueFile:
             raise LogStorageError("truncate", self.path, error.errno or errno.EIO) from error
 
     def sync(self) -> None:
-        """Make everything put so far durable, without the interpreter lock. Raises IndexDamagedError."""
+        """Make all entries written so far durable, without the interpreter lock. Raises IndexDamagedError."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:

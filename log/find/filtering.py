@@ -1,16 +1,17 @@
 """Filtered reads: the matching records of a virtual topic, in batches as compaction would leave them.
 
-    position -> next candidate (key index, tag index; after them the log itself) -> batches around it
-             -> none of a batch's records match: nothing
+    position -> next candidate (of the key or tag index; after its end each offset) -> batches around it
+             -> no record of a batch matches:    left out
                 all match:                       its bytes as they are
                 some match:                      rebuilt: offsets, base offset and timestamps kept, CRC new
-    end      -> an empty batch whose last offset is where the reading stopped, so that a consumer passes a gap
+    end      -> an empty batch whose last offset is where the reading stopped, so that consumers go on after a gap
 
-A run of batches that match whole is promised as a slice of the segment, to be sent without a copy. Under read_committed
-the records of aborted transactions are left out here, because the control batches that tell clients about them match no
-query. A call returns at most ``max_bytes`` (but at least one batch) and reads at most WORK_BYTES.
+Batches in a row of which all records match are returned as a slice of the segment, to be sent without a copy. Under
+read_committed, records of aborted transactions are left out here, because the control batches that would tell clients
+about them match no query. A call returns about ``max_bytes`` at most (but at least one batch) and reads at most
+WORK_BYTES.
 
-Blocks on disk: for worker threads.
+It blocks on the disk, so call it in worker threads.
 """
 
 from __future__ import annotations
@@ -49,20 +50,20 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 WORK_BYTES = 16 * 1024 * 1024
-"""Most bytes read in one call; then the client is told how far it came."""
+"""Most bytes read in one call; the result then ends there, even if it has no records."""
 SLICE_BYTES = 64 * 1024
-"""A run of whole batches of at least this size is sent from the file; a shorter one is copied with what follows."""
+"""Smallest size of unchanged batches in a row that are returned as a slice of the file; others are copied."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
 _MAX_DELTA = 2**31 - 1
 MAX_KEY_CANDIDATES = 4_000_000
-"""Most offsets of one key that are remembered; with more, the log itself is read."""
+"""Most offsets of one key that are remembered; with more, the log is read without the index."""
 
 
 class Matching(NamedTuple):
     """Result of a filtered read.
 
-    ``records`` is rebuilt bytes or a slice that the receiver releases; ``next_offset`` is where reading goes on;
-    ``is_gap`` says that no record matched.
+    ``records`` are bytes, or a slice that the receiver releases. The next read begins at ``next_offset``. ``is_gap``
+    says that no record matched.
     """
 
     records: bytes | TransferableRecords
@@ -71,7 +72,8 @@ class Matching(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Range of offsets to read: from ``offset`` to below ``upper``."""
+    """Arguments of a filtered read: the range of offsets, from ``offset`` to below ``upper``, most bytes of the result,
+    and whether only committed records are read."""
 
     offset: int
     upper: int
@@ -80,7 +82,8 @@ class Reading(NamedTuple):
 
 
 class KeyCandidates:
-    """The offsets that may have a key, ascending, kept between calls: a chain is walked once, then only its new end."""
+    """The offsets of records that may have a key, ascending. They are kept between calls, so that the index's chain is
+    walked once, and later only its new entries."""
 
     __slots__ = ("_covered", "_hash", "_offsets", "_query")
 
@@ -92,14 +95,14 @@ class KeyCandidates:
         self._covered = 0
 
     def iterate(self, indexer: LogIndexer, start: int) -> tuple[Iterator[int], int]:
-        """Find candidates from ``start`` on, and the offset below which there are no others. Raises
+        """Iterate over candidates from ``start`` on; return also the offset below which these are all. Raises
         IndexDamagedError.
         """
         keys = indexer.keys
         if keys is None or len(self._offsets) > MAX_KEY_CANDIDATES:
             return iter(()), start
         end = keys.next_offset
-        if end < self._covered:  # rebuilt
+        if end < self._covered:  # the index was rebuilt
             self._offsets, self._covered = array("q"), 0
         if end > self._covered:
             fresh = array("q", keys.select(self._hash, self._query.begin, self._query.end, self._covered))
@@ -111,7 +114,7 @@ class KeyCandidates:
 
 
 class MatchReader:
-    """Reads what matches ``query``. One call at a time."""
+    """Reader of the records that match ``query``. One call at a time."""
 
     def __init__(self, log: UnifiedLog, query: Query) -> None:
         self._log = log
@@ -132,7 +135,7 @@ class MatchReader:
                 return iter(()), start
             end = tags.next_offset
             return tags.select(tag_hash(self._query.tag), start, min(end, reading.upper)), end
-        if self._query.begin > MIN_TIME:  # no match before the first record of that time
+        if self._query.begin > MIN_TIME:  # no record matches before the first one of that time
             found = self._log.fetch_offset_by_timestamp(max(self._query.begin, 0))
             return iter(()), reading.upper if found is None else found.offset
         return iter(()), start
@@ -162,7 +165,7 @@ class _Read:
             if start >= upper:
                 self._position = upper
                 break
-            # Candidates side by side, or no index: read more at a time.
+            # Where every offset is a candidate, or there is no index, more is read at a time.
             is_dense = start == self._position
             read_bytes = min(max(read_bytes * 4, DENSE_READ), LARGEST_READ) if is_dense else SMALLEST_READ
             self._position = start
@@ -181,12 +184,12 @@ class _Read:
         return max(self._position, self._indexed_end)
 
     def _read_some(self, max_bytes: int) -> bool:
-        """Filter the batches from the position on; False at the end of what can be read."""
+        """Filter some batches from the position on; return False if there are no more to read."""
         log, reading = self._log, self._reading
         isolation = FetchIsolation.TXN_COMMITTED if reading.committed else FetchIsolation.HIGH_WATERMARK
         try:
             found = log.read(self._position, max_bytes, isolation=isolation, min_one_message=True)
-        except OffsetOutOfRangeError:  # retention moved the log start: nothing below it matches any more
+        except OffsetOutOfRangeError:  # retention moved the log start offset: records below it are gone
             self._position = max(self._position + 1, log.log_start_offset)
             return True
         if not isinstance(found.records, TransferableRecords):
@@ -256,7 +259,7 @@ def gap_batch(offset: int, next_offset: int) -> bytes:
 
 
 def select_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes | memoryview | None:
-    """Return the batch with only the records that match; itself when all do, None when none does.
+    """Return the batch with only the records that match; unchanged if all match, None if none does.
 
     Raises CorruptMessageError, InvalidRecordError.
     """
@@ -268,16 +271,16 @@ def select_part(batch: RecordBatch | LegacyRecordBatch, query: Query) -> bytes |
             return None
         return batch.view() if len(kept) == len(records) else _rebuild_legacy(batch, kept)
     section = bytes(batch.uncompressed_section())
-    places = _find_places(batch, section, query)
-    if not places:
+    spans = _find_matches(batch, section, query)
+    if not spans:
         return None
-    if len(places) == batch.record_count:
+    if len(spans) == batch.record_count:
         return batch.view()
-    return rebuild(batch, section, places)
+    return rebuild(batch, section, spans)
 
 
-def _find_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
-    """Find the places of the matching records. Raises InvalidRecordError."""
+def _find_matches(batch: RecordBatch, section: bytes, query: Query) -> list[tuple[int, int]]:
+    """Find the byte ranges of the matching records in a section. Raises InvalidRecordError."""
     if query.tag is not None and query.tag_header is None:
         return []
     header = (query.tag_header or "").encode()
@@ -286,10 +289,10 @@ def _find_places(batch: RecordBatch, section: bytes, query: Query) -> list[tuple
     return engine.match_records(section, batch.record_count, asked)
 
 
-def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -> bytes:
-    """Build the batch with the records at ``places`` of its uncompressed section: all but the records stays as it is.
+def rebuild(batch: RecordBatch, section: bytes, spans: list[tuple[int, int]]) -> bytes:
+    """Build the batch with only the records at the byte ranges ``spans`` of its uncompressed section.
 
-    Records keep their bytes, since base offset and base timestamp are kept.
+    Base offset and base timestamp are kept, so the records' bytes are the same.
     """
     is_append_time = batch.timestamp_type == LOG_APPEND_TIME
     options = BatchOptions(
@@ -302,11 +305,11 @@ def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -
         is_transactional=batch.is_transactional,
         delete_horizon_ms=batch.base_timestamp if batch.attributes & DELETE_HORIZON_MASK else None,
     )
-    kept = b"".join(section[start:end] for start, end in places)
+    kept = b"".join(section[start:end] for start, end in spans)
     max_timestamp = batch.max_timestamp
     if not is_append_time:
         context = RecordContext(batch.base_offset, batch.base_timestamp)
-        max_timestamp = max(record.timestamp for record in parse_records(kept, len(places), context))
+        max_timestamp = max(record.timestamp for record in parse_records(kept, len(spans), context))
     return bytes(
         assemble_batch(
             kept,
@@ -314,13 +317,13 @@ def rebuild(batch: RecordBatch, section: bytes, places: list[tuple[int, int]]) -
             base_offset=batch.base_offset,
             last_offset_delta=batch.last_offset_delta,
             times=BatchTimes(batch.base_timestamp, max_timestamp),
-            count=len(places),
+            count=len(spans),
         )
     )
 
 
 def _rebuild_legacy(batch: LegacyRecordBatch, kept: list[Record]) -> bytes:
-    """Build a magic 2 batch from matching messages of a compressed wrapper; for old clients it is converted back."""
+    """Build a magic 2 batch from the matching messages of a compressed wrapper. Old clients get it down-converted."""
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
     options = BatchOptions(last_offset_delta=batch.last_offset - kept[0].offset, log_append_time=append_time)
     return bytes(build_batch(kept, options))

@@ -14,13 +14,11 @@ from __future__ import annotations
 Buffer = bytes | bytearray | memoryview
 
 NO_KEY = -1
-"""In place of a key hash: the record has no key and is not indexed."""
+"""Value in place of a key hash for a record without a key, which is not indexed."""
 
 
 def java_hash(data: Buffer, seed: int = 0) -> int:
-    """Compute ``String.hashCode`` of ``data``, continued from ``seed``, the hash of the bytes before it; signed 32
-    bits.
-    """
+    """Compute ``String.hashCode`` of ``data``, after bytes whose hash is ``seed``; the result has 32 signed bits."""
     value = seed & 0xFFFFFFFF
     for byte in data:
         value = (31 * value + byte) & 0xFFFFFFFF
@@ -33,7 +31,7 @@ def key_seed(topic: str) -> int:
 
 
 def key_hash(seed: int, key: Buffer) -> int:
-    """Compute the key hash of ``key`` under the topic of ``seed``: 0 to 2^31 - 1."""
+    """Compute the key hash of ``key``, 0 to 2^31 - 1; ``seed`` is the topic's :func:`key_seed`."""
     value = abs(java_hash(key, seed))
     return value if value <= 0x7FFFFFFF else 0
 

@@ -1,16 +1,16 @@
 """Checkpoint of an index directory: the entries known to be on disk, and the setting the index was made for.
 
     tidelog-index 1            format
-    made-for keys              what the index holds: "keys", or "tags " and the header's name in hex
-    next-offset 4711           everything below is indexed
-    file 0 1000001 1700000000000 1700000360000     an IndexFile: begin offset in its name, next entry number, least and
-                                                   largest timestamp
+    made-for keys              content of the index: "keys", or "tags " and the header's name in hexadecimal
+    next-offset 4711           all records below this offset are indexed
+    file 0 1000001 1700000000000 1700000360000     an IndexFile: begin offset in its name, next entry number, smallest
+                                                   and largest timestamp
     file 0 300000 99887766 0   a ConsumeQueue: its first offset, its entries, CRC-32 of those that are indexed
     crc 1a2b3c4d               of the lines above
 
-Written after the files were synced, replaced as a whole. At the next start the newest file is cut to the state noted
-here, and newer files are removed. So a crash at any byte of a put costs only the work since the last checkpoint. A
-checkpoint that is missing, torn or made for another setting means: rebuild the index.
+It is written after the files were synced, and replaced as a whole. At the next start the newest file is cut to the
+state noted here, and newer files are removed. So a crash at any time costs only the work since the last checkpoint. The
+index is rebuilt if the checkpoint is missing, damaged or made for another setting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _FORMAT = "tidelog-index 1"
 
 
 class FileState(NamedTuple):
-    """One index file: the offset it is named by, the next entry number, bounds of its timestamps in ms."""
+    """One ``file`` line, with the fields of an IndexFile; for a ConsumeQueue ``next_entry`` is its number of entries
+    and ``min_timestamp`` its CRC-32."""
 
     base_offset: int
     next_entry: int = 0
@@ -53,7 +54,7 @@ def write_checkpoint(file_system: FileSystem, path: str, checkpoint: Checkpoint,
 
 
 def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
-    """Read the checkpoint file; None when it is missing, torn or foreign."""
+    """Read the checkpoint file; None if it is missing, damaged or has another format."""
     try:
         data = file_system.read_file(path) if file_system.exists(path) else b""
         text, _, crc = data.decode().rpartition("crc ")
@@ -71,7 +72,7 @@ def read_checkpoint(file_system: ReadableFiles, path: str) -> Checkpoint | None:
 def keep_known_files(
     file_system: FileSystem, directory: str, made_for: str, name_of: Callable[[int], str]
 ) -> tuple[Checkpoint, dict[str, int]] | None:
-    """Read a directory's checkpoint and remove the files that it does not know. Raises KafkaStorageError.
+    """Read a directory's checkpoint and remove the files that it does not name. Raises KafkaStorageError.
 
     Returns the checkpoint and the size of each file by name; None if there is none or it was made for another setting.
     """

@@ -5,22 +5,24 @@
     slots             hash_slot_count x 4: number of the newest entry of that slot, 0 = none
     entries           20 bytes each: key_hash 4 | offset 8 | time_diff 4 | previous entry of the slot 4
 
-Entry 0 is never used, so ``index_count`` (the number the next entry gets) starts at 1. A new entry points to the slot's
-old newest; the slot takes the new number; the header comes last.
+Entry 0 is never used, so ``index_count`` (the number of the next entry) starts at 1. A new entry names the entry that
+was the slot's newest, and the slot gets the new entry's number; the header is changed last. The entries of a slot, from
+the newest on, are its *chain*.
 
 Invariants:
 
-- entries are put in offset order, so along a chain entry numbers and offsets strictly fall. A chain that does not is
-  damage: :class:`IndexDamagedError`; none of its entries is used, and the index is rebuilt from the log;
-- slots follow from entries: ``restore`` cuts a file to entries known to be on disk and rebuilds its slots;
-- ``time_diff`` is seconds since ``begin_timestamp`` (the first entry's), clamped to 0..2^31-1: a pre-selection only.
-  ``min_timestamp`` is kept beside the file, because a late record lies before ``begin_timestamp``;
+- entries are written in offset order, so entry numbers and offsets strictly fall along a chain. A chain that does not
+  is damaged: :class:`IndexDamagedError` is raised, and the index is rebuilt from the log;
+- slots follow from entries: ``restore`` cuts a file to the entries known to be on disk and rebuilds its slots;
+- ``time_diff`` is in seconds since ``begin_timestamp`` (the first entry's), limited to 0..2^31-1, and only serves to
+  skip entries. ``min_timestamp`` is kept in the checkpoint, because a late record lies before ``begin_timestamp``;
 - nothing is mapped: a full disk, a bad sector or a file that was cut under the broker is an error, never a SIGBUS. The
-  file is sparse; room for header and slots is taken when it is made;
-- a file that is put into has its header and slots (its *front*) in memory until ``flush`` writes them: at a checkpoint
-  and before the next file is begun. Only the newest file of a checkpoint can have older slots, and it is restored.
+  file is sparse, but disk space for header and slots is allocated when it is created;
+- while entries are put into a file, its header and slots (its *front*) are in memory until ``flush`` writes them: at a
+  checkpoint and before the next file is begun. After a crash only the newest file of a checkpoint can have older
+  slots, and it is restored.
 
-One writer. Look-ups by any thread: only reading a slot takes the lock, an entry never changes once a slot names it.
+One writer. Look-ups by any thread: only reading a slot takes the lock; an entry never changes once a slot names it.
 The file is closed with its last reader.
 """
 
@@ -34,7 +36,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.find.engine import engine
-from tidelog.log.find.engine.reference import ChainQuery, Damage, Restored, Room
+from tidelog.log.find.engine.reference import ChainQuery, Damage, FileLayout, Restored
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -47,18 +49,18 @@ ENTRY = Struct(">iqii")
 HEADER_BYTES = HEADER.size
 ENTRY_BYTES = ENTRY.size
 _PUT_ROWS = 32_768
-"""Rows put under one hold of the file's lock, 1 ms: look-ups read slots in between. For each such part the indexer
-waits for the interpreter lock once, and producers for the indexer.
+"""Most rows that are put while the file's lock is held, which takes 1 ms; look-ups read slots in between. The indexer
+takes the interpreter lock once for each such part.
 """
 _WRITE_BYTES = 160_000
-"""Bytes written at a time. ext4 puts larger pieces into larger pages, which cost more: 6 ns per entry with this size,
-13 ns with twice the size, up to 45 ns with a megabyte (Linux 6.18).
+"""Most bytes written at a time. ext4 puts larger pieces into larger pages, which take longer: 6 ns for each entry with
+this size, 13 ns with twice the size, up to 45 ns with a megabyte (Linux 6.18).
 """
 MAX_TIME_DIFF = 0x7FFFFFFF
 _FIRST_OFFSETS, _MORE_OFFSETS = 16, 1024
-"""Offsets taken from a chain at a time, first and later: most look-ups want only the newest."""
+"""Most offsets taken from a chain at a time, at first and later: most look-ups need only the newest."""
 _RESTORED_ENTRIES = 50_000
-"""Entries read at a time while slots are rebuilt from them."""
+"""Most entries read at a time while slots are rebuilt from them."""
 
 
 class IndexDamagedError(KafkaStorageError):
@@ -66,7 +68,7 @@ class IndexDamagedError(KafkaStorageError):
 
 
 class IndexEntry(NamedTuple):
-    """One entry as stored."""
+    """The fields of one entry."""
 
     key_hash: int
     offset: int
@@ -86,12 +88,13 @@ class FileBounds(NamedTuple):
 
 
 def file_bytes(slots: int, entries: int) -> int:
-    """Compute the size of a file with room for ``entries`` entries, number 0 included."""
+    """Compute the size in bytes of a file with ``entries`` entries, number 0 included."""
     return HEADER_BYTES + SLOT.size * slots + ENTRY_BYTES * entries
 
 
 def open_descriptor(file_system: FileSystem, path: str, size: int, *, create: bool) -> int:
-    """Open a descriptor of the file, which ``create`` makes ``size`` bytes long (a hole). Raises KafkaStorageError."""
+    """Open a descriptor of the file; with ``create`` it is made as a hole of ``size`` bytes. Raises
+    KafkaStorageError."""
     file = file_system.open_file(path, create=create)
     try:
         if create:
@@ -105,7 +108,7 @@ def open_descriptor(file_system: FileSystem, path: str, size: int, *, create: bo
 
 
 def read_exactly(descriptor: int, path: str, position: int, size: int) -> bytes:
-    """Read ``size`` bytes of an index file. Raises IndexDamagedError when it ends before them, LogStorageError."""
+    """Read exactly ``size`` bytes of an index file. Raises IndexDamagedError if it ends too early, LogStorageError."""
     try:
         data = os.pread(descriptor, size, position)
     except OSError as error:
@@ -116,8 +119,8 @@ def read_exactly(descriptor: int, path: str, position: int, size: int) -> bytes:
 
 
 def check_size(descriptor: int, path: str, size: int) -> None:
-    """Raise IndexDamagedError when the file has another size: writing on would leave a hole in what was put.
-    Raises LogStorageError."""
+    """Raise IndexDamagedError if the file has another size: to write on would leave a hole in the entries. Raises
+    LogStorageError."""
     try:
         found = os.fstat(descriptor).st_size
     except OSError as error:
@@ -127,7 +130,7 @@ def check_size(descriptor: int, path: str, size: int) -> None:
 
 
 def reserve(descriptor: int, path: str, position: int, size: int) -> None:
-    """Allocate disk space for the hole at ``position``. Raises LogStorageError when there is none."""
+    """Allocate disk space for ``size`` bytes of a hole at ``position``. Raises LogStorageError if there is none."""
     try:
         os.posix_fallocate(descriptor, position, size)
     except OSError as error:
@@ -146,18 +149,18 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
 
 
 def unsynced(path: str, error: OSError) -> IndexDamagedError:
-    """Build the error for a file whose sync failed: the kernel may have dropped what was put, and a second sync would
+    """Build the error for a file whose sync failed: the kernel may have dropped written bytes, and a second sync could
     wrongly succeed (F9).
     """
     return IndexDamagedError(f"{path} could not be synced: {error.strerror}")
 
 
 def _check_bounds(bounds: FileBounds, path: str, size: int) -> None:
-    room = size - HEADER_BYTES - SLOT.size * max(bounds.slots, 0)
-    if bounds.slots < 1 or room < 2 * ENTRY_BYTES or room % ENTRY_BYTES:
-        raise IndexDamagedError(f"{path} is no index file: {bounds.slots} slots in {size} bytes")
-    if not 1 <= bounds.next_entry <= room // ENTRY_BYTES:
-        raise IndexDamagedError(f"{path} has room for {room // ENTRY_BYTES} entries and claims {bounds.next_entry}")
+    rest = size - HEADER_BYTES - SLOT.size * max(bounds.slots, 0)
+    if bounds.slots < 1 or rest < 2 * ENTRY_BYTES or rest % ENTRY_BYTES:
+        raise IndexDamagedError(f"{path} is not an index file: its header has {bounds.slots} slots in {size} bytes")
+    if not 1 <= bounds.next_entry <= rest // ENTRY_BYTES:
+        raise IndexDamagedError(f"{path} has space for {rest // ENTRY_BYTES} entries and claims {bounds.next_entry}")
 
 
 class IndexFile:
@@ -176,7 +179,7 @@ class IndexFile:
         self._front: bytearray | None = None  # header and slots while they are newer than those of the file
         self._lock = threading.Lock()
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # each look-up reads single, distant pages
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # look-ups read single pages far from each other
 
     _close = staticmethod(os.close)
     """Kept here because the module's names may be gone when the interpreter ends."""
@@ -200,9 +203,9 @@ class IndexFile:
 
     @classmethod
     def open(cls, file_system: FileSystem, path: str, size: int) -> IndexFile:
-        """Open an existing file of ``size`` bytes. Raises IndexDamagedError when it is no index file."""
+        """Open an existing file of ``size`` bytes. Raises IndexDamagedError if it is not an index file."""
         if size < HEADER_BYTES + SLOT.size + 2 * ENTRY_BYTES:
-            raise IndexDamagedError(f"{path} has {size} bytes, too few for an index file")
+            raise IndexDamagedError(f"{path} has only {size} bytes, too few for an index file")
         descriptor = open_descriptor(file_system, path, size, create=False)
         try:
             bounds = FileBounds(*HEADER.unpack(read_exactly(descriptor, path, 0, HEADER_BYTES)))
@@ -214,7 +217,7 @@ class IndexFile:
 
     @property
     def count(self) -> int:
-        """The number the next entry gets: entries are 1 to ``count - 1``."""
+        """The number of the next entry: there are entries 1 to ``count - 1``."""
         return self.bounds.next_entry
 
     @property
@@ -234,10 +237,11 @@ class IndexFile:
     # ---- put
 
     def put_rows(self, rows: Rows, start: int) -> int:
-        """Put the rows from ``start`` on that have a key; returns the row it stopped at: the end, or a full file.
+        """Write entries for the rows from ``start`` on that have a key; return the row after them, which is the end
+        unless the file is full.
 
-        Raises IndexDamagedError when the file was cut; LogStorageError when the disk is full, and then nothing of the
-        last part is in.
+        Raises IndexDamagedError if the file was cut, and LogStorageError if the disk is full; then the last part of
+        _PUT_ROWS is not in the file.
         """
         check_size(self._descriptor, self.path, self._size)
         while start < rows.count and not self.is_full:
@@ -259,7 +263,7 @@ class IndexFile:
         if self._front is None:
             self._front = self._read_front()
         put = engine.put_entries(
-            self._front, rows, Room(self.slots, self.capacity, bounds.next_entry, begin), start, end
+            self._front, rows, FileLayout(self.slots, self.capacity, bounds.next_entry, begin), start, end
         )
         self._write(rows.entries, put.next_entry - bounds.next_entry)
         self.min_timestamp = min(self.min_timestamp, put.min_timestamp)
@@ -273,7 +277,7 @@ class IndexFile:
         return bytearray(size) if self.bounds.next_entry == 1 else bytearray(self._read(0, size))
 
     def _write(self, entries: bytearray, count: int) -> None:
-        """Write the next ``count`` entries, whose slots are set already; if that fails, set the slots back."""
+        """Write the next ``count`` entries, whose slots are set already; if that fails, restore the slots."""
         assert self._front is not None
         try:
             with memoryview(entries) as view:
@@ -300,21 +304,19 @@ class IndexFile:
     # ---- select
 
     def touches(self, begin: int, end: int) -> bool:
-        """Return whether a record with a timestamp from ``begin`` to ``end`` (ms, both included) may be in this
-        file.
-        """
+        """Return whether the file may have a record with a timestamp from ``begin`` to ``end`` (ms, both included)."""
         return self.count > 1 and self.min_timestamp <= end and self.bounds.end_timestamp >= begin
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
-        """Yield offsets with that hash, newest first, whose time may lie in ``begin`` to ``end`` (ms), from
-        ``min_offset``.
+        """Yield the offsets of records with that hash, newest first, down to ``min_offset``, whose time may lie between
+        ``begin`` and ``end`` (ms).
 
-        Raises IndexDamagedError at a chain that does not strictly go back, LogStorageError.
+        Raises IndexDamagedError if entry numbers and offsets do not fall along the chain, LogStorageError.
         """
         with self._lock:
             number, bounds = self._slot(key_hash), self.bounds
         base = bounds.begin_timestamp
-        # A diff of 0 may be any time before base, the largest diff any time after it.
+        # A time_diff of 0 may stand for any time before base, the largest for any time after it.
         low = min((begin - base) // 1000, MAX_TIME_DIFF) if begin > base else 0
         high = min((end - base) // 1000, MAX_TIME_DIFF) if end > base else 0
         query = ChainQuery(self.slots, key_hash, low, high, max(min_offset, 0), bounds.begin_offset)
@@ -331,7 +333,7 @@ class IndexFile:
                 self.entry(chain.number)  # raises the error that the walk met
 
     def _slot(self, key_hash: int) -> int:
-        """Read the newest entry of the hash's slot, 0 for none; under the lock."""
+        """Read the number of the newest entry of the hash's slot, 0 for none. Under the lock."""
         at = HEADER_BYTES + SLOT.size * (key_hash % self.slots)
         front = self._front
         number: int = SLOT.unpack_from(front, at)[0] if front is not None else SLOT.unpack(self._read(at, SLOT.size))[0]
@@ -352,7 +354,7 @@ class IndexFile:
     # ---- durability
 
     def sync(self) -> None:
-        """Make everything put so far durable, without the interpreter lock. Raises IndexDamagedError."""
+        """Make all bytes written so far durable, without the interpreter lock. Raises IndexDamagedError."""
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -361,10 +363,10 @@ class IndexFile:
     def restore(self, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Cut the file to its first ``count - 1`` entries, known to be on disk, and rebuild the slots from them.
 
-        Before any put and look-up. Raises IndexDamagedError when they are not what was put, LogStorageError.
+        Call it before any put or look-up. Raises IndexDamagedError if an entry contradicts the others, LogStorageError.
         """
         if not 1 <= count <= self.capacity:
-            raise IndexDamagedError(f"{self.path} has room for {self.capacity} entries, not for {count}")
+            raise IndexDamagedError(f"{self.path} has space for {self.capacity} entries, not for {count}")
         bounds = self.bounds
         front = bytearray(HEADER_BYTES + SLOT.size * self.slots)
         restored = Restored(0, 1, -1)
@@ -373,7 +375,7 @@ class IndexFile:
             stored = self._read(self._position(restored.next_entry), ENTRY_BYTES * entries)
             restored = engine.restore_slots(front, self.slots, stored, restored)
             if restored.damaged_entry:
-                raise IndexDamagedError(f"{self.path}: entry {restored.damaged_entry} is not what was put")
+                raise IndexDamagedError(f"{self.path}: entry {restored.damaged_entry} does not follow from the others")
         begin_offset = bounds.begin_offset if count > 1 else -1
         self.bounds = FileBounds(
             bounds.begin_timestamp, max_timestamp, begin_offset, restored.last_offset, self.slots, count

@@ -2,17 +2,17 @@
 
     step     read up to ``max_bytes`` of whole batches -> rows -> key index, tag index -> next offset published
 
-It has no thread: the caller of ``step`` decides when and how often. ``step`` takes no lock of the log and touches
-nothing the append path reads, so an acknowledgement never waits for it. Each index has its own next offset: one that
-was switched on later, or must be rebuilt, catches up alone from the log start.
+It has no thread: the caller of ``step`` decides when and how often. ``step`` holds no lock of the log and changes
+nothing that the append path reads, so an acknowledgement never waits for it. Each index has its own next offset: one
+that was switched on later, or has to be rebuilt, catches up alone from the log start offset.
 
-Invariants: everything below an index's ``next_offset`` is in it; ``next_offset`` moves by whole batches and never above
-the high watermark, so nothing that could still be truncated is indexed. A batch that cannot be read is skipped with
-one line in the log: no reader gets its records either.
+Invariants: all records below an index's ``next_offset`` are in it. ``next_offset`` moves by whole batches and never
+above the high watermark, so no record that could still be truncated is indexed. A batch that cannot be read is skipped
+with one log line: no reader gets its records either.
 
-An index may reach beyond the log end that was found at opening: a power loss took records that it has entries of. Other
-records may have their offsets by now, so the index is rebuilt. A damaged index is reported and rebuilt. When the disk
-is full the step raises and the caller tries again later.
+If an index reaches beyond the log end that was found when the log was opened, a power loss took records that it has
+entries for. Other records may get their offsets, so the index is rebuilt. A damaged index is reported and rebuilt. If
+the disk is full, the step raises and the caller tries again later.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 * 1024 * 1024
-"""Bytes that a step reads by default. It takes the interpreter lock half a dozen times for them (internals/find.md)."""
+"""Most bytes that a step reads by default. It takes the interpreter lock half a dozen times for them
+(docs/internals/find.md)."""
 CHECKPOINT_BYTES = 1024 * 1024 * 1024
-"""Indexed bytes after which a checkpoint is due, so that a crash costs seconds of work. A checkpoint syncs files, and
-appends to the log may have to wait while the file system commits them."""
+"""Indexed bytes after which a checkpoint is due, so that a crash costs only seconds of work. It is not due more often,
+because it syncs files, and appends to the log may have to wait while the file system commits them."""
 
 
 class LogIndexer:
-    """The indices of one log, and how far each has come.
+    """The indexer of one log, with its indices.
 
-    One thread at a time steps; look-ups read ``keys`` and ``tags`` on any thread.
+    Only one thread at a time may call ``step``; look-ups read ``keys`` and ``tags`` on any thread.
     """
 
     def __init__(self, log: UnifiedLog, rows: Rows | None = None) -> None:
-        """``rows`` is scratch space that indexers of one thread may share."""
+        """``rows`` is working memory that indexers of the same thread may share."""
         self.log = log
         self.keys: KeyIndex | None = None
         self.tags: TagIndex | None = None
@@ -68,7 +69,7 @@ class LogIndexer:
     # ---- topic configuration
 
     def configure(self, config: LogConfig | None = None) -> None:
-        """Open, drop or change indices as the topic's configuration says. Raises KafkaStorageError."""
+        """Open, remove or change indices as the topic's configuration says. Raises KafkaStorageError."""
         config = self.log.config if config is None else config
         self.config = config
         sizes = IndexSizes(config.index_slots, config.index_entries, config.index_tag_entries)
@@ -98,7 +99,7 @@ class LogIndexer:
             offset = -1
         if offset > self.log.index_bound:
             logger.warning(
-                "%s: the log has lost records that are indexed; rebuilding the index", self.log.topic_partition
+                "%s: the log has lost records that its index has; rebuilding the index", self.log.topic_partition
             )
             self.rebuilds += 1
         if offset < 0 or offset > self.log.index_bound:
@@ -108,20 +109,20 @@ class LogIndexer:
 
     @property
     def next_offset(self) -> int:
-        """Offset below which all indices of the log are complete; the log end if it has no index."""
+        """Offset below which all indices of the log are complete; the log end offset if it has no index."""
         offsets = [index.next_offset for index in (self.keys, self.tags) if index is not None]
         return min(offsets, default=self.log.log_end_offset)
 
     @property
     def lag(self) -> int:
-        """Records (offsets) below the high watermark that are not indexed yet."""
+        """Number of offsets below the high watermark that are not indexed yet."""
         return max(0, self.log.high_watermark - self.next_offset)
 
     def step(self, max_bytes: int = STEP_BYTES) -> int:
-        """Index up to ``max_bytes`` more, at least one batch.
+        """Index up to ``max_bytes`` more of the log, but at least one batch.
 
-        Returns the bytes read, 1 if it only passed over removed records, and 0 if there is nothing to do. Raises
-        KafkaStorageError; the next step goes on where each index ends.
+        Returns the number of bytes read, 1 if it only passed over removed records, and 0 if there is nothing to do.
+        Raises KafkaStorageError; the next step goes on where each index ends.
         """
         log = self.log
         start = self.next_offset
@@ -133,10 +134,10 @@ class LogIndexer:
             return 0
         try:
             found = log.read(start, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
-        except OffsetOutOfRangeError:  # retention moved the log start: the next step begins there
+        except OffsetOutOfRangeError:  # retention moved the log start offset: the next step begins there
             return 1
         if not isinstance(found.records, TransferableRecords):
-            self._move_to(watermark)  # the records below it have been cleaned away
+            self._move_to(watermark)  # the cleaner has removed the records below it
             return 1
         try:
             chunk = self._rows.chunk(found.records.size)
@@ -176,9 +177,9 @@ class LogIndexer:
                 return
 
     def _walk_odd(self, chunk: memoryview, at: int, position: int, wanted: Wanted) -> tuple[int, int]:
-        """Add the rows of a batch at ``at`` that ``walk_chunk`` cannot read, such as a compressed one.
+        """Add the rows of the batch at ``at``, which ``walk_chunk`` cannot read, as a compressed one.
 
-        Returns (its size, the offset after it); the size is 0 when the batch does not end in the chunk.
+        Returns the batch's size and the offset after it; the size is 0 if the chunk ends within the batch.
         """
         batch = next(iter_batches(chunk, at), None)
         if batch is None:
@@ -198,7 +199,7 @@ class LogIndexer:
         for index in (self.keys, self.tags):
             if index is None or index.next_offset >= next_offset:
                 continue
-            # The other index may lag: this one has the first rows already.
+            # The step began where the other index ends, so this one may have the first rows already.
             index.put(self._rows, self._rows.first_at(index.next_offset), next_offset)
 
     def _move_to(self, offset: int) -> None:
@@ -206,7 +207,7 @@ class LogIndexer:
             if index is not None and index.next_offset < offset:
                 index.next_offset = offset
 
-    # ---- upkeep
+    # ---- maintenance
 
     def trim(self) -> None:
         """Remove index files whose records retention has deleted. Raises KafkaStorageError."""
@@ -223,7 +224,7 @@ class LogIndexer:
 
     @property
     def is_unsaved(self) -> bool:
-        """Return whether records were indexed since the last checkpoint."""
+        """True if records were indexed since the last checkpoint."""
         return self._unsaved_bytes > 0
 
     def rebuild(self) -> None:

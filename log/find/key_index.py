@@ -1,12 +1,13 @@
-"""The key index of one partition: IndexFiles in ``keys/``, each named by the offset it begins at.
+"""The key index of one partition: IndexFiles in ``keys/``, each named by its first offset.
 
-    open     checkpoint -> files opened, newer ones removed, the newest one restored to what the checkpoint says put
-    into the newest file; when it is full the next is begun sync     before a checkpoint, of all files that were put
-    into since the one before select   newest file first trim     files whose last offset is below the log start are
-    removed
+    open         files of the checkpoint are opened, others removed, and the newest one is cut to the checkpoint
+    put          entries are added to the newest file; when it is full, the next one is begun
+    checkpoint   files that have changed since the last checkpoint are synced first
+    select       newest file first
+    trim         files whose last offset is below the log start offset are removed
 
-A file that differs from the checkpoint, is foreign or torn raises :class:`IndexDamagedError`, and the caller rebuilds
-the index. One writer; look-ups by any thread over the published tuple of files.
+A file that contradicts the checkpoint, or is not an IndexFile, raises :class:`IndexDamagedError`, and the caller
+rebuilds the index. One writer; look-ups by any thread over the published tuple of files.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MADE_FOR = "keys"
 
 
 class IndexSizes(NamedTuple):
-    """Sizes of new files: slots and entries of an IndexFile, entries of a ConsumeQueue."""
+    """Sizes of new files: numbers of slots and entries of an IndexFile, and of entries of a ConsumeQueue."""
 
     slots: int
     entries: int
@@ -45,11 +46,11 @@ class KeyIndex:
         self._bases: list[int] = []
         self.files: tuple[IndexFile, ...] = ()
         self._begun = 0
-        """Files begun since the last sync."""
+        """Number of files begun since the last sync."""
         self.next_offset = -1
 
     def open(self) -> int:
-        """Open the entries of the last checkpoint; returns the offset to go on from, -1 when there is nothing.
+        """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
 
         Raises IndexDamagedError, KafkaStorageError.
         """
@@ -75,15 +76,16 @@ class KeyIndex:
         return file
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
+        """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
         self.files, self._bases, self._begun = (), [], 0
         self._file_system.remove_directory(self.directory)
         self._file_system.make_directory(self.directory)
         self.next_offset = offset
 
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
-        """Put the rows from ``row`` on; everything below ``next_offset`` is indexed then. Raises KafkaStorageError."""
-        if self.files:  # a put that failed midway has put the rows before
+        """Index the rows from ``row`` on; all records below ``next_offset`` are indexed then. Raises
+        KafkaStorageError."""
+        if self.files:  # a former put that failed may have indexed some of the rows
             row = max(row, rows.first_at(self.files[-1].bounds.end_offset + 1))
         while True:
             if not self.files or self.files[-1].is_full:
@@ -105,8 +107,8 @@ class KeyIndex:
         self._bases.append(base_offset)
 
     def select(self, key_hash: int, begin: int, end: int, min_offset: int = 0) -> Iterator[int]:
-        """Yield offsets of that hash, newest first, whose time may lie in ``begin`` to ``end``. Raises
-        IndexDamagedError.
+        """Yield the offsets of records with that hash, newest first, down to ``min_offset``, whose time may lie between
+        ``begin`` and ``end`` (ms). Raises IndexDamagedError.
         """
         files = [file for file in self.files if file.touches(begin, end) and file.bounds.end_offset >= min_offset]
         for file in files:
@@ -115,7 +117,7 @@ class KeyIndex:
             yield from file.select(key_hash, begin, end, min_offset)
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make what was put durable, then write the checkpoint. Raises KafkaStorageError."""
+        """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError."""
         if self.files:
             self.files[-1].flush()
         if sync:
@@ -128,13 +130,14 @@ class KeyIndex:
         write_checkpoint(self._file_system, path, Checkpoint(MADE_FOR, self.next_offset, states), sync=sync)
 
     def _sync(self) -> None:
-        """Sync every file written to since the last checkpoint: the newest, and those begun since then."""
+        """Sync the files that have changed since the last sync: those begun since then, and the newest before them."""
         for file in self.files[-1 - self._begun :]:
             file.sync()
         self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
-        """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""
+        """Remove the files without offsets from ``log_start_offset`` on; return whether there were any. Raises
+        KafkaStorageError."""
         gone = 0
         while gone < len(self.files) - 1 and self.files[gone].bounds.end_offset < log_start_offset:
             gone += 1

@@ -1,14 +1,16 @@
-"""Look-ups in one log: candidates from an index, newest first, each checked against the record itself.
+"""Look-ups in one log: candidates from an index, newest first, each compared with its record.
 
     key         KeyIndex.select           -> offsets whose hash and time match
     tag         TagIndex.select_newest    -> offsets whose hash matches
-    time only   the log itself, in windows from its end, batches older than asked not decoded
+    time only   the log itself, in windows from its end; batches older than wanted are not decoded
 
-A candidate is believed only when the record at its offset is still there and has that key, that tag and that time: an
-entry below the log start, cleaned away, or of another key with the same hash gives nothing. So no answer is stale.
+A candidate becomes a result only if the record at its offset still exists and has the key, tag and time of the query.
+Records below the log start offset, removed by the cleaner, or of another key with the same hash are left out. So no
+result is stale.
 
-Blocks on disk: for worker threads. Sees records below the high watermark, as a plain consumer does; with ``committed``
-those below the last stable offset that no aborted transaction wrote, as one with ``isolation.level=read_committed``.
+It blocks on the disk, so call it in worker threads. It returns records below the high watermark, as a consumer gets
+them. With ``committed`` it returns those below the last stable offset that no aborted transaction wrote, as for
+``isolation.level=read_committed``.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 MIN_TIME, MAX_TIME = -(1 << 63), (1 << 63) - 1
 _WINDOW_OFFSETS = 4096
-"""Offsets of a log that are read at a time when there is no index to ask."""
+"""Number of offsets that are read at a time where no index is used."""
 _READ_BYTES = 1024 * 1024
 
 
@@ -51,7 +53,8 @@ class NotIndexedError(Exception):
 
 
 class Query(NamedTuple):
-    """Query for records. Times in ms, both ends included; None asks for any key, any tag."""
+    """Query for records, by key, tag and time from ``begin`` to ``end`` (ms, both included). None means any key, or any
+    tag."""
 
     key: bytes | None = None
     tag: bytes | None = None
@@ -60,7 +63,7 @@ class Query(NamedTuple):
     end: int = MAX_TIME
 
     def matches(self, record: Record) -> bool:
-        """Return whether the record matches the query."""
+        """Return whether ``record`` has the key, tag and time of the query."""
         if self.key is not None and record.key != self.key:
             return False
         if self.tag is not None and (self.tag_header is None or tag_of(record, self.tag_header.encode()) != self.tag):
@@ -71,9 +74,9 @@ class Query(NamedTuple):
 def find_newest(
     log: UnifiedLog, indexer: LogIndexer | None, query: Query, below: int | None = None, *, committed: bool = False
 ) -> Iterator[Record]:
-    """Yield the records of a log that match, newest (highest offset) first; with ``below`` only offsets below it.
+    """Yield the records of a log that match, highest offset first; with ``below`` only offsets below it.
 
-    Raises NotIndexedError, IndexDamagedError (the index must be rebuilt), KafkaStorageError.
+    Raises NotIndexedError, IndexDamagedError (the caller has the index rebuilt), KafkaStorageError.
     """
     upper = log.last_stable_offset if committed else log.high_watermark
     upper = upper if below is None else min(below, upper)
@@ -90,12 +93,12 @@ def find_newest(
 
 
 def candidates_newest(log: UnifiedLog, indexer: LogIndexer | None, query: Query, upper: int) -> Iterator[int]:
-    """Iterate over the offsets below ``upper`` that may match, newest first."""
+    """Iterate over the offsets below ``upper`` of records that may match, highest first."""
     start = log.log_start_offset
     keys, tags = (None, None) if indexer is None else (indexer.keys, indexer.tags)
     if query.key is not None:
         if keys is None:
-            raise NotIndexedError(f"{log.topic_partition.topic} has no index of its keys (index.keys=true makes one)")
+            raise NotIndexedError(f"{log.topic_partition.topic} has no key index; set index.keys=true on the topic")
         hashed = key_hash(key_seed(log.topic_partition.topic), query.key)
         for offset in keys.select(hashed, query.begin, query.end, start):
             if offset < upper:
@@ -103,12 +106,13 @@ def candidates_newest(log: UnifiedLog, indexer: LogIndexer | None, query: Query,
         return
     assert query.tag is not None
     if tags is None:
-        raise NotIndexedError(f"{log.topic_partition.topic} has no index of tags (index.tag.header makes one)")
+        raise NotIndexedError(f"{log.topic_partition.topic} has no tag index; set index.tag.header on the topic")
     yield from tags.select_newest(tag_hash(query.tag), start, upper)
 
 
 def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = False) -> Iterator[Record]:
-    """Yield matching records below ``upper``, newest first, from the log itself, a window at a time."""
+    """Yield matching records below ``upper``, highest offset first, without an index: the log is read a window at a
+    time."""
     upper = min(upper, log.last_stable_offset) if committed else upper
     lowest = log.log_start_offset
     if query.begin > MIN_TIME:
@@ -123,7 +127,7 @@ def scan_newest(log: UnifiedLog, query: Query, upper: int, *, committed: bool = 
 
 
 def scan(log: UnifiedLog, query: Query, start: int, end: int, *, committed: bool = False) -> Iterator[Record]:
-    """Yield matching records from ``start`` to below ``end``, oldest first, from the log itself."""
+    """Yield matching records from ``start`` to below ``end``, lowest offset first, without an index."""
     aborted = log.collect_aborted_transactions(start, end) if committed else []
     while start < end:
         try:
@@ -147,7 +151,8 @@ def scan(log: UnifiedLog, query: Query, start: int, end: int, *, committed: bool
 
 
 def read_batches(log: UnifiedLog, offset: int, max_bytes: int) -> bytes:
-    """Read the stored bytes from the batch that holds ``offset`` on, at least that batch; empty at the high watermark.
+    """Read about ``max_bytes`` of the log from the batch that holds ``offset`` on, at least that batch; empty at the
+    high watermark.
 
     Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
     """
@@ -163,7 +168,7 @@ def read_batches(log: UnifiedLog, offset: int, max_bytes: int) -> bytes:
 
 
 def records_of(batch: RecordBatch | LegacyRecordBatch) -> Iterator[Record]:
-    """Yield the batch's records with the times a consumer sees."""
+    """Yield the batch's records with their timestamps as consumers get them."""
     if isinstance(batch, RecordBatch) or batch.timestamp_type != LOG_APPEND_TIME:
         yield from batch.records()
     else:
@@ -179,17 +184,18 @@ def is_aborted(batch: RecordBatch | LegacyRecordBatch, aborted: Sequence[Aborted
 
 
 class RecordReader:
-    """Reads single records of a log; neighbours share the batch that was read last. One thread."""
+    """Reader of single records of a log, which keeps the last batch for records beside the last one. One thread."""
 
     def __init__(self, log: UnifiedLog, *, committed: bool = False) -> None:
-        """``committed``: records of aborted transactions count as gone."""
+        """With ``committed``, records of aborted transactions are left out."""
         self._log = log
         self._committed = committed
         self._batch: RecordBatch | LegacyRecordBatch | None = None
         self._section: bytes = b""
 
     def record_at(self, offset: int) -> Record | None:
-        """Find the record at ``offset``; None when retention or the cleaner took it. Raises CorruptMessageError."""
+        """Find the record at ``offset``; None if retention or the cleaner has removed it. Raises
+        CorruptMessageError."""
         batch = self._batch
         if batch is None or not batch.base_offset <= offset <= batch.last_offset:
             batch = self._read(offset)
@@ -199,16 +205,16 @@ class RecordReader:
             return next((record for record in records_of(batch) if record.offset == offset), None)
         if batch.base_offset > offset:
             return None
-        place: tuple[int, int] | None
+        span: tuple[int, int] | None
         if batch.record_count == batch.last_offset_delta + 1:
-            place = engine.nth_place(self._section, offset - batch.base_offset)
+            span = engine.find_nth_record(self._section, offset - batch.base_offset)
         else:
-            place = record_place(self._section, batch.record_count, offset - batch.base_offset)
-        if place is None:
+            span = find_record_range(self._section, batch.record_count, offset - batch.base_offset)
+        if span is None:
             return None
         append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
         context = RecordContext(batch.base_offset, batch.base_timestamp, -1, append_time)
-        return next(parse_records(self._section[place[0] : place[1]], 1, context))
+        return next(parse_records(self._section[span[0] : span[1]], 1, context))
 
     def _read(self, offset: int) -> RecordBatch | LegacyRecordBatch | None:
         self._batch = None
@@ -230,8 +236,9 @@ class RecordReader:
         return batch
 
 
-def record_place(section: bytes, count: int, offset_delta: int) -> tuple[int, int] | None:
-    """Find the byte range of the record with that offset delta; None when there is none. Raises InvalidRecordError."""
+def find_record_range(section: bytes, count: int, offset_delta: int) -> tuple[int, int] | None:
+    """Find the byte range of the record with that offset delta in a section; None if there is none. Raises
+    InvalidRecordError."""
     position = 0
     try:
         for _ in range(count):

@@ -1,10 +1,10 @@
-"""Rows of the indexer, one per record, in columns that the reference and the compiled routines fill alike.
+"""Rows of the indexer, one for each record, in columns that the reference and the compiled routines fill alike.
 
-Columns are ``array('q')``: the plain reference writes to them by index, a compiled routine into the same memory. The
-rows of a batch are added together or not at all, so the indexer can go on after any row.
+Columns are ``array('q')``: the plain reference writes them by index, a compiled routine into the same memory. The rows
+of a batch are added together or not at all.
 
-Scratch space of the same thread is kept beside them, because fresh memory is cleared under the interpreter lock: the
-bytes that are indexed (``chunk``) and the entries on their way into a file (``entries``).
+Two more buffers are kept with them, because Python clears new memory under the interpreter lock: the bytes that are
+indexed (``chunk``) and the entries before they are written (``entries``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INITIAL_ROWS = 65_536
 ENTRY_BYTES = 20
 """Size of an entry, in either kind of index file."""
 _KEPT_BYTES = 8 * 1024 * 1024
-"""A larger chunk (one huge batch) is not kept."""
+"""Largest chunk that is kept; a larger one, for one huge batch, is not."""
 
 
 class Rows:
@@ -36,19 +36,19 @@ class Rows:
         self.offsets = array("q", empty)
         self.timestamps = array("q", empty)
         self.key_hashes = array("q", empty)
-        """The key hash, ``NO_KEY`` without a key."""
+        """The key hash; ``NO_KEY`` without a key."""
         self.tag_hashes = array("q", empty)
-        """The tag hash, 0 without a tag."""
+        """The tag hash; 0 without a tag."""
         self.positions = array("q", empty)
-        """Where the record's batch begins in its segment."""
+        """The byte in the segment at which the record's batch begins."""
         self.sizes = array("q", empty)
-        """The size of the record's batch."""
+        """The size of the record's batch in bytes."""
         self.entries = bytearray(ENTRY_BYTES * capacity)
-        """Room for one entry of each row."""
+        """Buffer for one entry of each row."""
         self._chunk = bytearray()
 
     def chunk(self, size: int) -> memoryview:
-        """Return ``size`` writable bytes of any content, valid until the next call."""
+        """Return a writable buffer of ``size`` bytes with any content, valid until the next call."""
         if size > _KEPT_BYTES:
             return memoryview(bytearray(size))
         if size > len(self._chunk):
@@ -56,7 +56,7 @@ class Rows:
         return memoryview(self._chunk)[:size]
 
     def make_room(self, wanted: int) -> None:
-        """Make room for ``wanted`` rows beyond those that are filled."""
+        """Enlarge the columns for ``wanted`` rows after those that are filled."""
         missing = self.count + wanted - self.capacity
         if missing > 0:
             self.capacity += missing
@@ -66,11 +66,11 @@ class Rows:
             self.entries = bytearray(ENTRY_BYTES * self.capacity)
 
     def first_at(self, offset: int) -> int:
-        """Find the first row at or above ``offset``, or the end."""
+        """Find the first row whose offset is at or above ``offset``; ``count`` if there is none."""
         return bisect_left(self.offsets, offset, 0, self.count)
 
     def first_keyed(self, start: int, end: int) -> int:
-        """Find the first row in ``start`` to ``end`` that has a key, or -1."""
+        """Find the first row from ``start`` to below ``end`` that has a key; -1 if there is none."""
         hashes = self.key_hashes
         for row in range(start, end):
             if hashes[row] != NO_KEY:
@@ -78,5 +78,5 @@ class Rows:
         return -1
 
     def end_below(self, start: int, offset: int) -> int:
-        """Find the first row from ``start`` on at or above ``offset``, or the end."""
+        """Find the first row from ``start`` on whose offset is at or above ``offset``; ``count`` if there is none."""
         return bisect_left(self.offsets, offset, start, self.count)

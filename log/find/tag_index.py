@@ -1,7 +1,7 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
-Like :class:`tidelog.log.find.key_index.KeyIndex`, but with other entries. An index is for one header name: for another
-one it is rebuilt. One writer; look-ups by any thread over the published tuple of files.
+It works like :class:`tidelog.log.find.key_index.KeyIndex`, but has other entries. An index is made for one header name;
+for another one it is rebuilt. One writer; look-ups by any thread over the published tuple of files.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class TagIndex:
         self.files: tuple[ConsumeQueueFile, ...] = ()
         self._checksums: dict[int, int] = {}
         self._begun = 0
-        """Files begun since the last sync."""
+        """Number of files begun since the last sync."""
         self.next_offset = -1
 
     def open(self) -> int:
-        """Open the entries of the last checkpoint; returns the offset to go on from, -1 when there is nothing.
+        """Open the files as of the last checkpoint; return the next offset to index, -1 if there is no checkpoint.
 
         Raises IndexDamagedError, KafkaStorageError.
         """
@@ -52,7 +52,7 @@ class TagIndex:
             path = os.path.join(self.directory, name)
             file = ConsumeQueueFile.open(self._file_system, path, state.base_offset, sizes.get(name, 0))
             if file.capacity != state.next_entry or file.checksum(checkpoint.next_offset) != state.min_timestamp:
-                raise IndexDamagedError(f"{path} is not what was put")
+                raise IndexDamagedError(f"{path} has another size or checksum than its checkpoint")
             files.append(file)
         if files:
             files[-1].clear_from(checkpoint.next_offset)
@@ -61,7 +61,7 @@ class TagIndex:
         return self.next_offset
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin at ``offset``. Raises KafkaStorageError."""
+        """Remove all files; the next offset to index is ``offset``. Raises KafkaStorageError."""
         self.files, self._begun = (), 0
         self._checksums = {}
         self._file_system.remove_directory(self.directory)
@@ -69,7 +69,8 @@ class TagIndex:
         self.next_offset = offset
 
     def put(self, rows: Rows, row: int, next_offset: int) -> None:
-        """Put the rows from ``row`` on; everything below ``next_offset`` is indexed then. Raises KafkaStorageError."""
+        """Index the rows from ``row`` on; all records below ``next_offset`` are indexed then. Raises
+        KafkaStorageError."""
         while row < rows.count:
             if not self.files or rows.offsets[row] >= self.files[-1].end_offset:
                 self._begin_file(rows.offsets[row])
@@ -83,14 +84,14 @@ class TagIndex:
         self._begun += 1
 
     def select(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Yield offsets from ``start`` to below ``end`` with that tag hash, ascending."""
+        """Yield the offsets from ``start`` to below ``end`` of records with that tag hash, ascending."""
         end = min(end, self.next_offset)
         for file in self.files:
             if file.end_offset > start and file.base_offset < end:
                 yield from file.select(tag_hash, start, end)
 
     def select_newest(self, tag_hash: int, start: int, end: int) -> Iterator[int]:
-        """Yield offsets of that tag hash, newest first: file by file, each in windows that are reversed."""
+        """Yield the offsets from ``start`` to below ``end`` of records with that tag hash, highest first."""
         end = min(end, self.next_offset)
         for file in reversed(self.files):
             last = min(end, file.end_offset)
@@ -100,7 +101,7 @@ class TagIndex:
                 last = first
 
     def checkpoint(self, *, sync: bool = True) -> None:
-        """Make what was put durable, then write the checkpoint. Raises KafkaStorageError."""
+        """Make the entries durable, unless ``sync`` is false, and write the checkpoint. Raises KafkaStorageError."""
         if sync:
             self._sync()
         states = []
@@ -109,7 +110,7 @@ class TagIndex:
             if checksum is None:
                 checksum = file.checksum(self.next_offset)
                 if file is not self.files[-1]:
-                    self._checksums[file.base_offset] = checksum  # nothing is put into it any more
+                    self._checksums[file.base_offset] = checksum  # the file does not change any more
             states.append(FileState(file.base_offset, file.capacity, checksum))
         path = os.path.join(self.directory, CHECKPOINT_FILE)
         write_checkpoint(
@@ -117,13 +118,14 @@ class TagIndex:
         )
 
     def _sync(self) -> None:
-        """Sync every file written to since the last checkpoint: the newest, and those begun since then."""
+        """Sync the files that have changed since the last sync: those begun since then, and the newest before them."""
         for file in self.files[-1 - self._begun :]:
             file.sync()
         self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
-        """Remove the files that hold nothing from ``log_start_offset`` on. Raises KafkaStorageError."""
+        """Remove the files without offsets from ``log_start_offset`` on; return whether there were any. Raises
+        KafkaStorageError."""
         removed = [file for file in self.files[:-1] if file.end_offset <= log_start_offset]
         if not removed:
             return False
@@ -139,4 +141,4 @@ class TagIndex:
 
 
 _WINDOW = 65_536
-"""Entries searched at a time when the newest are wanted first."""
+"""Most entries that ``select_newest`` searches at a time."""

@@ -1,7 +1,7 @@
-"""Times as people write them, in ms since 1970.
+"""Parser of times as people write them; it returns ms since 1970.
 
-``1700000000000``; ``2026-11-21``, ``2026-11-21T09:00``, local unless ``Z`` or an offset follows; ``09:00`` or
-``09:00:30`` of today; ``15m``, ``2h``, ``1d`` ago.
+``1700000000000`` is ms since 1970. ``2026-11-21`` and ``2026-11-21T09:00`` are local times, unless ``Z`` or an offset
+follows. ``09:00`` and ``09:00:30`` are times of today. ``15m``, ``2h`` and ``1d`` are times before now.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_MS = 2**63 - 1
 _MS_DIGITS = 9
-"""A number of at least so many digits is milliseconds; fewer could be meant as a year or as seconds."""
+"""Fewest digits of a number that is taken for milliseconds; one with fewer could be meant as a year or as seconds."""
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """Parse the time that ``text`` means, in ms. Only with ``now_ms`` may it be relative to today or to now. Raises
+    """Parse ``text`` into ms since 1970. Times of today or before now are accepted only with ``now_ms``. Raises
     ValueError.
     """
     try:
@@ -49,5 +49,5 @@ def _parse(text: str, now_ms: int | None) -> int:
 
 
 def to_ms(moment: datetime) -> int:
-    """Return milliseconds since 1970; a time without zone is local."""
+    """Return milliseconds since 1970; a time without a time zone is local."""
     return round(moment.timestamp() * 1000)

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.cleaner.log_to_clean import first_dirty_offset, look_at
+from tidelog.cleaner.log_to_clean import first_dirty_offset, measure_log
 from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE, read_offset_checkpoint, write_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
@@ -130,7 +130,7 @@ def compact_log(work: CompactWork) -> CompactResult:
 
     log = open_log(work.log)
     try:
-        cleanable = look_at(log, work.checkpoint, work.now_ms)
+        cleanable = measure_log(log, work.checkpoint, work.now_ms)
         if not cleanable.cleanable_bytes:
             clean_below = first_dirty_offset(log, work.checkpoint)
             return CompactResult(work.log.name, work.log.path, clean_below, 0, 0, 0, 0, 0)

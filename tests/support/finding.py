@@ -48,7 +48,7 @@ def indexed_bench(root: str, **config: object) -> LogBench:
 
 def use_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have plain Python serve, as where nothing is compiled; ``Chain`` is the compiled module's source as it stands."""
-    for name in ("walk_chunk", "nth_place", "put_entries", "put_tags", "restore_slots", "write_pieces"):
+    for name in ("walk_chunk", "find_nth_record", "put_entries", "put_tags", "restore_slots", "write_pieces"):
         monkeypatch.setattr(engine, name, getattr(reference, name))
     monkeypatch.setattr(engine, "_find_matches", reference.match_records)
     monkeypatch.setattr(engine, "Chain", uncompiled(entries).Chain)

@@ -1,5 +1,5 @@
-"""Record-level work of indexing and looking up: plain reference, compiled routines, choice between them.
+"""Record-level work of indexing and look-ups: a plain reference, compiled routines, and the choice between them.
 
-Imports: what ``tidelog.log.find`` may.
-Invariant: results never depend on the engine that runs.
+Imports: the same as ``tidelog.log.find``.
+Invariant: the reference and the compiled routines give equal results.
 """

@@ -7,7 +7,7 @@ cdef unsigned long long _MAX_TIME_DIFF
 @cython.locals(number=longlong, capacity=longlong, begin=longlong, slots=longlong, held=words.Held, entries=words.Held,
                keys=words.Held, offsets=words.Held, timestamps=words.Held, row=longlong, next_entry=longlong,
                low=longlong, high=longlong, last_offset=longlong)
-cpdef put_entries(front, rows, room, long long start, long long end)
+cpdef put_entries(front, rows, layout, long long start, long long end)
 
 @cython.locals(entries=words.Held, offsets=words.Held, positions=words.Held, sizes=words.Held, tags=words.Held)
 cpdef put_tags(rows, long long start, long long end)

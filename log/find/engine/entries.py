@@ -1,8 +1,8 @@
-"""Compiled routines for entries of index files: put for keys and tags, write, follow a chain, rebuild slots.
+"""Compiled routines for entries of index files: build entries, write them, follow a chain, rebuild slots.
 
-Results are those of ``tidelog.log.find.engine.reference``. Files are read and written by descriptor, so a cut or
-unreadable file is an error and never a signal. A failed call only ends the routine; the caller repeats it
-and gets the error. All routines run without the interpreter lock. C types are in ``entries.pxd``.
+The results are those of ``tidelog.log.find.engine.reference``. Files are read and written by descriptor, so a cut or
+unreadable file is an error and never a signal. If a system call fails, the routine only ends; the caller repeats the
+call in Python and gets the error. All routines run without the interpreter lock. C types are in ``entries.pxd``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from tidelog.log.find.engine.reference import ChainQuery, Put, Restored, Room
+from tidelog.log.find.engine.reference import ChainQuery, FileLayout, Put, Restored
 from tidelog.protocol.compiled import words
 from tidelog.protocol.compiled.words import Buffer
 
@@ -37,9 +37,9 @@ _OUT_OF_CHAIN, _BAD_ENTRY, _UNREADABLE = 1, 2, 3
 # ---- calls
 
 
-def put_entries(front: bytearray, rows: Rows, room: Room, start: int, end: int) -> Put:
+def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> Put:
     """See :func:`tidelog.log.find.engine.reference.put_entries`."""
-    number, capacity, begin, slots = room.next_entry, room.capacity, room.begin_timestamp, room.slots
+    number, capacity, begin, slots = layout.next_entry, layout.capacity, layout.begin_timestamp, layout.slots
     held, entries = words.hold_writable(front), words.hold_writable(rows.entries)
     keys, offsets = words.hold(rows.key_hashes), words.hold(rows.offsets)
     timestamps = words.hold(rows.timestamps)
@@ -85,7 +85,7 @@ def restore_slots(front: bytearray, slots: int, entries: Buffer, restored: Resto
 
 
 def write_pieces(descriptor: int, data: Buffer, position: int, piece: int) -> int:
-    """Write as much of ``data`` as the system takes, ``piece`` bytes at a time; returns how much that is."""
+    """Write as much of ``data`` as the system takes, ``piece`` bytes at a time; return the number of bytes written."""
     held = words.hold(data)
     with cython.nogil:
         written = _write(descriptor, held.data, held.size, position, piece)
@@ -94,7 +94,7 @@ def write_pieces(descriptor: int, data: Buffer, position: int, piece: int) -> in
 
 
 class Chain:
-    """Walk along one chain of an index file, newest entry first, from call to call. One thread at a time."""
+    """Walk along one chain of an index file, newest entry first, continued by each call. One thread at a time."""
 
     def __init__(self, descriptor: int, query: ChainQuery, number: int, limit: int, last_offset: int) -> None:
         """Begin at entry ``number``, below ``limit`` and with an offset below ``last_offset``."""
@@ -109,8 +109,8 @@ class Chain:
         self._window = bytearray(_PAGE_BYTES + _ENTRY_BYTES)
 
     def next_offsets(self, count: int) -> list[int]:
-        """Find up to ``count`` offsets that match. ``number`` is 0 at the end, else there are more, or ``damage`` says
-        why it stopped (see :class:`tidelog.log.find.engine.reference.Damage`).
+        """Find up to ``count`` offsets that match. After the last one ``number`` is 0. If the chain cannot be followed,
+        ``damage`` has the reason (:class:`tidelog.log.find.engine.reference.Damage`).
         """
         self.damage = 0
         found = array("q", bytes(8 * count))
@@ -148,15 +148,16 @@ class Chain:
         return found
 
     def _is_of_chain(self, stored: int, offset: int, diff: int) -> bool:
-        """Return whether the entry may be number ``number`` of this chain. Offsets rise by one an entry at least."""
+        """Return whether entry ``number`` with these fields may be part of this chain. From one entry to the next,
+        offsets rise by at least one."""
         if stored < 0 or diff < 0 or stored % self.slots != self.key_hash % self.slots:
             return False
         return self.begin_offset + self.number - 1 <= offset and offset < self.last_offset
 
     def _entry_at(self, window: Buffer) -> int:
-        """Return the first byte of entry ``number`` in the window, -1 when it cannot be read.
+        """Return the first byte of entry ``number`` in the window, -1 if it cannot be read.
 
-        Reads the entry's page up to the entry's end: a chain goes backwards, and no page is read without need.
+        A read takes the entry's page up to the entry's end, because a chain goes backwards.
         """
         position = _HEADER_BYTES + 4 * self.slots + _ENTRY_BYTES * self.number
         if position < self._window_start or position + _ENTRY_BYTES > self._window_end:
@@ -176,7 +177,7 @@ def _put(
     front: Buffer, slots: int, entries: Buffer, number: int, capacity: int, begin: int,
     keys: Integers, offsets: Integers, timestamps: Integers, row: int, end: int,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
-    """Put rows as entries: (row it stopped at, next entry, least and largest timestamp, last offset)."""
+    """Build entries for rows: (row after the last one, next entry, smallest and largest timestamp, last offset)."""
     low, high = words.MAX_INT_64, words.MIN_INT_64
     last_offset = -1
     entry = 0
@@ -203,12 +204,12 @@ def _put(
 
 def _slot(hashed: int, slots: int) -> int:
     """Return the byte at which the slot of a hash begins."""
-    number = hashed % slots  # with 32 bits: takes a third of the time of 64 bits
+    number = hashed % slots  # of 32-bit numbers, which takes a third of the time of 64-bit ones
     return _HEADER_BYTES + 4 * number
 
 
 def _time_diff(timestamp: int, begin: int) -> int:
-    """Return the seconds from ``begin``, from 0 to the largest that fits."""
+    """Return the seconds from ``begin`` to ``timestamp`` (both in ms), limited to 0..2^31-1."""
     if timestamp <= begin:
         return 0
     difference = timestamp
@@ -249,7 +250,7 @@ def _restore(
 
 
 def _write(descriptor: int, data: Buffer, size: int, position: int, piece: int) -> int:
-    """Write to the file; return the bytes that were written."""
+    """Write to the file, ``piece`` bytes at a time; return the number of bytes written."""
     written = 0
     while written < size:
         rest = size - written

@@ -1,10 +1,11 @@
-"""Indexing and matching of records in plain Python: the reference of the compiled routines, used where they are not
-built.
+"""Indexing and matching of records in plain Python: the reference of the compiled routines, used where nothing is
+compiled.
 
     chunk of a segment -> batches -> records -> rows (offset, time, key hash, tag hash, batch position, batch size)
     rows -> entries of an IndexFile / of a ConsumeQueue
 
-Control batches have no rows. A record's tag is the value of its first header of the tag's name; null counts as none.
+Control batches have no rows. A record's tag is the value of its first header with the configured name; a null value
+counts as no tag.
 """
 
 from __future__ import annotations
@@ -48,22 +49,22 @@ class Stop(IntEnum):
     """Reason why a walk over a chunk ended."""
 
     END = 0
-    """At the end of the chunk, or at a batch that is cut by it."""
+    """The chunk ends here, or within the next batch."""
     FULL = 1
-    """The next batch has more records than there is room for."""
+    """The next batch has more records than there are free rows."""
     ODD = 2
-    """The next batch is compressed, of an old format or malformed: the caller decodes it by itself."""
+    """The next batch is compressed, of an old format or malformed: the caller decodes it with ``append_batch``."""
 
 
 class Wanted(NamedTuple):
-    """Settings of a log's rows: ``seed`` of its topic's key hashes, the tag's header name or None."""
+    """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None."""
 
     seed: int
     tag_header: bytes | None
 
 
 class Walk(NamedTuple):
-    """End of a walk: why it ended, at which byte of the chunk, and the offset after the last batch (-1 when none)."""
+    """End of a walk: the reason, the byte of the chunk, and the offset after the last batch (-1 without one)."""
 
     stop: Stop
     position: int
@@ -71,7 +72,8 @@ class Walk(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Result of a put: next entry number, the row after the last one put, bounds of the entries put."""
+    """Result of a put: the next entry number, the row after the last one, and timestamps and last offset of the entries
+    that were made."""
 
     next_entry: int
     next_row: int
@@ -80,8 +82,9 @@ class Put(NamedTuple):
     last_offset: int
 
 
-class Room(NamedTuple):
-    """Room of an index file: its slots, entries in all (number 0 included), the next entry, the file's begin time."""
+class FileLayout(NamedTuple):
+    """Layout of an index file: numbers of slots and of entries (number 0 included), the next entry's number, and the
+    file's begin timestamp."""
 
     slots: int
     capacity: int
@@ -90,7 +93,8 @@ class Room(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """Progress of rebuilding slots: number of a damaged entry or 0, the next entry, last offset (-1 before any)."""
+    """Progress of rebuilding slots: the number of a damaged entry or 0, the next entry's number, and the last offset
+    (-1 at first)."""
 
     damaged_entry: int
     next_entry: int
@@ -98,7 +102,8 @@ class Restored(NamedTuple):
 
 
 class ChainQuery(NamedTuple):
-    """Query for a chain of an index file: least and largest time difference, least offset, the file's first one."""
+    """Query for a chain of an index file: ``low`` and ``high`` are bounds of ``time_diff``, ``begin_offset`` is the
+    file's."""
 
     slots: int
     key_hash: int
@@ -112,15 +117,16 @@ class Damage(IntEnum):
     """Reason why a chain cannot be followed."""
 
     OUT_OF_CHAIN = 1
-    """An entry's number is not below that of the entry which names it."""
+    """An entry's number is not below the number of the entry or slot that names it."""
     BAD_ENTRY = 2
-    """The entry belongs to no chain, or to another."""
+    """The entry's fields do not fit the chain."""
     UNREADABLE = 3
-    """The file ends before the entry, or cannot be read there."""
+    """The entry cannot be read: an error, or the file ends before it."""
 
 
 class MatchQuery(NamedTuple):
-    """Query for records of one section; ``append_time`` is the time of all of them, None where each has its own."""
+    """Query for records of one section. ``append_time`` is the time of all its records under log append time, else
+    None."""
 
     key: bytes | None
     tag: bytes | None
@@ -134,7 +140,7 @@ class MatchQuery(NamedTuple):
 def walk_chunk(rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
     """Append a row for each record of the whole, uncompressed magic 2 batches at the start of ``chunk``.
 
-    ``base_position`` is the byte of the segment that the chunk begins at.
+    ``base_position`` is the byte of the segment at which the chunk begins.
     """
     position, next_offset = 0, -1
     while len(chunk) - position >= RECORD_BATCH_OVERHEAD:
@@ -158,9 +164,9 @@ def walk_chunk(rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int
     return Walk(Stop.END, position, next_offset)
 
 
-def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wanted, place: tuple[int, int]) -> None:
-    """Append the rows of one batch of any format, which lies at ``place`` (position, size). Raises InvalidRecordError
-    and what decompression raises, and then nothing was appended.
+def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wanted, span: tuple[int, int]) -> None:
+    """Append the rows of one batch of any format, whose position and size in the segment are ``span``. Raises
+    InvalidRecordError and what decompression raises; nothing is appended then.
     """
     found = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
     append_time = batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else None
@@ -172,42 +178,43 @@ def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wan
         rows.key_hashes[row] = NO_KEY if record.key is None else key_hash(wanted.seed, record.key)
         tag = None if wanted.tag_header is None else tag_of(record, wanted.tag_header)
         rows.tag_hashes[row] = 0 if tag is None else tag_hash(tag)
-        rows.positions[row], rows.sizes[row] = place
+        rows.positions[row], rows.sizes[row] = span
         row += 1
     rows.count = row
 
 
 def _wrapped(number: int) -> int:
-    """Wrap the sum of two signed 64-bit numbers as Kafka's clients do."""
+    """Wrap the sum of two signed 64-bit numbers to 64 bits, as Kafka's Java clients do."""
     return number if MIN_INT64 <= number <= MAX_INT64 else (number - MIN_INT64) % (1 << 64) + MIN_INT64
 
 
 def tag_of(record: Record, header: bytes) -> bytes | None:
-    """Return the value of the record's first header of that name."""
+    """Return the value of the record's first header with that name; None if there is none or it is null."""
     for name, value in record.headers:
         if name.encode() == header:
             return value
     return None
 
 
-def put_entries(front: bytearray, rows: Rows, room: Room, start: int, end: int) -> Put:
-    """Build entries for the keyed rows from ``start`` to ``end`` in ``rows.entries`` and set the slots to them.
+def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> Put:
+    """Build entries in ``rows.entries`` for the rows from ``start`` to below ``end`` that have keys, and set the slots.
 
-    ``front`` is a file's header and slots. Stops before a full file's next row. The caller writes the entries.
+    ``front`` has a file's header and slots. It stops at the first row that the file has no entry for. The caller writes
+    the entries.
     """
-    number = room.next_entry
+    number = layout.next_entry
     low, high, last_offset = MAX_INT64, MIN_INT64, -1
     for row in range(start, end):
         hashed = rows.key_hashes[row]
         if hashed == NO_KEY:
             continue
-        if number >= room.capacity:
+        if number >= layout.capacity:
             return Put(number, row, low, high, last_offset)
         timestamp, last_offset = rows.timestamps[row], rows.offsets[row]
-        slot = INDEX_HEADER_BYTES + 4 * (hashed % room.slots)
-        diff = max(0, min((timestamp - room.begin_timestamp) // 1000, MAX_TIME_DIFF))
+        slot = INDEX_HEADER_BYTES + 4 * (hashed % layout.slots)
+        diff = max(0, min((timestamp - layout.begin_timestamp) // 1000, MAX_TIME_DIFF))
         previous = SLOT.unpack_from(front, slot)[0]
-        INDEX_ENTRY.pack_into(rows.entries, 20 * (number - room.next_entry), hashed, last_offset, diff, previous)
+        INDEX_ENTRY.pack_into(rows.entries, 20 * (number - layout.next_entry), hashed, last_offset, diff, previous)
         SLOT.pack_into(front, slot, number)
         number += 1
         low, high = min(low, timestamp), max(high, timestamp)
@@ -215,7 +222,7 @@ def put_entries(front: bytearray, rows: Rows, room: Room, start: int, end: int) 
 
 
 def restore_slots(front: bytearray, slots: int, entries: bytes | memoryview, restored: Restored) -> Restored:
-    """Rebuild slots from ``entries``, the next ones of a file, each checked against those before it."""
+    """Rebuild slots from ``entries``, the next ones of a file; each is checked against those before it."""
     number, last_offset = restored.next_entry, restored.last_offset
     for hashed, offset, diff, previous in INDEX_ENTRY.iter_unpack(entries):
         slot = INDEX_HEADER_BYTES + 4 * (hashed % slots)
@@ -228,37 +235,37 @@ def restore_slots(front: bytearray, slots: int, entries: bytes | memoryview, res
 
 
 def put_tags(rows: Rows, start: int, end: int) -> None:
-    """Build entries for rows ``start`` to ``end`` in ``rows.entries``, each as far from its beginning as the row's
-    offset is from the first row's. A row without room there gets none.
+    """Build entries in ``rows.entries`` for the rows from ``start`` to below ``end``. The number of an entry is its
+    offset minus the first row's; a row whose entry would lie outside of ``rows.entries`` gets none.
     """
     first = rows.offsets[start] if start < end else 0
     for row in range(start, end):
-        place = 20 * (rows.offsets[row] - first)
-        if 0 <= place <= len(rows.entries) - 20:
-            TAG_ENTRY.pack_into(rows.entries, place, rows.positions[row], rows.sizes[row], rows.tag_hashes[row])
+        at = 20 * (rows.offsets[row] - first)
+        if 0 <= at <= len(rows.entries) - 20:
+            TAG_ENTRY.pack_into(rows.entries, at, rows.positions[row], rows.sizes[row], rows.tag_hashes[row])
 
 
 def write_pieces(descriptor: int, data: memoryview, position: int, piece: int) -> int:
-    """Write as much of ``data`` as the system takes, ``piece`` bytes at a time; returns how much that is."""
+    """Write as much of ``data`` as the system takes, ``piece`` bytes at a time; return the number of bytes written."""
     written = 0
     try:
         while written < len(data):
             written += os.pwrite(descriptor, data[written : written + piece], position + written)
     except OSError:
-        pass  # the caller writes the rest, and meets the error
+        pass  # the caller tries the rest, and gets the error
     return written
 
 
 def match_records(section: bytes, count: int, query: MatchQuery) -> list[tuple[int, int]]:
-    """Find the places of the records of an uncompressed section that match. Raises InvalidRecordError."""
+    """Find the byte ranges of the records in an uncompressed section that match. Raises InvalidRecordError."""
     context = RecordContext(0, query.base_timestamp, -1, query.append_time)
-    places, position = [], 0
+    spans, position = [], 0
     for record in parse_records(section, count, context):
         length, body = read_varint(section, position)
         if _is_match(record, query):
-            places.append((position, body + length))
+            spans.append((position, body + length))
         position = body + length
-    return places
+    return spans
 
 
 def _is_match(record: Record, query: MatchQuery) -> bool:
@@ -269,11 +276,11 @@ def _is_match(record: Record, query: MatchQuery) -> bool:
     return query.begin <= record.timestamp <= query.end
 
 
-def nth_place(section: bytes, index: int) -> tuple[int, int]:
-    """Find the byte range of record number ``index``: in a batch without gaps the number is the offset delta.
+def find_nth_record(section: bytes, index: int) -> tuple[int, int]:
+    """Find the byte range of record number ``index``, counted from 0. In a batch without gaps that is its offset delta.
 
-    Lengths of one and two bytes are read inline: 0.1 µs for each record passed, instead of 1.2 µs. Raises
-    InvalidRecordError.
+    Lengths of one and two bytes are read inline, which takes 0.1 µs for each record before it, instead of 1.2 µs.
+    Raises InvalidRecordError.
     """
     position = 0
     try:

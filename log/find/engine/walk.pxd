@@ -15,7 +15,7 @@ cpdef walk_chunk(rows, chunk, wanted, long long base_position)
 cpdef match_records(section, long long count, query)
 
 @cython.locals(held=words.Held, start=longlong, end=longlong)
-cpdef nth_place(section, long long index)
+cpdef find_nth_record(section, long long index)
 
 @cython.locals(raw=ulonglong, shift=int, end=longlong, byte=ulonglong)
 cdef (unsigned long long, long long) _read_long_varint(
@@ -91,7 +91,7 @@ cdef long long _match_all(
     const unsigned char* data, long long size, long long count, long long flags, long long base_timestamp,
     long long append_time, long long begin, long long last, const unsigned char* key, long long key_size,
     const unsigned char* name, long long name_size, const unsigned char* tag, long long tag_size,
-    long long* places) noexcept nogil
+    long long* spans) noexcept nogil
 
 @cython.locals(start=longlong, position=longlong, raw=ulonglong, length=longlong)
 cdef (long long, long long) _nth(const unsigned char* data, long long size, long long index) noexcept nogil

@@ -1,9 +1,9 @@
-"""Compiled walk over records for indexing and looking up: rows of a chunk, records that match, a record by its number.
+"""Compiled walks over records for indexing and look-ups: rows of a chunk, records that match, a record by its number.
 
-Results are those of ``tidelog.log.find.engine.reference``, which gets every batch that is compressed, old or malformed.
-Every read is checked against the end of the batch's records. Varints of 5 and 10 bytes drop the bits above 32 and 64,
-as the reference does; sums of 64-bit fields wrap. All but small inputs are walked without the interpreter lock. C types
-are in ``walk.pxd``. Any thread.
+The results are those of ``tidelog.log.find.engine.reference``, which gets every batch that is compressed, of an old
+format or malformed. Every read is checked against the end of the batch's records. Bits above 32 and 64 in varints of 5
+and 10 bytes are dropped, as in the reference; sums of 64-bit fields wrap. Chunks and searches run without the
+interpreter lock. C types are in ``walk.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Integers = memoryview
 _END, _FULL, _ODD = 0, 1, 2
 _NO_KEY = -1
 _HEADER_BYTES = 61
-_LENGTH_OFFSET = 12  # a batch's length counts from here
+_LENGTH_OFFSET = 12  # the length field counts the bytes from here on
 _MIN_RECORD_BYTES = 7
 _CONTROL, _APPEND_TIME_MASK, _COMPRESSION_MASK = 0x20, 8, 7
 _HAS_KEY, _HAS_TAG, _APPEND_TIME = 1, 2, 4
@@ -67,16 +67,16 @@ def walk_chunk(rows: Rows, chunk: Buffer, wanted: Wanted, base_position: int) ->
 
 
 def match_records(section: bytes, count: int, query: MatchQuery) -> list[tuple[int, int]] | None:
-    """Find the places of a section's records that match; None when the section is for the reference."""
+    """Find the byte ranges of a section's records that match; None if the reference has to do it."""
     flags = _HAS_KEY * (query.key is not None) + _HAS_TAG * (query.tag is not None)
     flags += _APPEND_TIME * (query.append_time is not None)
     append_time = 0 if query.append_time is None else query.append_time
     base_timestamp, begin, end = query.base_timestamp, query.begin, query.end
     if count < 0 or count > len(section) // _MIN_RECORD_BYTES:
         return None
-    held, places = words.hold(section), array("q", bytes(16 * count))
+    held, spans = words.hold(section), array("q", bytes(16 * count))
     key, name, tag = words.hold(query.key or b""), words.hold(query.tag_header), words.hold(query.tag or b"")
-    out = words.hold_writable(places)
+    out = words.hold_writable(spans)
     with cython.nogil:
         found = _match_all(
             held.data, held.size, count, flags, base_timestamp, append_time, begin, end,
@@ -87,11 +87,11 @@ def match_records(section: bytes, count: int, query: MatchQuery) -> list[tuple[i
     words.release(name)
     words.release(key)
     words.release(held)
-    return None if found < 0 else list(zip(places[0 : 2 * found : 2], places[1 : 2 * found : 2], strict=True))
+    return None if found < 0 else list(zip(spans[0 : 2 * found : 2], spans[1 : 2 * found : 2], strict=True))
 
 
-def nth_place(section: Buffer, index: int) -> tuple[int, int]:
-    """See :func:`tidelog.log.find.engine.reference.nth_place`. Raises InvalidRecordError."""
+def find_nth_record(section: Buffer, index: int) -> tuple[int, int]:
+    """See :func:`tidelog.log.find.engine.reference.find_nth_record`. Raises InvalidRecordError."""
     held = words.hold(section)
     start, end = _nth(held.data, held.size, index)
     words.release(held)
@@ -172,7 +172,7 @@ def _read_deltas(data: Buffer, size: int, position: int) -> tuple[int, int, int,
 
 
 def _read_field(data: Buffer, size: int, position: int, end: int) -> tuple[int, int]:
-    """Read a nullable field: (its first byte or -1 for a null, position after it), position -1 when malformed."""
+    """Read a nullable field: (its first byte or -1 for null, position after it); position -1 when malformed."""
     raw, position = _read_raw(data, size, position, 5)
     if position < 0:
         return -1, -1
@@ -193,9 +193,9 @@ def _is_equal(data: Buffer, start: int, end: int, wanted: Buffer, size: int) -> 
 
 
 def _read_tag(data: Buffer, size: int, position: int, end: int, name: Buffer, length: int) -> tuple[int, int, int]:
-    """Read the value of the first header called ``name``: (its first byte or -1, its end, position after the headers).
+    """Find the value of the first header called ``name``: (its first byte or -1, its end, position after the headers).
 
-    The last is -1 when the headers are malformed.
+    The position is -1 when the headers are malformed.
     """
     raw, position = _read_raw(data, size, position, 5)
     count = raw >> 1
@@ -220,7 +220,7 @@ def _read_tag(data: Buffer, size: int, position: int, end: int, name: Buffer, le
 def _java_hash(data: Buffer, at: int, end: int, seed: int) -> int:
     """Compute ``tidelog.log.find.hashing.java_hash``: signed 32 bits.
 
-    Four bytes at a time, so that one multiplication in four waits for the one before.
+    Four bytes are taken at a time, so that only every fourth multiplication waits for the one before.
     """
     value = seed
     while at + 4 <= end:
@@ -270,7 +270,7 @@ def _walk(
     chunk: Buffer, size: int, base_position: int, seed: int, name: Buffer, name_size: int, count: int, capacity: int,
     offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers, positions: Integers, sizes: Integers,
 ) -> tuple[int, int, int, int]:  # fmt: skip
-    """Walk over batches: (stop, position, next offset, rows), as :func:`walk_chunk` describes."""
+    """Walk over batches: (reason to stop, position, next offset, number of rows); see ``reference.walk_chunk``."""
     position, next_offset = 0, -1
     while size - position >= _HEADER_BYTES:
         batch = _LENGTH_OFFSET + words.load_be_i32(chunk, position + 8)
@@ -300,7 +300,7 @@ def _walk_batch(
     chunk: Buffer, batch: int, limit: int, records: int, seed: int, name: Buffer, name_size: int, row: int,
     offsets: Integers, timestamps: Integers, keys: Integers, tags: Integers,
 ) -> int:  # fmt: skip
-    """Fill rows of the records of the batch at ``batch``, which ends at ``limit``; return the row after them, or -1."""
+    """Fill the rows for a batch from byte ``batch`` to ``limit``; return the row after them, -1 when malformed."""
     base_offset, base_timestamp = words.load_be_i64(chunk, batch), words.load_be_i64(chunk, batch + 27)
     has_append_time = words.load_be_u16(chunk, batch + 21) & _APPEND_TIME_MASK
     max_timestamp = words.load_be_i64(chunk, batch + 35)
@@ -351,9 +351,9 @@ def _match_record(
 
 def _match_all(
     data: Buffer, size: int, count: int, flags: int, base_timestamp: int, append_time: int, begin: int, last: int,
-    key: Buffer, key_size: int, name: Buffer, name_size: int, tag: Buffer, tag_size: int, places: Integers,
+    key: Buffer, key_size: int, name: Buffer, name_size: int, tag: Buffer, tag_size: int, spans: Integers,
 ) -> int:  # fmt: skip
-    """Count the records that match, -1 when one is malformed; (start, end) of each go to ``places``."""
+    """Count the records that match, -1 when one is malformed; write start and end of each to ``spans``."""
     found = 0
     position = 0
     for _ in range(count):
@@ -362,15 +362,15 @@ def _match_all(
         if end < 0:
             return -1
         if matches:
-            places[2 * found] = position
-            places[2 * found + 1] = end
+            spans[2 * found] = position
+            spans[2 * found + 1] = end
             found += 1
         position = end
     return found if position == size else -1
 
 
 def _nth(data: Buffer, size: int, index: int) -> tuple[int, int]:
-    """Find the byte range of the record with ``index`` before it; (-1, -1) when the section is too short for it."""
+    """Find the byte range of the record that has ``index`` records before it; (-1, -1) if there is none."""
     start = 0
     position = 0
     while index >= 0:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tidelog.cleaner.thread_load import BUSY_SHARE, LOOK_MS, ThreadLoad, load_of_main_thread
+from tidelog.cleaner.thread_load import BUSY_SHARE, READ_INTERVAL_MS, ThreadLoad, load_of_main_thread
 
 
 class Clocks:
@@ -27,7 +27,7 @@ def test_unknown_threads_pass_for_busy() -> None:
     clocks = Clocks()
     load = clocks.load()
     assert load.is_busy()
-    clocks.go(LOOK_MS - 1, 0)
+    clocks.go(READ_INTERVAL_MS - 1, 0)
     assert load.is_busy()
     clocks.go(1, 0)
     assert not load.is_busy()
@@ -37,7 +37,7 @@ def test_unknown_threads_pass_for_busy() -> None:
 def test_by_its_share_of_a_processor(share: float, busy: bool) -> None:
     clocks = Clocks()
     load = clocks.load()
-    clocks.go(LOOK_MS, share)
+    clocks.go(READ_INTERVAL_MS, share)
     assert load.is_busy() is busy
 
 
@@ -46,13 +46,13 @@ def test_it_follows_what_the_thread_does() -> None:
     load = clocks.load()
     seen = []
     for share in (0.0, 0.5, 0.0):
-        clocks.go(LOOK_MS, share)
+        clocks.go(READ_INTERVAL_MS, share)
         seen.append(load.is_busy())
     assert seen == [False, True, False]
 
 
 def test_the_main_thread_has_a_clock_of_its_own() -> None:
-    wall = iter([0.0, float(LOOK_MS), 1e9])
+    wall = iter([0.0, float(READ_INTERVAL_MS), 1e9])
     load = load_of_main_thread(lambda: next(wall))
     if load is None:
         pytest.skip("threads have no clocks of their own here")

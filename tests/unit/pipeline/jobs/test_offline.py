@@ -11,7 +11,7 @@ import pytest
 from tests.support.logs import read_records
 from tests.support.pipelines import NOW_MS, DataDirectory, fill
 from tidelog.cleaner.engine.engine import ENGINE
-from tidelog.cleaner.log_to_clean import look_at
+from tidelog.cleaner.log_to_clean import measure_log
 from tidelog.cleaner.round.cleaner import Cleaner
 from tidelog.log.check import check_directory
 from tidelog.log.files.checkpoints import (
@@ -193,7 +193,7 @@ def test_segments_are_those_the_cleaner_writes(data: DataDirectory, tmp_path: Pa
     by_cleaner = DataDirectory(other, cleanup_policy="compact")
     for partition in range(3):
         log = by_cleaner.log("orders", partition)
-        cleanable = look_at(log, None, NOW_MS)
+        cleanable = measure_log(log, None, NOW_MS)
         stats = Cleaner(ENGINE).clean(cleanable, NOW_MS)
         assert (results[partition].records_after, results[partition].clean_below) == (
             stats.records_after,

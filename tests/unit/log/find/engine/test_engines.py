@@ -19,7 +19,7 @@ from tests.support.finding import use_reference
 from tidelog.log.find import filtering, index_file
 from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.engine import engine, entries, reference, walk
-from tidelog.log.find.engine.reference import ChainQuery, Damage, MatchQuery, Put, Restored, Room, Stop, Wanted
+from tidelog.log.find.engine.reference import ChainQuery, Damage, FileLayout, MatchQuery, Put, Restored, Stop, Wanted
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError, IndexFile
 from tidelog.log.find.lookup import Query
@@ -145,12 +145,12 @@ def test_files_are_filled_alike(chunk: bytes, slots: int, capacity: int, begin: 
     found = []
     for routines in (reference, *ENTRIES):
         front = bytearray(40 + 4 * slots)
-        room, row, puts, written = Room(slots, capacity, 1, begin), 0, list[Put](), b""
+        layout, row, puts, written = FileLayout(slots, capacity, 1, begin), 0, list[Put](), b""
         for end in (rows.count // 2, rows.count):
             rows.entries[:] = bytes(len(rows.entries))
-            puts.append(routines.put_entries(front, rows, room, row, end))
-            written += bytes(rows.entries[: 20 * (puts[-1].next_entry - room.next_entry)])
-            room, row = room._replace(next_entry=puts[-1].next_entry), puts[-1].next_row
+            puts.append(routines.put_entries(front, rows, layout, row, end))
+            written += bytes(rows.entries[: 20 * (puts[-1].next_entry - layout.next_entry)])
+            layout, row = layout._replace(next_entry=puts[-1].next_entry), puts[-1].next_row
         rows.entries[:] = bytes(len(rows.entries))
         routines.put_tags(rows, 0, rows.count)
         found.append((puts, bytes(front), written, bytes(rows.entries)))
@@ -301,7 +301,7 @@ def matches_or_error(routines: ModuleType, batch: RecordBatch, section: bytes, q
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "_find_matches", routines.match_records)
         try:
-            return filtering._find_places(batch, section, query)
+            return filtering._find_matches(batch, section, query)
         except (InvalidRecordError, UnicodeDecodeError) as error:
             return type(error)
 
@@ -427,7 +427,7 @@ def test_slots_are_found_in_the_file_and_in_memory(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 8))
-def test_the_nth_place_of_any_bytes_is_the_references_or_an_error(section: bytes, index: int) -> None:
+def test_the_nth_record_of_any_bytes_is_the_references_or_an_error(section: bytes, index: int) -> None:
     found = [place_or_none(routines, section, index) for routines in WALKS]
     expected = place_or_none(reference, section, index)
     assert found[0] == found[1]
@@ -436,10 +436,10 @@ def test_the_nth_place_of_any_bytes_is_the_references_or_an_error(section: bytes
 
 def place_or_none(routines: ModuleType, section: bytes, index: int) -> tuple[int, int] | None:
     try:
-        place: tuple[int, int] = routines.nth_place(section, index)
+        span: tuple[int, int] = routines.find_nth_record(section, index)
     except InvalidRecordError:
         return None
-    return place
+    return span
 
 
 def test_the_nth_record_of_a_batch_is_found_alike() -> None:
@@ -448,8 +448,8 @@ def test_the_nth_record_of_a_batch_is_found_alike() -> None:
     assert isinstance(batch, RecordBatch)
     section = bytes(batch.uncompressed_section())
     for index in (0, 1, 150, 499):
-        expected = reference.nth_place(section, index)
-        assert [routines.nth_place(section, index) for routines in WALKS] == [expected, expected]
+        expected = reference.find_nth_record(section, index)
+        assert [routines.find_nth_record(section, index) for routines in WALKS] == [expected, expected]
     assert [place_or_none(routines, section, 500) for routines in (reference, *WALKS)] == [None] * 3
 
 
@@ -458,7 +458,7 @@ def test_buffers_are_let_go_of() -> None:
     for walks, puts in zip(WALKS, ENTRIES, strict=True):
         rows.count = 0
         walks.walk_chunk(rows, chunk, WANTED, 0)
-        puts.put_entries(bytearray(80), rows, Room(10, 10, 1, 0), 0, 1)
+        puts.put_entries(bytearray(80), rows, FileLayout(10, 10, 1, 0), 0, 1)
         puts.put_tags(rows, 0, 1)
         chunk.append(chunk.pop())  # raises BufferError while it is held
         for column in (rows.offsets, rows.timestamps, rows.key_hashes, rows.tag_hashes, rows.positions, rows.sizes):
