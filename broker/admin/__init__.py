@@ -1,4 +1,4 @@
-"""The HTTP interface: listener, pages, look-ups, and metrics in Prometheus' format.
+"""The admin interface over HTTP: its listener, pages, searches for records, and metrics in Prometheus' format.
 
 Imports: ``tidelog.broker.network`` and the layers below; not ``handlers`` or ``adoption``. aiohttp stays in these
 modules.

@@ -2,10 +2,10 @@
 
 GET  /healthz                      200 while the process answers
 GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
-                                   with the reasons, for those who have logged in where that is asked for
-GET  /metrics                      Prometheus text; ?internal=1 has internal topics, too
+                                   with the reasons; if logins are configured, only users who log in get them
+GET  /metrics                      Prometheus text; ?internal=1 adds internal topics
 GET  /compaction                   JSON: state of every compacted partition
-POST /compaction/TOPIC             clean its partitions now; JSON reports when done
+POST /compaction/TOPIC             clean its partitions now; JSON of the results when done
      ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
 POST /logs/retry                   load every refused log again; JSON of those still refused
 GET  /topics/TOPIC/records         records by key, tag and time (``tidelog.broker.admin.find``)
@@ -31,8 +31,8 @@ from tidelog.broker.admin.guard import KEEPALIVE_S, MAX_BODY_BYTES, Hosts, add_h
 from tidelog.broker.admin.login.access import LISTENER, check_access
 from tidelog.broker.admin.login.logins import Logins
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
-from tidelog.broker.admin.permissions import CALLER, Permissions, shown_to
-from tidelog.broker.admin.prometheus import rest, snapshot
+from tidelog.broker.admin.permissions import CALLER, Permissions, filter_visible
+from tidelog.broker.admin.prometheus import snapshot, write_page
 from tidelog.broker.admin.sites import PlainSite, TlsSite
 from tidelog.broker.cleaning import RequestedRounds, cleaner_of, config_of, request_rounds, statuses
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, ADMIN_MAX_CONNECTIONS
@@ -77,7 +77,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
 
 
 def tls_of(stores: TlsListeners | None) -> Callable[[], TlsListener] | None:
-    """Return a function that returns the interface's present TLS listener; None where it speaks no TLS."""
+    """Return a function that returns the interface's current TLS listener; None if it has no TLS."""
     return None if stores is None else partial(stores.listener, LISTENER)
 
 
@@ -99,29 +99,29 @@ async def run_site(
 
 
 def build_stores(broker: Broker, key: str) -> TlsListeners | None:
-    """Build the TLS stores of the interface with this key; None where it speaks no TLS. Raises ConfigError."""
+    """Build the TLS stores of the interface with this key; None if it has no TLS. Raises ConfigError."""
     texts = check_access(broker.config, key)
     if not texts:
         return None
-    from tidelog.broker.security.tls.listeners import TlsListeners  # few have it
+    from tidelog.broker.security.tls.listeners import TlsListeners  # imports OpenSSL, which few brokers need here
 
     return TlsListeners([LISTENER], texts, broker.loop, broker.timers, broker.executor)
 
 
 async def close_logins(logins: Logins, stores: TlsListeners | None, _app: web.Application) -> None:
-    """End threads and timers."""
+    """End the threads of the logins, and the threads and timers of the TLS stores."""
     logins.close()
     if stores is not None:
         stores.close()
 
 
 async def healthz(_request: web.Request) -> web.Response:
-    """Answer that the loop turns."""
+    """Answer "ok", which shows that the event loop runs."""
     return web.Response(text="ok\n")
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """Answer whether the logs are served."""
+    """Answer whether all logs can be served."""
     broker = request.app[BROKER]
     failures = await broker.loop.run_in_executor(None, failures_of, broker.log_manager)
     shown = failures if request[CALLER] is not None else ["not ready"]
@@ -129,7 +129,7 @@ async def readyz(request: web.Request) -> web.Response:
 
 
 def failures_of(manager: LogManager) -> list[str]:
-    """Say why logs are not served, a line for each reason. Any thread: each log is looked at."""
+    """Return the reasons why logs cannot be served, a line each. Any thread: it takes time for each refused log."""
     reasons = [(d.path, d.state.failure or d.state.shortage) for d in manager.directories]
     failures = [f"{path}: {reason}" for path, reason in reasons if reason is not None]
     return failures + [f"{partition} is refused: {reason}" for partition, reason in manager.refused.items()]
@@ -147,30 +147,30 @@ async def metrics(request: web.Request) -> web.Response:
     turns.begin(began)
     taken = snapshot(broker, with_internal=with_internal)
     turns.end(began, broker.time.monotonic_ms(), "GET /metrics")
-    text = await broker.loop.run_in_executor(None, rest, taken, cleaner)
+    text = await broker.loop.run_in_executor(None, write_page, taken, cleaner)
     response = web.Response(text=text)
     response.headers["Content-Type"] = CONTENT_TYPE
     return response
 
 
-def plain(value: Any) -> Any:
-    """Convert a value, such as a frozen dataclass, to what JSON has."""
+def to_json_value(value: Any) -> Any:
+    """Convert a value, such as a frozen dataclass, to types that JSON has."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, TopicPartition):
         return {"topic": value.topic, "partition": value.partition}
     if dataclasses.is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
 
 
 async def compaction(request: web.Request) -> web.Response:
-    """Answer with every compacted partition."""
+    """Answer with the state of every compacted partition."""
     broker = request.app[BROKER]
-    cleaner_of(broker)  # started now, if it is not yet
+    cleaner_of(broker)  # starts the cleaner if it is not running
     found = await broker.loop.run_in_executor(None, statuses, broker)
-    shown = shown_to(broker, request, found, lambda status: status.topic_partition.topic)
-    text = await broker.loop.run_in_executor(None, lambda: json.dumps([plain(status) for status in shown]))
+    shown = filter_visible(broker, request, found, lambda status: status.topic_partition.topic)
+    text = await broker.loop.run_in_executor(None, lambda: json.dumps([to_json_value(status) for status in shown]))
     return web.json_response(text=text)
 
 
@@ -199,13 +199,13 @@ async def run_compaction(request: web.Request) -> web.Response:
 
 
 def describe_rounds(rounds: RequestedRounds) -> tuple[str, int]:
-    """Write the result of each partition as JSON, and the HTTP status. In a worker: there may be 10,000 partitions."""
+    """Return the result of each partition as JSON, and the HTTP status. In a worker: there may be 10,000 partitions."""
     answer = [_result(partition, rounds.result(partition)) for partition in rounds.partitions]
     return json.dumps(answer), 409 if any("error" in entry for entry in answer) else 200
 
 
 async def retry_logs(request: web.Request) -> web.Response:
-    """Load the refused logs again, also those whose fault needs a repair: the operator may have made it."""
+    """Load the refused logs again, also those that need a repair: the operator may have made it."""
     try:
         read_parameters(request.query.items(), ())
     except ValueError as error:
@@ -216,13 +216,15 @@ async def retry_logs(request: web.Request) -> web.Response:
 
 
 def try_refused_again(manager: LogManager) -> str:
-    """Load the refused logs again; JSON of those still refused. In a worker."""
+    """Load the refused logs again, and return JSON of those that are still refused. In a worker."""
     manager.room.try_refused_again()
-    return json.dumps([{**plain(partition), "error": str(error)} for partition, error in manager.refused.items()])
+    return json.dumps(
+        [{**to_json_value(partition), "error": str(error)} for partition, error in manager.refused.items()]
+    )
 
 
 async def find_records(request: web.Request) -> web.StreamResponse:
-    """Look records up; the code for it is imported with the first request."""
+    """Search for records. The modules for it are imported with the first request."""
     from tidelog.broker.admin.find import answer_find
 
     return await answer_find(request.app[BROKER], request)
@@ -231,5 +233,5 @@ async def find_records(request: web.Request) -> web.StreamResponse:
 def _result(partition: TopicPartition, result: Any) -> dict[str, Any]:
     if isinstance(result, BaseException):
         expected = isinstance(result, KafkaError | CleaningUnavailableError)
-        return {**plain(partition), "error": str(result) if expected else f"{type(result).__name__}: {result}"}
-    return {**plain(partition), **plain(result)}
+        return {**to_json_value(partition), "error": str(result) if expected else f"{type(result).__name__}: {result}"}
+    return {**to_json_value(partition), **to_json_value(result)}

@@ -1,8 +1,8 @@
 """The open connections of the admin interface, at most ``admin.max.connections`` of them.
 
-One too many closes another: the oldest whose first request has not come, else one whose client takes no answer, else
-one that waits for its next request. Where all are being answered the new one is closed. So a flood costs a bounded
-number of descriptors, and a new client's request is answered beside it. Loop thread only.
+If there is one too many, another is closed: the oldest whose first request is not complete, else one whose client does
+not read its answer, else one that waits for its next request. If all are being answered, the new one is closed. So a
+flood of connections takes a bounded number of descriptors, and other clients are still answered. Loop thread only.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Protocol
 
 
 class Activity(IntEnum):
-    """Activities of a connection, in the order in which they are closed for a new one."""
+    """Activity of a connection, in the order in which connections are closed for a new one."""
 
     NEW = 0
-    """Its first request is not whole yet."""
+    """The header of its first request is not complete yet, or the request is still being checked."""
     STUCK = 1
-    """Its client does not take the answer."""
+    """Its client does not read the answer."""
     IDLE = 2
-    """It has been answered before."""
+    """It waits for the next request."""
     BUSY = 3
-    """A request of it is being answered."""
+    """Its request is being answered."""
 
 
 class Connection(Protocol):
@@ -46,14 +46,14 @@ class Connections:
         return len(self._open)
 
     def add(self, connection: Connection) -> None:
-        """Take a new connection in; one is closed where there are too many."""
+        """Add a new connection. If there are too many then, one of them is closed."""
         victim = min(self._open, key=lambda one: one.activity) if len(self._open) >= self._limit else None
         self._open[connection] = None
         if victim is not None:
             self._end(connection if victim.activity is Activity.BUSY else victim)
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
+        """Remove a connection that is closed."""
         self._open.pop(connection, None)
 
     def _end(self, connection: Connection) -> None:

@@ -1,8 +1,8 @@
-"""Entrance of the console: its paths, what each needs, and its pages, which come with the first request for one.
+"""Entrance of the console: the routes of its pages, whose modules are imported with the first request for one.
 
-The console stands above the broker, which may not import it: its module is named here as a text, as the table of APIs
-names its handlers. A thread imports it when a first page is asked for, so start and idle memory are those of a broker
-without it. Loop thread only.
+The console is a layer above the broker, which may not import it: its module is named here by a string, as handlers are
+in the table of APIs. A thread imports it with the first request for a page, so a broker whose console is not used
+starts as fast and takes no memory for it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 ROOT = "/console"
 TO_CONSOLE = ("/", "/console/")
-"""Paths that lead to the first page."""
+"""Paths that redirect to the console's first page."""
 SITE = "tidelog.console.site"
-"""The module of the pages; its ``Site`` answers."""
+"""The module of the pages; its class ``Site`` answers requests."""
 
 
 class Site(Protocol):
@@ -35,12 +35,12 @@ class Site(Protocol):
         ...
 
     async def close(self) -> None:
-        """End threads and timers."""
+        """End the pages' threads and timers."""
         ...
 
 
 class Entrance:
-    """The routes of the console, and its pages once a first one was asked for."""
+    """The routes of the console, and its ``Site`` after the first request."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -48,7 +48,7 @@ class Entrance:
         self._opening = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the paths of the pages; each of them only reads."""
+        """Return the routes of the pages, which are all GET."""
         return [
             *(web.get(path, go_to_console) for path in TO_CONSOLE),
             *(web.get(path, self._answer) for path in CONSOLE_NEEDS),
@@ -68,7 +68,7 @@ class Entrance:
 
 
 async def go_to_console(_request: web.Request) -> web.StreamResponse:
-    """Send a person who knows the address alone to the first page."""
+    """Answer a request for the address without a path by a redirect to the first page."""
     return web.Response(status=302, headers={"Location": ROOT})
 
 

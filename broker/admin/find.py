@@ -1,15 +1,15 @@
-"""``GET /topics/{topic}/records``: look-ups over HTTP, streamed.
+"""``GET /topics/{topic}/records``: search for records over HTTP, with a streamed answer.
 
-key= key64=       the key, as text or base64          tag= tag64=     likewise
+key= key64=       the key, as text or base64          tag= tag64=     the tag, likewise
 from= to=         times, both ends included: ms, ISO 8601, 09:00 of today, 15m ago
-max=              at most so many records (default 100), newest first; next= goes on where an answer stopped
-format=           text (default; what is not UTF-8 comes as {"base64": ...}) or base64
-isolation=        read_uncommitted (default) or read_committed: nothing of open or aborted transactions
+max=              most records of the answer (default 100), newest first; next= goes on where an answer stopped
+format=           text (default; bytes that are not UTF-8 become {"base64": ...}) or base64
+isolation=        read_uncommitted (default) or read_committed: no records of open or aborted transactions
 wait=true         answer once everything acknowledged so far is in the index
 
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
       "next": "0:4711" or null, "lag": records not indexed yet}
-400 malformed question   404 no such topic   409 no such index   503 the index is behind (wait=true)
+400 malformed request   404 no such topic   409 no such index   503 the index is behind (wait=true)
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 DEFAULT_MAX = 100
 _PART_RECORDS = 256
 _PART_BYTES = 1024 * 1024
-"""A part of an answer ends with the record that reaches either: it is built in a worker, and is in memory."""
+"""Bounds of one part of an answer, which is built in a worker and held in memory. The record that reaches one is its
+last."""
 _MAX_DIGITS = 9
 _PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "isolation", "wait"})
 _ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
 async def answer_find(broker: Broker, request: web.Request) -> web.StreamResponse:
-    """Answer one look-up."""
+    """Answer one search."""
     try:
         parameters = read_parameters(request.query.items(), _PARAMETERS)
         asked = parse_request(request.match_info["topic"], parameters, broker.time.milliseconds())
@@ -74,7 +75,7 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
 
 
 async def open_logs(broker: Broker, topic: str) -> None:
-    """Have threads open the topic's logs, one after the other."""
+    """Have threads open a topic's logs, one after the other."""
     image = broker.metadata.topics.get(topic)
     for index in range(0 if image is None else image.partition_count):
         opening = opening_of(broker, topic, index)
@@ -97,7 +98,7 @@ def take(records: Iterator[FoundRecord], as_base64: bool) -> bytes:
 
 
 def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
-    """Parse the question that a URL asks. Raises ValueError, InvalidRequestError."""
+    """Parse the parameters of a URL. Raises ValueError, InvalidRequestError."""
     if parameters.get("format", "text") not in ("text", "base64"):
         raise ValueError(f"format is {parameters['format']!r}: expected text or base64")
     isolation = parameters.get("isolation", _ISOLATIONS[0])
@@ -115,7 +116,7 @@ def parse_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Fin
         max_records=parse_max(parameters.get("max", str(DEFAULT_MAX))),
         wait=parse_switch(parameters, "wait"),
         committed=isolation == "read_committed",
-        below=parse_place(parameters.get("next", "")),
+        below=parse_position(parameters.get("next", "")),
     )
 
 
@@ -127,7 +128,7 @@ def parse_max(text: str) -> int:
 
 
 def parse_bound(parameters: Mapping[str, str], name: str, now_ms: int, default: int) -> int:
-    """Parse a time in ms. Raises ValueError."""
+    """Parse a bound of the time range, to milliseconds since 1970. Raises ValueError."""
     text = parameters.get(name)
     if text is None:
         return default
@@ -140,15 +141,15 @@ def parse_bound(parameters: Mapping[str, str], name: str, now_ms: int, default: 
     return time_ms
 
 
-def parse_place(text: str) -> dict[int, int]:
-    """Parse the place where the page before stopped. Raises ValueError."""
+def parse_position(text: str) -> dict[int, int]:
+    """Parse the position at which the previous page stopped. Raises ValueError."""
     try:
-        place = parse_next(text)
+        position = parse_next(text)
     except InvalidRequestError as error:
-        raise ValueError(f"next: {error}") from None
-    if text and len(place) != text.count(",") + 1:
-        raise ValueError(f"next is {text!r}: a partition is there twice, or none")
-    return place
+        raise ValueError(str(error)) from None
+    if text and len(position) != text.count(",") + 1:
+        raise ValueError(f"next={text!r}: each pair must name a partition, and each partition only once")
+    return position
 
 
 def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
@@ -160,13 +161,13 @@ def parse_bytes(parameters: Mapping[str, str], name: str) -> bytes | None:
         try:
             return base64.b64decode(encoded, validate=True)
         except binascii.Error as error:
-            raise ValueError(f"{name}64 is no base64: {error}") from error
+            raise ValueError(f"{name}64 is not base64: {error}") from error
     text = parameters.get(name)
     return None if text is None else text.encode()
 
 
 def format_record(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
-    """Convert one record to what JSON has."""
+    """Convert one record to types that JSON has."""
     partition, record = found
     return {
         "partition": partition,
@@ -179,7 +180,7 @@ def format_record(found: FoundRecord, *, as_base64: bool) -> dict[str, Any]:
 
 
 def encode_value(value: bytes | None, *, as_base64: bool) -> Any:
-    """Encode bytes as asked: base64, or text where they are text."""
+    """Encode bytes as base64, or as text if ``as_base64`` is False and they are UTF-8."""
     if value is None:
         return None
     if as_base64:

@@ -1,10 +1,12 @@
 """Checks of admin requests, made before any page sees them.
 
-A request must be meant for this broker, come from no foreign web page, be small, and arrive in time. Where logins are
-configured (``tidelog.broker.admin.login.logins``) it must say who sends it, and ask for what its sender may do.
+A request must be meant for this broker, must not come from another site's web page, must be small, and must arrive in
+time. If logins are configured (``tidelog.broker.admin.login.logins``), it must identify its sender, who must be allowed
+to make it.
 
-A web page in an operator's browser can send requests here, and by DNS rebinding read the answers. It cannot choose the
-``Host`` and ``Origin`` its browser sends. Programs such as curl send no ``Origin`` and no ``Sec-Fetch-Site`` and pass.
+A web page in an operator's browser can send requests here, and read the answers by DNS rebinding. It cannot choose the
+``Host`` and ``Origin`` that the browser sends. Programs such as curl send no ``Origin`` and no ``Sec-Fetch-Site``, and
+pass.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 64 * 1024
 REQUEST_TIMEOUT_S = 10.0
-"""A request's header must be here within this time, and its body within as much again."""
+"""Time in which a request's header must be complete; its body has the same time after that."""
 KEEPALIVE_S = 75.0
 """How long a connection may wait for its next request."""
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(?::\d{1,5})?")
@@ -43,7 +45,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Hosts:
-    """The names and addresses under which this broker may be asked."""
+    """The host names and addresses that requests may use for this broker."""
 
     def __init__(self, config: BrokerConfig, listener: str = ADMIN_LISTENER) -> None:
         bound = config.get_str(listener).rpartition(":")[0].strip("[]").lower()
@@ -53,7 +55,7 @@ class Hosts:
         self._is_any_address = bound in ("", "0.0.0.0", "::")
 
     def has(self, header: str) -> bool:
-        """Return whether a ``Host`` header names this broker; the port in it does not matter."""
+        """Return whether a ``Host`` header names this broker. Its port is ignored."""
         found = _HOST.fullmatch(header.lower())
         if found is None:
             return False
@@ -64,7 +66,7 @@ class Hosts:
             return name in self._names
         if address.is_unspecified:
             return False
-        # Rebinding needs a name: where every address is ours, any literal is.
+        # DNS rebinding needs a name, so an address is safe; a listener on all addresses accepts any of them.
         return address.is_loopback or self._is_any_address or str(address) in self._names
 
 
@@ -72,7 +74,8 @@ Check = Callable[[web.Request], Awaitable[web.Response | None]]
 
 
 def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY_BYTES) -> Middleware:
-    """Make the middleware that lets requests through or refuses them; ``check_caller`` refuses by who sends them."""
+    """Make the middleware that refuses requests or passes them to their handlers. ``check_caller`` checks the sender,
+    and returns the refusal or None."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -95,11 +98,12 @@ def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY
 
 
 def refuse_sender(request: web.Request, hosts: Hosts) -> web.Response | None:
-    """Refuse a request that is not meant for this broker or comes from a foreign page; None lets it through."""
+    """Return the refusal of a request that is not meant for this broker or comes from another site's page, or None."""
     names = request.headers.getall("Host", [])
     is_old = request.version < (1, 1) and not names  # no browser speaks HTTP/1.0
     if not is_old and (len(names) != 1 or not hosts.has(names[0])):
-        return refusal(421, f"this is not {', '.join(names) or 'a known host'}; {ADMIN_ALLOWED_HOSTS} adds names")
+        host = ", ".join(names) or "missing"
+        return refusal(421, f"the Host header is {host}, not a name of this broker; {ADMIN_ALLOWED_HOSTS} adds names")
     own = names[0].lower() if names else ""
     for origin in request.headers.getall("Origin", []):
         if origin.lower() not in (f"http://{own}", f"https://{own}"):
@@ -111,8 +115,8 @@ def refuse_sender(request: web.Request, hosts: Hosts) -> web.Response | None:
 
 
 async def refuse_body(request: web.Request, max_bytes: int = MAX_BODY_BYTES) -> web.Response | None:
-    """Refuse a body that is too large or too slow; None lets it through."""
-    too_large = f"a body may have {max_bytes} bytes"
+    """Return the refusal of a request whose body is too large or too slow, or None."""
+    too_large = f"the body is larger than {max_bytes} bytes"
     if (request.content_length or 0) > max_bytes:
         return refusal(413, too_large)
     if request.can_read_body:
@@ -127,22 +131,22 @@ async def refuse_body(request: web.Request, max_bytes: int = MAX_BODY_BYTES) -> 
 
 
 def refusal(status: int, reason: str) -> web.Response:
-    """Build an error as JSON, after which the connection closes."""
+    """Build an error response in JSON, after which the connection closes."""
     response = web.json_response({"error": reason}, status=status)
     response.force_close()
     return response
 
 
 async def add_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """Add the headers that every answer gives to browsers."""
+    """Add the security headers for browsers, which every response has."""
     response.headers.update(_HEADERS)
 
 
 class RequestClock(asyncio.Protocol):
-    """Hands everything on to aiohttp's protocol, and closes a connection whose request header does not come in time.
+    """Passes all events to aiohttp's protocol, and closes a connection whose request header is not complete in time.
 
-    The time runs from the accept, later from the first bytes that follow an answer: aiohttp itself has no limit. A
-    connection that is kept open has ``KEEPALIVE_S`` until its next header is whole, if part of it came earlier.
+    The time runs from the accept, and for later requests from their first bytes: aiohttp itself has no limit. A kept
+    connection is closed ``KEEPALIVE_S`` after its last answer at the latest, unless the next header is complete.
     """
 
     def __init__(self, inner: asyncio.Protocol, connections: Connections) -> None:
@@ -157,18 +161,18 @@ class RequestClock(asyncio.Protocol):
 
     @property
     def activity(self) -> Activity:
-        """Its activity at the moment."""
+        """The current activity of the connection."""
         if self._is_stuck:
             return Activity.STUCK
         return Activity.BUSY if self._is_answered else Activity.NEW if self._is_new else Activity.IDLE
 
     def abort(self) -> None:
-        """Close at once, and send no more."""
+        """Close the connection at once, without sending what is buffered."""
         if self._transport is not None:
             self._transport.abort()
 
     def _close_in(self, seconds: float) -> None:
-        """Close in so many seconds, unless it closes earlier already."""
+        """Set the timer that closes the connection, unless it is set to an earlier time."""
         loop = asyncio.get_running_loop()
         if self._transport is None or (self._timer is not None and self._timer.when() <= loop.time() + seconds):
             return
@@ -177,8 +181,8 @@ class RequestClock(asyncio.Protocol):
         self._timer = loop.call_later(seconds, self._transport.close)
 
     def stop(self) -> None:
-        """Stop the clock: the header is whole and the request is checked. Until the checks are passed the connection
-        counts as a new one.
+        """Stop the timer: the header is complete. Until the request has passed the checks, the connection counts as
+        new.
         """
         self._is_running = self._is_new = True
         if self._timer is not None:
@@ -190,7 +194,7 @@ class RequestClock(asyncio.Protocol):
         self._is_answered, self._is_new = True, False
 
     def expect_next(self) -> None:
-        """Note that the request is answered."""
+        """Note that the request is answered, and set the timer for the next one."""
         self._is_running = self._is_answered = False
         self._close_in(KEEPALIVE_S)
 

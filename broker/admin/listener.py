@@ -1,10 +1,10 @@
 """The listener of an HTTP interface: a bound socket, and nothing else until the first connection.
 
-It serves the admin interface, and by another key the schema registry. ``admin.listener`` says where (empty: nowhere).
-Its default is a port of the loopback address, or any free one where that is taken: two brokers on a machine need no
-settings. The address that came of it is what DescribeConfigs answers for that key, so a client of the broker finds this
-one. The HTTP library is imported in a thread when the first connection waits in the socket's queue: start-up and idle
-memory are those of a broker without it. Loop thread only.
+It serves the admin interface, and with another key the schema registry. ``admin.listener`` gives the address (empty: no
+interface). Its default is a port of the loopback address, or any free port if that is taken, so two brokers on one
+machine need no settings. DescribeConfigs returns the address that was chosen, so a client of the broker can find it.
+The HTTP library is imported in a thread when the first connection waits in the socket's queue: until then the broker
+starts as fast, and takes as little memory, as without it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ BACKLOG = 64
 
 
 class Interface(NamedTuple):
-    """An HTTP interface: its key, its name in log lines, and the module whose ``serve`` takes over the socket."""
+    """An HTTP interface: its configuration key, its name in log lines, and the module whose ``serve`` takes over the
+    socket."""
 
     key: str
     name: str
@@ -44,7 +45,7 @@ ADMIN = Interface(ADMIN_LISTENER, "admin interface", "tidelog.broker.admin.app")
 
 
 class AdminListener:
-    """HTTP server of an interface on its own port."""
+    """HTTP server of one interface, on a port of its own."""
 
     def __init__(self, broker: Broker, interface: Interface = ADMIN) -> None:
         self._broker = broker
@@ -54,7 +55,7 @@ class AdminListener:
         self._runner: AppRunner | None = None
 
     def open(self) -> str | None:
-        """Bind and listen; returns HOST:PORT, None when switched off. Raises OSError when the address is taken."""
+        """Bind and listen. Returns HOST:PORT, or None if the key is empty. Raises OSError if the address is taken."""
         text = self._broker.config.get_str(self._interface.key)
         if not text:
             return None
@@ -68,7 +69,7 @@ class AdminListener:
         return address
 
     def _listen(self, host: str, port: int) -> socket.socket:
-        """Listen on the port, or on any free one where it is a default that is taken. Raises OSError."""
+        """Listen on the port, or on any free one if the port is the default and is taken. Raises OSError."""
         is_default = self._interface.key not in self._broker.config.static_texts
         if is_default and port in given_ports(self._broker.config):
             port = 0
@@ -89,7 +90,7 @@ class AdminListener:
             module = await self._broker.loop.run_in_executor(None, _import_app, self._interface.app)
             self._runner = await module.serve(self._broker, self._socket)
         except ImportError as error:
-            self._give_up(f"its HTTP library is missing (pip install aiohttp): {error}")
+            self._give_up(f"a module cannot be imported (is aiohttp installed?): {error}")
             return
         except ConfigError as error:  # a store or a file of keys was changed since the start
             self._give_up(str(error))
@@ -97,14 +98,14 @@ class AdminListener:
         logger.info("the %s serves on %s", self._interface.name, self._broker.config.get_str(self._interface.key))
 
     def _give_up(self, reason: str) -> None:
-        """Refuse all connections until a restart."""
-        logger.error("no %s until a restart: %s", self._interface.name, reason)
+        """Close the socket: all connections are refused until the broker is restarted."""
+        logger.error("the %s is not available until the broker is restarted: %s", self._interface.name, reason)
         assert self._socket is not None
         self._socket.close()
         self._socket = None
 
     async def close(self) -> None:
-        """Stop serving; open requests are cut off."""
+        """Stop serving. Requests in progress are cut off after a second."""
         if self._start is not None:
             await self._start
         if self._runner is not None:
@@ -115,7 +116,7 @@ class AdminListener:
 
 
 def given_ports(config: BrokerConfig) -> set[int]:
-    """Return the ports that the configuration gives to something else than the admin interface."""
+    """Return the ports that the configuration gives to Kafka listeners and to the schema registry."""
     registry = config.get_str(SCHEMA_REGISTRY_LISTENER).rpartition(":")[2]
     return {endpoint.port for endpoint in config.listeners} | ({int(registry)} if registry else set())
 

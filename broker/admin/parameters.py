@@ -1,4 +1,4 @@
-"""Parameters of the admin interface's URLs: a value that means nothing is an error that names the parameter."""
+"""Parameters of the admin interface's URLs: an unknown name or a malformed value is an error that names it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ def read_parameters(query: Iterable[tuple[str, str]], known: Collection[str]) ->
     parameters: dict[str, str] = {}
     for name, value in query:
         if name not in known:
-            there_are = ", ".join(sorted(known)) or "none"
-            raise ValueError(f"unknown parameter {name!r}; there are {there_are}")
+            raise ValueError(f"unknown parameter {name!r}; known are: {', '.join(sorted(known)) or 'none'}")
         if name in parameters:
             raise ValueError(f"parameter {name} is given twice")
         parameters[name] = value

@@ -1,4 +1,6 @@
-"""Permissions of the admin interface: rights that each page needs, and the check of its sender.
+"""Permissions of the admin interface: the operation that each page requires, and its check for a request's sender.
+
+C is the cluster and T the topic of the path. Open pages need no login.
 
     page                         open    needs                    without it
     /healthz, /readyz            yes     nothing                  -
@@ -8,11 +10,11 @@
     POST /logs/retry             no      ALTER C                  403
     GET  /console, its clients   no      DESCRIBE C               403
     GET  records of its topics   no      READ T                   403; 404 without DESCRIBE
-    ...  decoded by a schema     no      READ _schemas            as any other bytes
-    GET  its other pages         no      what each Kafka request behind them needs, of the same user
+    ...  decoded by a schema     no      READ _schemas            shown as bytes, not decoded
+    GET  its other pages         no      what the Kafka requests of the page need, for the same user
 
-A sender without a login gets 401. Without an authorizer every user may do everything, but for tokens that only
-read. Loop thread only.
+A sender without a login gets 401. Without an authorizer every user may do everything, except that a token for reading
+allows no writes. Loop thread only.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from tidelog.broker.security.audit import record
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 CALLER: web.RequestKey[Caller | None] = web.RequestKey("caller", Caller)
-"""The sender; None for an open page whose sender does not say who he is."""
+"""The sender of a request; None for an open page that was requested without a login."""
 T = TypeVar("T")
 OPEN = frozenset({"/healthz", "/readyz"})
 _READS = frozenset({"GET", "HEAD"})
 
 
 class Need(NamedTuple):
-    """An operation on the topic that the path names, on the given topic, or on the cluster."""
+    """An operation that a page requires: on the topic of the path (``of_topic``), on ``topic``, else on the cluster."""
 
     operation: AclOperation
     of_topic: bool = False
@@ -51,7 +53,7 @@ NEEDS = {
     "/topics/{topic}/records": Need(AclOperation.READ, of_topic=True),
     "/logs/retry": Need(AclOperation.ALTER),
 }
-"""Path, as the routes have it -> what it needs."""
+"""Path, as in the routes -> what it needs."""
 CONSOLE_NEEDS: dict[str, Need | None] = {
     "/console": Need(AclOperation.DESCRIBE),
     "/console/topics": None,
@@ -69,16 +71,16 @@ CONSOLE_NEEDS: dict[str, Need | None] = {
     "/console/client": Need(AclOperation.DESCRIBE),
     "/console/static/{name}": None,
 }
-"""The same for the console's pages. None: the page sends Kafka requests as its user, and each is authorized."""
+"""The same for the console's pages. None: the page sends Kafka requests as its user, and each of them is authorized."""
 
 
 def need_of_page(_request: web.Request, path: str) -> Need | None:
-    """Return the need of a page of the admin interface."""
+    """Return what a page of the admin interface needs; None for nothing on its own."""
     return NEEDS.get(path) or CONSOLE_NEEDS.get(path)
 
 
 class Permissions:
-    """The check of each request."""
+    """Checks the sender of each request."""
 
     def __init__(
         self,
@@ -86,13 +88,13 @@ class Permissions:
         logins: Logins,
         need_of: Callable[[web.Request, str], Need | None] = need_of_page,
     ) -> None:
-        """``need_of`` says what a request to a path needs."""
+        """``need_of`` returns what a request to a path needs."""
         self._broker = broker
         self._logins = logins
         self._need_of = need_of
 
     async def refuse(self, request: web.Request) -> web.Response | None:
-        """Refuse a request whose sender may not ask it; None lets it through."""
+        """Return the refusal of a request that its sender may not make, or None."""
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
         request[CALLER] = None
@@ -108,7 +110,7 @@ class Permissions:
             record("admin write", user=str(caller.principal), address=request.remote or "", method=request.method,
                    path=request.path)  # fmt: skip
             if not caller.may_write:
-                return refusal(403, "the token is for reading alone")
+                return refusal(403, "the token allows only reading")
         return None if need is None else self._refuse_need(request, need)
 
     def _ask_for_login(self) -> web.Response:
@@ -132,7 +134,7 @@ class Permissions:
 
 
 def may_describe(broker: Broker, request: web.Request, topic: str) -> bool:
-    """Return whether a request's sender may know a topic."""
+    """Return whether a request's sender may know that a topic exists."""
     return broker.authorizer is None or broker.authorizer.may_describe(context_of(request), topic)
 
 
@@ -144,8 +146,8 @@ def may_read(broker: Broker, request: web.Request, topic: str) -> bool:
     return authorizer.authorize(context_of(request), AclOperation.READ, ResourceType.TOPIC, topic)
 
 
-def shown_to(broker: Broker, request: web.Request, rows: list[T], topic_of: Callable[[T], str]) -> list[T]:
-    """Return the rows of topics that a request's sender may know."""
+def filter_visible(broker: Broker, request: web.Request, rows: list[T], topic_of: Callable[[T], str]) -> list[T]:
+    """Return the rows of those topics that a request's sender may know."""
     if broker.authorizer is None:
         return rows
     known = {topic for topic in set(map(topic_of, rows)) if may_describe(broker, request, topic)}
@@ -153,7 +155,7 @@ def shown_to(broker: Broker, request: web.Request, rows: list[T], topic_of: Call
 
 
 def context_of(request: web.Request) -> RequestContext:
-    """Build the context by which the authorizer knows the sender."""
+    """Build the request context of a sender, for the authorizer."""
     caller = request[CALLER]
     assert caller is not None
     context = RequestContext(client_host=request.remote or "", listener_name="admin")

@@ -1,8 +1,8 @@
-"""Samples of ``/metrics`` beyond the broker's own counters and gauges, and the Prometheus text.
+"""The page ``/metrics``: samples of partitions, groups, cleaner and process beside the registry's, as Prometheus text.
 
-Names, types and units outside are those of ``tidelog.broker.metrics.families``. Values that belong to the loop thread
-are taken there (``snapshot``); logs and cleaner are read in a worker (``rest``), without locks: ten thousand
-partitions must not stop the loop.
+Exported names, types and units are those of ``tidelog.broker.metrics.families``. Values that belong to the loop's
+thread are read there (``snapshot``); logs and cleaner are read in a worker (``write_page``), without locks: ten
+thousand partitions must not hold up the loop.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 MOST_COMMITS, MOST_LAGS = 2_000, 20_000
-"""Limits of the lag samples: pairs of group and topic, and partitions in all. More would hold up the loop, and give
-Prometheus more labels than it takes well."""
+"""Limits of the lag samples: pairs of group and topic, and partitions in total. More would hold up the loop, and give
+Prometheus too many time series."""
 
 
 class Commits(NamedTuple):
@@ -45,25 +45,26 @@ class Commits(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Values that were taken on the loop thread."""
+    """Values that were read on the loop's thread, and what a worker needs to read the others."""
 
     samples: list[Sample]
     shared: Iterable[Sample]
-    """Samples that any thread may read, one by one."""
+    """Iterator of samples, which any thread may consume."""
     partitions: list[Partition]
     commits: list[Commits]
 
 
 def snapshot(broker: Broker, *, with_internal: bool = False) -> Snapshot:
-    """Take counters, gauges, coordinators, and the list of partitions, of internal topics if asked. Loop thread."""
+    """Take counters, gauges, coordinators' samples and the list of partitions. Internal topics are included only
+    ``with_internal``. Loop thread."""
     samples = [*broker.metrics.collect(), *coordinator_samples(broker)]
     known = broker.replica_manager.known_partitions()
     partitions = [partition for partition in known if with_internal or not partition.is_internal]
     return Snapshot(samples, broker.metrics.collect_shared(), partitions, group_commits(broker))
 
 
-def rest(taken: Snapshot, cleaner: LogCleaner) -> str:
-    """Write the page: ``taken``, and what may be read by any thread."""
+def write_page(taken: Snapshot, cleaner: LogCleaner) -> str:
+    """Write the page: the samples of ``taken``, and those that any thread may read. Any thread."""
     samples = [*taken.samples, *taken.shared, *process_samples(), *topic_samples(taken.partitions)]
     samples += [*log_samples(taken.partitions), *lag_samples(taken.commits, taken.partitions)]
     samples += [*cleaner_samples(cleaner), *partition_samples(cleaner.status())]
@@ -71,7 +72,7 @@ def rest(taken: Snapshot, cleaner: LogCleaner) -> str:
 
 
 def request_samples(routes: Iterable[Route]) -> Iterator[Sample]:
-    """Count requests by API and version, of those that came."""
+    """Yield the number of requests of each API and version that was used."""
     for route in routes:
         name = "".join(word.capitalize() for word in ApiKey(route.api_key).name.split("_"))
         labels = {"request": name, "version": str(route.api_version)}
@@ -79,7 +80,7 @@ def request_samples(routes: Iterable[Route]) -> Iterator[Sample]:
 
 
 def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Count bytes produced, by topic, of the topics that are there. Any thread: 10,000 partitions take 15 ms."""
+    """Yield the bytes produced to each topic of these partitions. Any thread: 10,000 partitions take 15 ms."""
     totals: dict[str, int] = {}
     for partition in partitions:
         topic = partition.topic_partition.topic
@@ -89,7 +90,7 @@ def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def coordinator_samples(broker: Broker) -> Iterator[Sample]:
-    """Count groups and transactional ids of the shards that are loaded. Asking loads none."""
+    """Yield the numbers of groups and transactional ids in the shards that are loaded. It loads no shard."""
     coordinators = broker.services.coordinators.made
     if coordinators is None:
         return
@@ -124,7 +125,7 @@ def group_commits(broker: Broker) -> list[Commits]:
 
 
 def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Count records after each committed offset, of logs that are open. Any thread."""
+    """Yield the number of records after each committed offset, if the log is open. Any thread."""
     ends = {}
     for partition in partitions:
         metrics = partition.log_metrics()
@@ -139,7 +140,7 @@ def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> 
 
 
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Measure sizes and offsets of the logs that are open; no log is opened for it."""
+    """Yield sizes and offsets of the logs that are open. It opens no log."""
     for partition in partitions:
         metrics = partition.log_metrics()
         if metrics is None:
@@ -150,8 +151,8 @@ def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def process_samples() -> Iterator[Sample]:
-    """Measure memory and processor time of this process, under the names every Prometheus client uses, and say how it
-    was built.
+    """Yield memory, CPU time and descriptors of this process, under the names that all Prometheus clients use, and the
+    version with its build.
     """
     labels = {"compiled": "yes" if IS_COMPILED else "no", "version": _version()}
     yield Sample("tidelog_build_info", "gauge", labels, 1)
@@ -162,7 +163,7 @@ def process_samples() -> Iterator[Sample]:
         with open("/proc/self/statm", "rb") as file:
             pages = int(file.read().split()[1])
         descriptors, started_s = len(os.listdir("/proc/self/fd")), start_time_s()
-    except OSError:  # no /proc here
+    except OSError:  # this system has no /proc
         return
     yield Sample("process_resident_memory_bytes", "gauge", {}, pages * os.sysconf("SC_PAGE_SIZE"))
     yield Sample("process_open_fds", "gauge", {}, descriptors)
@@ -171,7 +172,7 @@ def process_samples() -> Iterator[Sample]:
 
 @cache
 def _version() -> str:
-    """Return the version that is installed; it is looked up once."""
+    """Return the installed version of Tidelog."""
     return metadata.version("tidelog")
 
 
@@ -185,11 +186,11 @@ def start_time_s() -> float:
 
 
 def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
-    """Return work and state of all cleaner threads; names follow Kafka's MBeans."""
+    """Yield what all cleaner threads have done, and their state; names follow Kafka's MBeans."""
     counters, manager = cleaner.counters, cleaner.manager
     for field in dataclasses.fields(counters):
         yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))
-    if cleaner.config.enabled:  # a cleaner that is switched off misses none
+    if cleaner.config.enabled:  # without threads, an alert on missing ones would fire for a disabled cleaner
         yield Sample("kafka_log_logcleaner_live_threads", "gauge", {}, cleaner.live_threads)
     yield Sample("kafka_log_logcleanermanager_max_dirty_percent", "gauge", {}, 100 * manager.dirtiest_ratio)
     delay_s = manager.max_compaction_delay_ms / 1000
@@ -197,7 +198,7 @@ def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
 
 
 def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
-    """Describe the state of every compacted partition."""
+    """Yield the cleaning state of every compacted partition."""
     for status in statuses:
         labels = {"topic": status.topic_partition.topic, "partition": str(status.topic_partition.partition)}
         values: dict[str, float] = {
@@ -225,7 +226,7 @@ def partition_samples(statuses: Iterable[PartitionStatus]) -> Iterable[Sample]:
 
 
 def render(samples: Iterable[Sample]) -> str:
-    """Write Prometheus text: the samples of one family stand together, below its HELP and TYPE lines."""
+    """Return Prometheus text: the samples of a family together, after its HELP and TYPE lines."""
     families: dict[str, list[Sample]] = {}
     for sample in samples:
         families.setdefault(_family(sample), []).append(sample)
@@ -240,7 +241,7 @@ def render(samples: Iterable[Sample]) -> str:
 
 
 def _family(sample: Sample) -> str:
-    """Name the family of a sample: buckets, count and sum of a histogram belong together."""
+    """Return the family of a sample, which is the same for the buckets, count and sum of a histogram."""
     if sample.kind != HISTOGRAM:
         return sample.name
     return sample.name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")

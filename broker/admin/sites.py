@@ -1,4 +1,4 @@
-"""The listening socket of the admin interface: time limits, a limit of connections, and TLS."""
+"""The listening socket of the admin interface, with time limits, a limit of connections, and TLS."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidelog.broker.security.tls.listener import TlsListener
 logger = logging.getLogger(__name__)
 
 BACKLOG = 64
-"""Clients that wait to be accepted; they are taken in one turn of the loop."""
+"""Most clients that wait to be accepted, and most that are accepted in one turn of the loop."""
 MAX_HANDSHAKES = 100
-"""Handshakes under way; one more ends the oldest."""
+"""Most handshakes in progress; a further one ends the oldest."""
 PAUSE_S = 1.0
-"""Time after which clients are accepted again where there was no descriptor for one, as in asyncio's own server."""
+"""Time after which clients are accepted again if no descriptor was left for one, as in asyncio's own server."""
 
 
 class PlainSite(web.BaseSite):
@@ -34,7 +34,7 @@ class PlainSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """Address it listens on."""
+        """The address on which it listens."""
         return str(self._listener.getsockname())
 
     async def start(self) -> None:
@@ -45,7 +45,7 @@ class PlainSite(web.BaseSite):
         )
 
     def protocol_factory(self) -> Callable[[], RequestClock]:
-        """Return the maker of connections' protocols."""
+        """Return a function that makes the protocol of a connection."""
         make = self._runner.server
         assert make is not None
         return lambda: RequestClock(make(), self._connections)
@@ -86,7 +86,7 @@ class TlsSite(PlainSite):
         for _ in range(BACKLOG):
             try:
                 client, _address = self._listener.accept()
-            except BlockingIOError:  # none waits
+            except BlockingIOError:  # no client waits
                 return
             except OSError as error:
                 if error.errno in OUT_OF_RESOURCES:
@@ -101,7 +101,8 @@ class TlsSite(PlainSite):
             task.add_done_callback(self._end)
 
     def _pause(self, make: Callable[[], RequestClock]) -> None:
-        """Leave clients in the backlog for a while: as long as they wait there, the loop would not rest."""
+        """Stop accepting for PAUSE_S: while clients wait in the backlog, the loop would call ``_accept`` all the
+        time."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listener.fileno())
         self._resume = loop.call_later(PAUSE_S, self._listen, make)
@@ -121,7 +122,7 @@ class TlsSite(PlainSite):
                 make, client, ssl=self._tls.context, ssl_handshake_timeout=REQUEST_TIMEOUT_S, ssl_shutdown_timeout=1.0
             )
             is_done = True
-        except OSError as error:  # of TLS, too
+        except OSError as error:  # SSLError is one
             logger.info("closing an admin connection: TLS handshake failed (%s)", getattr(error, "reason", error))
         finally:
             if not is_done:

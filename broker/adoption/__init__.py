@@ -1,6 +1,5 @@
-"""Taking over the data directories of a stopped Apache Kafka: the source, the plan, and the copy.
+"""Adoption: takes over the data directories of a stopped Apache Kafka. Source, plan and copy.
 
 Imports: ``tidelog.broker.network`` and the layers below; not ``handlers`` or ``admin``.
-Invariant: the source is only read, and a kill at any point leaves a data directory that shows nothing new, or
-everything.
+Invariant: the source is only read. A kill at any point leaves a data directory with none of the topics, or with all.
 """

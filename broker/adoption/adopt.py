@@ -1,18 +1,17 @@
-"""Takes over the partitions of a plan: copies them aside, recovers and checks the copies, then shows all, or none.
+"""Carries out a plan: stages copies of all partitions, recovers and checks them, then adds all topics at once, or none.
 
-    .adopting/<partition>/   copied (or linked) and synced, loaded once, checked once
-    .adopting/journal        names of the directories that are about to be shown
-    <partition>/             renamed into the data directory
+    .adopting/<partition>/   a copy (or links), opened once, checked, and synced
+    .adopting/journal        names of the directories that are about to be moved
+    <partition>/             moved into the data directory
     checkpoints, meta.properties
-    __cluster_metadata-0     all topics, configs, quotas, credentials, producer ids in one commit: done
-    .kafka_cleanshutdown     and ``.adopting`` goes
+    __cluster_metadata-0     all topics, configs, quotas, credentials, producer ids in one commit: now the topics exist
+    .kafka_cleanshutdown     written, and ``.adopting`` is removed
 
-A kill at any point leaves a data directory that shows nothing new, or everything: what lies in ``.adopting``, and the
-directories its journal names whose topics the metadata log does not know, are removed by the next run, which then
-starts over.
+After a kill at any point the data directory has none of the topics, or all. The next run removes ``.adopting``, and the
+directories in its journal whose topics are not in the metadata log, and then starts over.
 
-With ``link`` the record files that will never change again (all but the last segment's) are the source's own, under a
-second name; everything that may change is copied. The source is only ever read.
+With ``link``, record files that will never change again (all but the last segment's) are hard links to the source's
+files; everything that may change is copied. The source is only read.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Adopted:
-    """Offsets of the partitions taken over, for the checkpoints; each topic's id and the epoch it goes on with."""
+    """Offsets of the staged partitions, for the checkpoints, and the id and next leader epoch of each topic."""
 
     end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -89,14 +88,14 @@ class Adopted:
 
 
 def carry_out(file_system: FileSystem, time: Time, plan: AdoptionPlan, progress: Progress) -> None:
-    """Do what the plan says. Raises AdoptionError, and KafkaStorageError when the disk fails; nothing is shown then."""
+    """Carry a plan out. Raises AdoptionError, and KafkaStorageError when the disk fails; no topic is added then."""
     if plan.problems:
-        raise AdoptionError("there are problems; nothing was taken over")
+        raise AdoptionError("the plan has problems; nothing was taken over")
     Adoption(file_system, time, plan, progress).run()
 
 
 class Adoption:
-    """One run over one plan. Used once, by one thread."""
+    """Carries out one plan. Used once, by one thread."""
 
     def __init__(self, file_system: FileSystem, time: Time, plan: AdoptionPlan, progress: Progress) -> None:
         self._file_system = file_system
@@ -108,7 +107,7 @@ class Adoption:
         self._adopted = Adopted()
 
     def run(self) -> None:
-        """Do what the plan says, or go on where an interrupted run stopped."""
+        """Carry the plan out, after removing what an interrupted run left."""
         target = self._options.target
         self._make_durable(os.path.abspath(target))
         if not any(lock.path == os.path.join(target, LOCK_FILE) for lock in self._plan.locks):
@@ -116,7 +115,7 @@ class Adoption:
             if lock is None:
                 raise AdoptionError(f"{target} is in use by a running broker")
             self._plan.locks.append(lock)
-        identity = self._identity()
+        identity = self._new_identity()
         controller = self._open_controller()
         try:
             self._clear_former_run(controller)
@@ -125,10 +124,10 @@ class Adoption:
             try:
                 for topic in self._plan.topics:
                     self._stage(topic)
-                self._show(controller, identity)
+                self._add_topics(controller, identity)
             except (AdoptionError, KafkaStorageError):
                 with contextlib.suppress(KafkaStorageError):
-                    self._clear_former_run(controller)  # a disk that is full should not stay so
+                    self._clear_former_run(controller)  # the disk may be full of copies
                 raise
             self._finish(was_clean=was_clean)
         finally:
@@ -144,8 +143,8 @@ class Adoption:
         return controller
 
     def _finish(self, *, was_clean: bool) -> None:
-        """Write the clean-shutdown marker and clear up. A failure is only noted: the next start then looks at every
-        log, and the next run clears up."""
+        """Write the clean-shutdown marker and remove the staging directory. A failure is only reported: the next start
+        then recovers every log, and the next run removes the directory."""
         try:
             if was_clean:
                 write_clean_shutdown(self._file_system, self._options.target, 0)
@@ -155,15 +154,15 @@ class Adoption:
             self._progress(f"note: {error}")
 
     def _make_durable(self, directory: str) -> None:
-        """Make a directory whose name survives a power loss, and its missing parents."""
+        """Create a directory and its missing parents, so that they survive a power loss."""
         if not self._file_system.exists(directory):
             parent = os.path.dirname(directory)
             self._make_durable(parent)
             self._file_system.make_directory(directory)
             self._file_system.sync_directory(parent)
 
-    def _identity(self) -> MetaProperties | None:
-        """Return the content of ``meta.properties``; None when the target has one that stays."""
+    def _new_identity(self) -> MetaProperties | None:
+        """Return the content of a new ``meta.properties``; None if the target has one, which is kept."""
         if read_meta_properties(self._file_system, self._options.target) is not None:
             return None
         source = self._plan.identity
@@ -172,7 +171,7 @@ class Adoption:
         return MetaProperties(cluster_id, self._options.node_id, random_uuid(generator))
 
     def _is_clean(self) -> bool:
-        """Tell whether the target's own logs, if it has any, were closed cleanly."""
+        """Return whether the logs that the target already has, if any, were closed cleanly."""
         target = self._options.target
         if self._file_system.exists(os.path.join(target, CLEAN_SHUTDOWN_FILE)):
             return True
@@ -182,7 +181,7 @@ class Adoption:
         )
 
     def _clear_former_run(self, controller: EmbeddedController) -> None:
-        """Remove what an interrupted run left."""
+        """Remove the directories that an interrupted or failed run left."""
         journal = os.path.join(self._staging, JOURNAL_FILE)
         if self._file_system.exists(journal):
             for name in json.loads(self._file_system.read_file(journal)):
@@ -194,7 +193,7 @@ class Adoption:
         for directory in self._final_names():
             path = os.path.join(self._options.target, directory)
             if self._file_system.exists(path):
-                raise AdoptionError(f"{path} exists and belongs to no topic: move it away first")
+                raise AdoptionError(f"{path} exists but belongs to no topic: move it elsewhere first")
 
     def _final_names(self) -> list[str]:
         return [p.partition.directory_name for topic in self._plan.topics for p in topic.partitions]
@@ -213,7 +212,7 @@ class Adoption:
             self._load(partition, directory, topic_id, config)
             findings = check_directory(self._file_system, directory)
             if findings:
-                raise AdoptionError(f"the copy is not in order after recovery: {findings[0]}")
+                raise AdoptionError(f"the copy is damaged after its recovery: {findings[0]}")
             self._sync(directory)
 
     def _copy(self, partition: SourcePartition, directory: str) -> None:
@@ -240,7 +239,7 @@ class Adoption:
             reader.close()
 
     def _load(self, partition: SourcePartition, directory: str, topic_id: bytes, config: LogConfig) -> None:
-        """Open the copy as a broker would (recovering it where needed) and close it cleanly."""
+        """Open the copy as a broker does, which recovers it if need be, and close it cleanly."""
         log_start_offset = partition.log_start_offset or 0
         try:
             log = load_log(
@@ -278,9 +277,10 @@ class Adoption:
                 file.close()
         self._file_system.sync_directory(directory)
 
-    # ---- showing them
+    # ---- adding the topics
 
-    def _show(self, controller: EmbeddedController, identity: MetaProperties | None) -> None:
+    def _add_topics(self, controller: EmbeddedController, identity: MetaProperties | None) -> None:
+        """Move the staged partitions into the data directory, and commit their topics to the metadata log."""
         target, names = self._options.target, self._final_names()
         records = list(self._records(controller))
         self._file_system.make_directory(self._staging)
@@ -300,7 +300,7 @@ class Adoption:
         controller.sync()
 
     def _merge(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Put these partitions' offsets into a checkpoint file, in place of what it says of them."""
+        """Replace the entries of all staged partitions in a checkpoint file by ``offsets``."""
         path = os.path.join(self._options.target, name)
         taken = set(self._adopted.end_offsets)
         others = read_offset_checkpoint(self._file_system, path).items()
@@ -309,7 +309,7 @@ class Adoption:
             write_offset_checkpoint(self._file_system, path, {**kept, **offsets})
 
     def _records(self, controller: EmbeddedController) -> Iterator[VersionedRecord]:
-        """Yield the records to add to the metadata log."""
+        """Yield the records of the commit to the metadata log."""
         for topic in self._plan.topics:
             yield from creation_records(self._image(topic), controller.level)
         next_block = -(-self._plan.next_producer_id // BLOCK_SIZE) * BLOCK_SIZE
@@ -328,7 +328,7 @@ class Adoption:
         )
 
     def _cluster_records(self, source: MetadataImage, known: MetadataImage) -> Iterator[VersionedRecord]:
-        """Yield credentials, ACLs, tokens, quotas and configs that the target does not know."""
+        """Yield records of credentials, ACLs, tokens, quotas and configs that the target does not have."""
         yield from _access_records(source, known)
         for entity, values in source.quotas.items():
             if entity not in known.quotas:
@@ -343,7 +343,7 @@ class Adoption:
 
 
 def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[VersionedRecord]:
-    """Yield credentials, ACLs and tokens that the target does not know."""
+    """Yield records of credentials, ACLs and tokens that the target does not have."""
     for (user, number), credential in source.scram.items():
         if (user, number) not in known.scram:
             yield credential_record(user, ScramMechanism(number), credential)
@@ -356,7 +356,7 @@ def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[Ver
 
 
 def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:
-    """Select the configs that may be set while this broker runs; the others would keep it from starting."""
+    """Select the dynamic broker configs with valid values; with any others this broker would not start."""
     valid = {}
     for key, text in texts.items():
         if key in BROKER_CONFIG_DEF and BROKER_CONFIG_DEF[key].dynamic:

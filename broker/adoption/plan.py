@@ -1,17 +1,18 @@
-"""The plan for taking over a stopped Apache Kafka's directories: everything is checked, nothing written.
+"""The plan for taking over a stopped Apache Kafka's directories. Everything is checked, nothing is written.
 
-A source is one entry of Kafka's ``log.dirs``; a broker's directories are given together. Looked at, in this order:
+A source is one entry of Kafka's ``log.dirs``; all entries of a broker are given together. Checked, in this order:
 
 1. no process uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
-2. ``__cluster_metadata`` where there is one: topics, ids, configs, quotas, users, ACLs, tokens, producer ids.
-   Without it (a ZooKeeper-era broker) ids come from ``partition.metadata``, configs from the caller;
-3. every topic has all its partitions here, once, under one id, and the target has no other topic of its name;
-4. ``tidelog.log.check`` over every partition. What recovery mends (indices, snapshots, and in a source without the
-   clean-shutdown marker whatever lies after the recovery point) is mended on the copy; anything else is a problem;
-5. the target's disk has room.
+2. ``__cluster_metadata``, if there is one: topics, ids, configs, quotas, users, ACLs, tokens, producer ids.
+   Without it (a broker that used ZooKeeper) ids come from ``partition.metadata``, configs from the caller;
+3. the sources have all partitions of every topic, each once, with one topic id, and the target has no other topic of
+   the same name;
+4. ``tidelog.log.check`` finds no damage in a partition that recovery cannot repair. Recovery repairs the copy: indices,
+   snapshots, and in a source without the clean-shutdown marker everything after the recovery point;
+5. the target's disk has enough free space.
 
-A topic whose configs are unknown is taken over with unlimited retention: nothing is deleted before its owner has said
-so. It stays compacted where the source's cleaner has cleaned it.
+A topic whose configs are unknown gets unlimited retention, so that nothing is deleted before its owner decides. If the
+source's cleaner has cleaned it, its cleanup policy is ``compact``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from tidelog.protocol.types import uuid_to_str
 LOCK_FILE = ".lock"
 KEEP_EVERYTHING = {"retention.ms": "-1", "retention.bytes": "-1"}
 SPARE_BYTES = 64 * 1024 * 1024
-"""Room for what is not counted: the metadata log, rebuilt indices."""
+"""Disk space for files that are not in the plan: the metadata log and rebuilt indices."""
 
 
 class AdoptionError(Exception):
@@ -51,7 +52,7 @@ class AdoptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionOptions:
-    """Sources to take over, and the target. ``topic_configs`` are for sources that do not hold theirs."""
+    """Sources to take over, and the target. ``topic_configs`` are for sources without metadata of their topics."""
 
     sources: tuple[str, ...]
     target: str
@@ -62,7 +63,7 @@ class AdoptionOptions:
 
 
 class PlannedTopic(NamedTuple):
-    """A topic to take over."""
+    """A topic to take over, with its id (None: it gets a new one) and its next leader epoch."""
 
     name: str
     topic_id: bytes | None
@@ -78,7 +79,10 @@ class PlannedTopic(NamedTuple):
 
 @dataclass(slots=True)
 class AdoptionPlan:
-    """The work to do, what is left out, and the problems that forbid it. Holds the sources' locks."""
+    """The topics and other metadata to take over, what is left out, and the problems that forbid the adoption.
+
+    It holds the locks of the sources and the target until ``close``.
+    """
 
     options: AdoptionOptions
     identity: MetaProperties | None = None
@@ -97,14 +101,15 @@ class AdoptionPlan:
         return sum(topic.size_bytes for topic in self.topics)
 
     def close(self) -> None:
-        """Give the locks back."""
+        """Release the locks."""
         for lock in self.locks:
             lock.close()
         self.locks.clear()
 
 
 def make_plan(file_system: FileSystem, time: Time, options: AdoptionOptions) -> AdoptionPlan:
-    """Check everything. Problems are in the plan; only what cannot be read at all raises KafkaStorageError."""
+    """Check the sources and the target, and return the plan, with all problems found. Raises KafkaStorageError if a
+    file cannot be read."""
     plan = AdoptionPlan(options)
     try:
         Planner(file_system, time, plan).run()
@@ -126,7 +131,7 @@ class Planner:
         self._is_kraft = False
 
     def run(self) -> None:
-        """Look at the source and write down all that is to be done, and every problem."""
+        """Check the sources, and add to the plan all that is to be taken over, and every problem."""
         if not self._claim():
             return
         self._read_identity()
@@ -139,21 +144,23 @@ class Planner:
         plan_resource_configs(self._plan)
         self._plan_producer_ids()
         self._check_space()
-        self._note_what_stays()
+        self._note_what_is_left_out()
 
-    def _problem(self, text: str) -> None:
+    def _add_problem(self, text: str) -> None:
         self._plan.problems.append(text)
 
-    # ---- whose directories
+    # ---- locks, identity, metadata
 
     def _claim(self) -> bool:
-        """Lock the sources and, where it exists, the target."""
+        """Lock the sources and, if it exists, the target. Returns whether that succeeded; problems are in the plan."""
         target = self._options.target
         for source in self._options.sources:
             if not self._file_system.exists(source):
-                self._problem(f"{source} does not exist")
+                self._add_problem(f"{source} does not exist")
             elif _is_same_or_below(source, target) or _is_same_or_below(target, source):
-                self._problem(f"{source} and the data directory {target} lie in each other; adopt into another one")
+                self._add_problem(
+                    f"{source} and the data directory {target} contain one another; adopt into another one"
+                )
             else:
                 self._lock(source, shared=True)
         if self._file_system.exists(target):
@@ -163,10 +170,10 @@ class Planner:
     def _lock(self, directory: str, *, shared: bool) -> None:
         path = os.path.join(directory, LOCK_FILE)
         if not self._file_system.exists(path):
-            return  # never used by a broker, or a copy of a directory
+            return  # no broker has used it, or it is a copy
         lock = self._file_system.lock_file(path, shared=shared)
         if lock is None:
-            self._problem(f"{directory} is in use by a running broker: stop it first ({path} is locked)")
+            self._add_problem(f"{directory} is in use by a running broker: stop it first ({path} is locked)")
         else:
             self._plan.locks.append(lock)
 
@@ -179,7 +186,7 @@ class Planner:
                 self._plan.identity = identity
         if len({identity.cluster_id for identity in identities.values()}) > 1:
             listed = ", ".join(f"{source}: {identity.cluster_id}" for source, identity in identities.items())
-            self._problem(f"the directories belong to several clusters ({listed})")
+            self._add_problem(f"the directories belong to several clusters ({listed})")
 
     def _read_metadata(self) -> None:
         for source in self._options.sources:
@@ -190,16 +197,16 @@ class Planner:
             is_of_kraft(self._file_system, source) for source in self._options.sources
         )
         if self._is_without_its_metadata():
-            self._problem(
+            self._add_problem(
                 f"this is a KRaft broker, but {METADATA_DIRECTORY} is not in these directories; give its "
                 "metadata.log.dir too, or the topics' configs (--topic-configs)"
             )
 
     def _is_without_its_metadata(self) -> bool:
-        """Tell whether the topics' configs are in a metadata log that is not here, and were not given."""
+        """Return whether the topics' configs are in a metadata log that is not in the sources, and were not given."""
         return self._is_kraft and self._plan.metadata is None and self._options.topic_configs is None
 
-    # ---- what is there
+    # ---- partitions and topics
 
     def _find_partitions(self) -> dict[str, list[SourcePartition]]:
         found: dict[str, list[SourcePartition]] = {}
@@ -207,24 +214,26 @@ class Planner:
             listing = list_source(self._file_system, source)
             if not listing.clean:
                 self._plan.notes.append(
-                    f"{source} was not shut down cleanly: the copy is recovered as Kafka would do it"
+                    f"{source} was not shut down cleanly: the copy is recovered as Kafka would recover it"
                 )
             self._plan.left_out += [f"{path}: {reason}" for path, reason in listing.others.items()]
             for partition in listing.partitions:
                 found.setdefault(partition.partition.topic, []).append(partition)
         if not found:
-            self._problem(f"no partition directories in {', '.join(self._options.sources)}: is this Kafka's log.dirs?")
+            self._add_problem(
+                f"no partition directories in {', '.join(self._options.sources)}: is this Kafka's log.dirs?"
+            )
         return found
 
     def _existing_topics(self) -> dict[str, TopicImage]:
-        """Read the target's topics."""
+        """Return the target's topics by name."""
         return existing_topics(image_of_directory(self._file_system, self._options.target, self._options.node_id))
 
     # ---- one topic
 
     def _plan_topic(self, name: str, partitions: list[SourcePartition], existing: Mapping[str, TopicImage]) -> None:
         if name in self._options.leave_out:
-            self._plan.left_out.append(f"topic {name}: as asked")
+            self._plan.left_out.append(f"topic {name}: by --leave-out")
             return
         known = self._plan.metadata.topic_named(name) if self._plan.metadata else None
         if self._plan.metadata is not None and known is None:
@@ -237,8 +246,8 @@ class Planner:
         partitions.sort(key=lambda partition: partition.partition)
         self._check_complete(name, partitions, known)
         for partition in partitions:
-            mended, wrong = check_partition(self._file_system, partition)
-            self._plan.notes += [f"rebuilt: {finding}" for finding in mended]
+            repaired, wrong = check_partition(self._file_system, partition)
+            self._plan.notes += [f"rebuilt: {finding}" for finding in repaired]
             self._plan.problems += map(str, wrong)
         leader_epoch = max((state.leader_epoch for state in (known.partitions if known else ())), default=-1) + 1
         configs = self._configs(name, partitions)
@@ -248,13 +257,13 @@ class Planner:
         try:
             validate_topic_name(name)
         except InvalidTopicError as error:
-            self._problem(f"topic {name}: {error}")
+            self._add_problem(f"topic {name}: {error}")
         ids = {partition.topic_id for partition in partitions if partition.topic_id is not None}
         if known is not None:
             ids.add(known.topic_id)
         if len(ids) > 1:
             listed = ", ".join(sorted(map(uuid_to_str, ids)))
-            self._problem(f"topic {name}: its partitions belong to topics with different ids ({listed})")
+            self._add_problem(f"topic {name}: its partitions belong to topics with different ids ({listed})")
         return next(iter(ids), None)
 
     def _compare_with_existing(self, image: TopicImage, topic_id: bytes | None) -> None:
@@ -262,25 +271,25 @@ class Planner:
             self._plan.left_out.append(f"topic {image.name}: the data directory has it already, with the same id")
         elif topic_id is None:
             self._plan.left_out.append(
-                f"topic {image.name}: the data directory has one of that name already; Kafka's has no id to compare"
+                f"topic {image.name}: the data directory has a topic of that name already; Kafka's has no id to compare"
             )
         else:
-            self._problem(
+            self._add_problem(
                 f"topic {image.name}: the data directory has another topic of that name; adopt into an empty "
-                f"directory, or go without it (--leave-out {image.name})"
+                f"directory, or leave the topic out (--leave-out {image.name})"
             )
 
     def _check_complete(self, name: str, partitions: list[SourcePartition], known: TopicState | None) -> None:
         here = [partition.partition.partition for partition in partitions]
         twice = sorted({index for index in here if here.count(index) > 1})
         if twice:
-            self._problem(f"topic {name}: partitions {_format_numbers(twice)} are in several of the directories")
+            self._add_problem(f"topic {name}: partitions {_format_numbers(twice)} are in several of the directories")
         count = len(known.partitions) if known else max(here) + 1
         missing = sorted(set(range(count)) - set(here))
         if missing:
-            self._problem(
+            self._add_problem(
                 f"topic {name}: partitions {_format_numbers(missing)} of {count} are not in these directories; give "
-                f"all of log.dirs of a broker that has them, or go without the topic (--leave-out {name})"
+                f"all of log.dirs of a broker that has them, or leave the topic out (--leave-out {name})"
             )
 
     # ---- configs
@@ -299,7 +308,7 @@ class Planner:
         return {**KEEP_EVERYTHING, **({"cleanup.policy": "compact"} if was_compacted else {})}
 
     def _valid_configs(self, name: str, texts: Mapping[str, str]) -> dict[str, str]:
-        """Select those that a topic may have here; the others are left out."""
+        """Return the configs that a topic of Tidelog can have; the others are added to what is left out."""
         valid: dict[str, str] = {}
         for key, text in texts.items():
             if key not in TOPIC_CONFIG_DEF:
@@ -312,21 +321,21 @@ class Planner:
             else:
                 valid[key] = text
         if valid.get("remote.storage.enable") == "true":
-            self._problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
+            self._add_problem(f"topic {name}: part of it is in remote storage, which these directories do not hold")
         return valid
 
-    # ---- the whole
+    # ---- all topics together
 
     def _report_missing_topics(self, found: Mapping[str, list[SourcePartition]]) -> None:
         for topic in self._plan.metadata.topics.values() if self._plan.metadata else ():
             if topic.name not in found and topic.name not in self._options.leave_out:
-                self._problem(
+                self._add_problem(
                     f"topic {topic.name}: none of its {len(topic.partitions)} partitions is in these directories; "
-                    f"give all of log.dirs, or go without it (--leave-out {topic.name})"
+                    f"give all of log.dirs, or leave the topic out (--leave-out {topic.name})"
                 )
 
     def _plan_producer_ids(self) -> None:
-        """Plan producer ids: those given out from now on must be larger than any in the logs."""
+        """Plan the next producer id, which must be larger than all producer ids in the logs."""
         if self._plan.metadata is not None:
             self._plan.next_producer_id = self._plan.metadata.producer_ids
             return
@@ -343,25 +352,25 @@ class Planner:
             parent = os.path.dirname(parent)
         _, usable = self._file_system.disk_space(parent)
         if self._plan.size_bytes + SPARE_BYTES > usable:
-            self._problem(
-                f"{self._options.target} has room for {usable:,} bytes, {self._plan.size_bytes:,} are to be copied; "
-                f"on one file system --link needs no room"
+            self._add_problem(
+                f"{self._options.target} has {usable:,} bytes of free space, but {self._plan.size_bytes:,} would be "
+                "copied; --link needs no space if source and target are on one file system"
             )
 
-    def _note_what_stays(self) -> None:
+    def _note_what_is_left_out(self) -> None:
         metadata = self._plan.metadata
         if metadata is None:
             place = (
                 f"they are in {METADATA_DIRECTORY}, which is not in these directories"
                 if self._is_kraft
-                else "a ZooKeeper-era broker does not keep them in log.dirs"
+                else "a broker that used ZooKeeper does not keep them in log.dirs"
             )
             configs = "topic configs, " if self._options.topic_configs is None else ""
             self._plan.left_out.append(f"{configs}quotas, ACLs, SCRAM credentials: {place}")
             if self._without_configs and not self._is_without_its_metadata():
                 self._plan.notes.append(
-                    f"topics without known configs: {self._without_configs}; they keep everything, and stay compacted "
-                    "where they were; --topic-configs gives them their own"
+                    f"topics without known configs: {self._without_configs}; they get unlimited retention, and those "
+                    "that Kafka compacted stay compacted; --topic-configs sets their configs"
                 )
             return
         for kind, count, key in (
@@ -371,7 +380,7 @@ class Planner:
             if count:
                 self._plan.notes.append(f"{kind}: {count}; they take effect with {key}")
         self._plan.notes.append(
-            "defaults of Kafka's server.properties are not in its directories: start with tidelog serve --config FILE"
+            "Kafka's server.properties is not in its directories: start with tidelog serve --config FILE for its values"
         )
 
 
@@ -390,7 +399,7 @@ def existing_topics(image: MetadataImage) -> dict[str, TopicImage]:
 
 
 def plan_resource_configs(plan: AdoptionPlan) -> None:
-    """Plan configs of groups and of subscriptions to client metrics."""
+    """Add the configs of groups and of client-metrics subscriptions to a plan."""
     for (number, name), texts in plan.metadata.configs.items() if plan.metadata else ():
         if number not in CONFIG_DEFS:
             continue

@@ -1,9 +1,8 @@
-"""A stopped Apache Kafka's partition directories: found, and checked with ``tidelog.log.check``. Read-only.
+"""Partition directories of a stopped Apache Kafka: they are listed, and checked with ``tidelog.log.check``. Read-only.
 
-What a start of Kafka would mend is mended on the copy. Indices and snapshots that are wrong are not copied but
-rebuilt. Without the clean-shutdown marker recovery reads everything from the recovery point on: what lies there may be
-torn, and its indices (which Kafka allocates at full size) are not copied. Anything else that is wrong stays wrong, and
-nothing is taken over.
+Damage that a start of Kafka would repair is repaired in the copy. Damaged indices and snapshots are not copied but
+rebuilt. Without the clean-shutdown marker recovery reads everything from the recovery point on: records there may be
+torn, and the indices (which Kafka allocates at full size) are not copied. Any other damage forbids the adoption.
 """
 
 from __future__ import annotations
@@ -37,22 +36,24 @@ from tidelog.log.segment.segment import (
 )
 from tidelog.log.system.file_system import FileEntry, FileSystem
 
-_MENDED_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-_OWNED_SUFFIXES = (*SEGMENT_FILE_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
-_LEFT_BEHIND = (".deleted", ".tmp")
-"""What Kafka was about to delete, and half-written files that its start removes. A cleaner's ``.swap`` is not among
-them: the loader finishes or undoes it."""
+_REBUILT_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+_LOG_FILE_SUFFIXES = (*SEGMENT_FILE_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
+_LEFTOVER_SUFFIXES = (".deleted", ".tmp")
+"""Files that Kafka was about to delete, and half-written ones that its start removes. A cleaner's ``.swap`` is not
+among them: opening the log completes or undoes the swap."""
 _NOT_SERVED = {
     "-delete": "was being deleted",
     "-stray": "belonged to no topic of Kafka's",
     "-future": "was being moved between disks",
 }
-_NEVER = 2**63
+"""Suffixes of directories that are not partitions in use -> the reason that is reported."""
+_AFTER_ALL_OFFSETS = 2**63
 
 
 @dataclass(slots=True)
 class SourcePartition:
-    """One partition directory of a source and what is known of it. ``omit`` are names of files that are not copied."""
+    """One partition directory of a source, with its checkpointed offsets. ``omit`` has the names of files that are not
+    copied."""
 
     partition: TopicPartition
     directory: str
@@ -75,22 +76,22 @@ class SourcePartition:
         return sum(file.size for file in self.copied)
 
     def bases(self) -> list[int]:
-        """Return base offsets of the segments, sorted."""
+        """Return the base offsets of the segments, ascending."""
         found = (offset_of(file.name) for file in self.files if file.name.endswith(LOG_SUFFIX))
         return sorted(base for base in found if base >= 0)
 
     def first_recovered(self) -> int:
-        """Return the base offset of the first segment that may change when the log is opened without a clean
-        shutdown.
+        """Return the base offset of the first segment that recovery may change; after a clean shutdown, an offset above
+        all others.
         """
         if self.clean:
-            return _NEVER
+            return _AFTER_ALL_OFFSETS
         return max((base for base in self.bases() if base <= self.recovery_point), default=0)
 
 
 @dataclass(slots=True)
 class SourceListing:
-    """The partitions of one source directory, and its other directories (path: reason)."""
+    """The partitions of one source, and its other directories: path -> why they are left out."""
 
     clean: bool
     partitions: list[SourcePartition] = field(default_factory=list)
@@ -98,9 +99,7 @@ class SourceListing:
 
 
 def is_of_kraft(file_system: FileSystem, source: str) -> bool:
-    """Tell whether a KRaft broker wrote ``meta.properties``: version 1 is theirs, version 0 of those that used
-    ZooKeeper.
-    """
+    """Return whether a KRaft broker wrote ``meta.properties``: its version is 1, and 0 with ZooKeeper."""
     path = os.path.join(source, META_PROPERTIES_FILE)
     if not file_system.exists(path):
         return False
@@ -121,7 +120,7 @@ def list_source(file_system: FileSystem, source: str) -> SourceListing:
         reason = next((text for suffix, text in _NOT_SERVED.items() if entry.name.endswith(suffix)), None)
         partition = None if reason else _partition_of(entry.name)
         if partition is None:
-            listing.others[path] = reason or "is no partition directory"
+            listing.others[path] = reason or "is not a partition directory"
             continue
         found = SourcePartition(
             partition,
@@ -138,42 +137,42 @@ def list_source(file_system: FileSystem, source: str) -> SourceListing:
 
 
 def check_partition(file_system: FileSystem, partition: SourcePartition) -> tuple[list[Finding], list[Finding]]:
-    """Return (what is rebuilt, what forbids taking the partition over); sets ``omit``. Raises KafkaStorageError."""
+    """Return two lists: damage that is repaired, and damage that forbids the adoption. Sets ``omit``. Raises
+    KafkaStorageError."""
     if irregular := _irregular_files(file_system, partition.directory):
         return [], irregular
     first_recovered = partition.first_recovered()
     for file in partition.files:
         is_index = file.name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX))
-        if file.name.endswith(_LEFT_BEHIND) or (is_index and offset_of(file.name) >= first_recovered):
+        if file.name.endswith(_LEFTOVER_SUFFIXES) or (is_index and offset_of(file.name) >= first_recovered):
             partition.omit.add(file.name)
-    mended, wrong = [], []
+    repaired, wrong = [], []
     for finding in check_directory(file_system, partition.directory):
         name = os.path.basename(finding.path)
         if name in partition.omit:
             continue
-        if name.endswith(_MENDED_SUFFIXES):
+        if name.endswith(_REBUILT_SUFFIXES):
             if name.endswith(SNAPSHOT_SUFFIX):
-                file_system.read_file(finding.path)  # raises: one that may not be read is not damaged
-            mended.append(finding)
+                file_system.read_file(finding.path)  # raises if the file cannot be read, which is no damage
+            repaired.append(finding)
             partition.omit.add(name)
         elif offset_of(name) < first_recovered and not (name == LEADER_EPOCH_FILE and not partition.clean):
             wrong.append(finding)
-    return mended, wrong
+    return repaired, wrong
 
 
 def _irregular_files(file_system: FileSystem, directory: str) -> list[Finding]:
-    """Find links, FIFOs and the like in the place of a log's files. Left out, they would take their records with
-    them.
-    """
+    """Find links, FIFOs and the like that have the names of a log's files. The copy would lack their records."""
     return [
         Finding(os.path.join(directory, entry.name), -1, "is not a regular file")
         for entry in file_system.list_directory(directory)
-        if not entry.is_file and entry.name.endswith(_OWNED_SUFFIXES)
+        if not entry.is_file and entry.name.endswith(_LOG_FILE_SUFFIXES)
     ]
 
 
 def producer_ids(file_system: FileSystem, partition: SourcePartition) -> Iterator[int]:
-    """Yield the producer id of every batch (-1: none). Raises KafkaStorageError, CorruptMessageError."""
+    """Yield the producer id of every batch, -1 for a batch without one. Raises KafkaStorageError,
+    CorruptMessageError."""
     for base in partition.bases():
         path = os.path.join(partition.directory, f"{base:020d}{LOG_SUFFIX}")
         file = file_system.open_file(path, writable=False)
@@ -192,6 +191,6 @@ def _partition_of(name: str) -> TopicPartition | None:
 
 
 def offset_of(name: str) -> int:
-    """Return the offset that a segment's file is named by, -1 for another name."""
+    """Return the offset in the name of a segment's file, -1 for any other name."""
     stem = name.partition(".")[0]
     return int(stem) if len(stem) == 20 and stem.isascii() and stem.isdigit() else -1

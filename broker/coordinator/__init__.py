@@ -1,6 +1,6 @@
-"""Groups, share states and transactions as state machines over the log.
+"""Coordinators: groups, share states and transactions as state machines over internal topics.
 
 Imports: ``tidelog.broker.share``, ``find``, ``quota`` and the layers below. Inside: ``coordinators``, then
 ``transaction`` and ``group``, which do not know each other, then ``share_state``, then ``runtime``.
-Invariant: durable state changes in ``replay`` alone, when serving and when loading. Loop thread only.
+Invariant: only ``replay`` changes durable state, when serving and when loading. Loop thread only.
 """

@@ -1,8 +1,8 @@
 """Configuration of the coordinators: plain values, read once from the broker's keys.
 
-``group.initial.rebalance.delay.ms`` is 0 here, as in the ``server.properties`` that Apache Kafka ships for one node:
-the wait of three seconds that its code defaults to gathers the members of large deployments, and in a test suite it
-is three seconds per group.
+The default of ``group.initial.rebalance.delay.ms`` is 0, as in the ``server.properties`` that Apache Kafka ships for
+one node. Kafka's own default of three seconds collects the members of large deployments; in a test suite it costs
+three seconds per group.
 """
 
 from __future__ import annotations
@@ -56,10 +56,8 @@ class TransactionConfig:
 
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
-    """Select the part of a parsed configuration (Kafka's dotted keys) that groups need; absent keys keep the
-    default.
-    """
-    config = replace(GroupConfig(), **_present(GroupConfig, values))
+    """Select the part of a parsed configuration (Kafka's dotted keys) that groups need. Missing keys get defaults."""
+    config = replace(GroupConfig(), **_select_given(GroupConfig, values))
     names = [
         name.removeprefix(ASSIGNOR_PACKAGE).removesuffix("Assignor").lower() for name in config.group_consumer_assignors
     ]
@@ -68,10 +66,10 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig:
 
 def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
     """Select the part of a parsed configuration (Kafka's dotted keys) that transactions need."""
-    return replace(TransactionConfig(), **_present(TransactionConfig, values))
+    return replace(TransactionConfig(), **_select_given(TransactionConfig, values))
 
 
-def _present(config: type[GroupConfig] | type[TransactionConfig], values: Mapping[str, Any]) -> dict[str, Any]:
+def _select_given(config: type[GroupConfig] | type[TransactionConfig], values: Mapping[str, Any]) -> dict[str, Any]:
     names = ((field.name, _key(field.name)) for field in fields(config))
     return {name: values[key] for name, key in names if key in values}
 

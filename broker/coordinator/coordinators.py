@@ -1,8 +1,8 @@
-"""Puts the coordinators of a broker together, each when it is first needed.
+"""The coordinators of a broker, each built when it is first needed.
 
-Handlers get them by ``coordinators_of``. ``start`` is called once the listeners are open: where the internal topics
-exist their partitions are loaded in the background, because the sessions and transactions in them have clocks that must
-run though no client asks. Loop thread only.
+Handlers get them by ``coordinators_of``. ``start`` is called once the listeners are open. It loads the partitions of
+the internal topics in the background, because sessions and transactions in them must time out even if no client sends a
+request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Coordinators:
 
     @property
     def made_groups(self) -> GroupCoordinator | None:
-        """The group coordinator, None while no request has asked for it."""
+        """The group coordinator, or None if nothing has needed it yet."""
         return self._groups.made
 
     @property
@@ -75,7 +75,7 @@ class Coordinators:
 
     @property
     def share_states(self) -> ShareStates:
-        """States of share partitions, of which other brokers may be the coordinators."""
+        """Store of the states of share partitions, whose coordinators may be other brokers."""
         peers = self._broker.peers
         return self.share if peers is None else peers.share_states
 
@@ -91,7 +91,7 @@ class Coordinators:
 
     @property
     def share_groups(self) -> ShareGroups:
-        """The share groups that fetch, built with the first share fetch or member of a share group."""
+        """Share groups as the leader of their partitions serves them, built with the first share fetch or member."""
         return self._share_groups.get()
 
     @property
@@ -101,7 +101,7 @@ class Coordinators:
 
     @property
     def made_transactions(self) -> TransactionCoordinator | None:
-        """The transaction coordinator, None while no request has asked for it."""
+        """The transaction coordinator, or None if nothing has needed it yet."""
         return self._transactions.made
 
     def _build_groups(self) -> GroupCoordinator:
@@ -187,7 +187,7 @@ class Coordinators:
         return ShareGroups(self._broker, lambda: self.share_states)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
-        """Release what the member held; the states of a group without members are kept in their topic alone."""
+        """Release the records of a member that left. Share partitions of a group without members leave the memory."""
         self.share_groups.release_session(SessionKey(group_id, member_id))
         if self.share_members.is_empty(group_id):
             self.share_groups.forget_group(group_id)
@@ -218,7 +218,7 @@ class Coordinators:
         return TransactionCoordinator(runtime, markers=markers, config=config)
 
     def start(self) -> None:
-        """Load what the internal topics hold, and forget what belongs to topics that were deleted before a crash."""
+        """Load the internal topics, and remove the state of topics that were deleted before a crash."""
         if TRANSACTION_STATE_TOPIC in self._broker.metadata.topics:
             self.transactions.runtime.load_all()
         if GROUP_METADATA_TOPIC in self._broker.metadata.topics:
@@ -231,8 +231,8 @@ class Coordinators:
                 self.forget_topic(name, topic_id)
 
     def take_roles(self, topic: str) -> None:
-        """Forget what this broker no longer leads and load what it leads: leaders of an internal topic's partitions
-        have changed.
+        """Load the partitions of an internal topic that this broker leads now, and unload those that it lost. Called
+        when their leaders have changed.
         """
         if topic == GROUP_METADATA_TOPIC:
             for shard in self.groups.runtime.resign_lost():
@@ -246,19 +246,19 @@ class Coordinators:
             self.share.runtime.load_all()
 
     def forget_topic(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Do ``topic_deleted``, and leave what cannot be stored now to the next start."""
+        """Do ``topic_deleted``. If its records cannot be appended, the error is logged: the next start tries again."""
 
         def leave(error: KafkaError) -> None:
-            logger.warning("offsets committed for the deleted topic %s stay until the next start: %s", topic, error)
+            logger.warning("committed offsets of the deleted topic %s remain until the next start: %s", topic, error)
 
         return self.topic_deleted(topic, topic_id).otherwise(leave)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Remove committed offsets of a deleted topic, and states of share groups; an internal topic takes its
-        coordinator's state along.
+        """Remove the committed offsets of a deleted topic, and its states of share groups. If the topic is internal,
+        unload its coordinator.
 
-        Settles when that is done: of a million groups it takes seconds, in which others are served. Fails with the
-        KafkaError of an append.
+        The Deferred completes when that is done: with a million groups it takes seconds, while others are served. It
+        fails with the KafkaError of an append.
         """
         topics = self._broker.metadata.topics
         if topic == GROUP_METADATA_TOPIC:
@@ -277,7 +277,7 @@ class Coordinators:
         return completed(None)
 
     def close(self) -> None:
-        """Stop: members that wait for a rebalance are told to look for their coordinator again."""
+        """Stop all coordinators. Members that wait for a rebalance are told to find their coordinator again."""
         groups, transactions, share = self._groups.made, self._transactions.made, self._share.made
         if groups is not None:
             groups.runtime.unload()
@@ -293,5 +293,5 @@ def new_uuid() -> str:
 
 
 def coordinators_of(broker: Broker) -> Coordinators:
-    """Return the broker's coordinators, made at the first call."""
+    """Return the broker's coordinators, which are built at the first call."""
     return broker.services.coordinators.get()

@@ -1,7 +1,7 @@
-"""Error codes in the words of old clients.
+"""Error codes for clients that do not know PRODUCER_FENCED.
 
-PRODUCER_FENCED came with version 2 of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn and version 4 of InitProducerId
-(KIP-588); before, a fenced producer was told INVALID_PRODUCER_EPOCH.
+PRODUCER_FENCED was added by version 2 of AddPartitionsToTxn, AddOffsetsToTxn and EndTxn and version 4 of InitProducerId
+(KIP-588). In older versions a fenced producer gets INVALID_PRODUCER_EPOCH.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from tidelog.protocol.errors import InvalidProducerEpochError, KafkaError, Produ
 
 
 def for_old_producer(code: int) -> int:
-    """Return the code that a client from before KIP-588 knows."""
+    """Return the code that a client without KIP-588 knows for this one."""
     return InvalidProducerEpochError.code if code == ProducerFencedError.code else code
 
 
 def error_for_old_producer(error: KafkaError) -> KafkaError:
-    """Return the error that an old producer gets for an exception."""
+    """Return the error that a client without KIP-588 knows for this one."""
     return InvalidProducerEpochError() if isinstance(error, ProducerFencedError) else error

@@ -1,11 +1,11 @@
-"""Check that a produce request may write into its transaction, before its records are appended (KIP-890).
+"""Check that a produce request may write in its transaction, before its records are appended (KIP-890).
 
-    client of version 1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
-    client of version 2 (Produce v12+) ........ partitions are added here, with the first records that come for them
+    transactions v1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
+    transactions v2 (Produce v12+) ........ partitions are added here, with their first records
 
-Without this a late batch of a transaction that is over would begin another one that is never ended, and
-read_committed readers would never get past it. Once the partition is known, the check costs one look-up per
-transactional request. Loop thread only.
+Otherwise a late batch of a completed transaction would begin another transaction that never ends, and read_committed
+consumers would wait there. Once the partition is known, the check costs one look-up per transactional request. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ _RETRIABLE = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotC
 def check_transactional_batch(
     broker: Broker, version: int, transactional_id: str, partition: PartitionKey, records: memoryview
 ) -> Deferred[None]:
-    """Check, or in version 2 add, the partition for the producer of this batch; settles when that is committed.
+    """Check the partition for the producer of this batch, or add it in transactions v2. The Deferred completes when
+    that is committed.
 
     Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
-    ConcurrentTransactionsError, or NotEnoughReplicasError where the client should try again.
+    ConcurrentTransactionsError, or NotEnoughReplicasError if the client should try again.
     """
     batch = RecordBatch(records)
     if not batch.is_transactional:
@@ -67,7 +68,7 @@ def check_transactional_batch(
 def _check_by_peers(
     broker: Broker, version: int, partition: PartitionKey, producer: tuple[int, int], error: KafkaError
 ) -> Deferred[None]:
-    """Check by what the coordinator, on another broker, answers. Raises as ``check_transactional_batch``."""
+    """Check by the answer of a coordinator on another broker. Raises what ``check_transactional_batch`` raises."""
     try:
         if broker.peers is None:
             raise error
@@ -78,18 +79,19 @@ def _check_by_peers(
 
 
 def refuse_for_now(_error: KafkaError) -> NoReturn:
-    """Raise NotEnoughReplicasError: the record that adds the partition may be lost, and the client tries again."""
+    """Raise NotEnoughReplicasError, upon which the client tries again: the record that adds the partition may be
+    lost."""
     raise NotEnoughReplicasError("the transaction is not committed to the log")
 
 
 def _for_producer(version: int, error: KafkaError) -> KafkaError:
-    """Translate the coordinator's error to the terms of Produce, as old producers understand them."""
+    """Return the error of a Produce response for the coordinator's error, one that the client's version knows."""
     if isinstance(error, ProducerFencedError):
         return InvalidProducerEpochError()
     if isinstance(error, TransactionAbortableError) and version < _FIRST_VERSION_WITH_ABORTABLE:
         return InvalidTxnStateError("the partition was not added to the transaction")
     if isinstance(error, ConcurrentTransactionsError) and version < FIRST_VERSION_THAT_ADDS:
-        return NotEnoughReplicasError("the last transaction is being ended")
+        return NotEnoughReplicasError("the last transaction is not complete yet")
     if isinstance(error, _RETRIABLE):
         return NotEnoughReplicasError("the transaction coordinator is not ready")
     return error

@@ -1,11 +1,11 @@
-"""Finding records of a topic: one question to all its partitions, answers merged newest first.
+"""Search for records of a topic: one query to all its partitions, whose results are merged, newest first.
 
-    loop thread   ``plan``: the partitions' logs and indexers, as they are now
-    worker        ``FindAnswer``: waits for the indexers if asked, then an iterator of records; damage found on the way
-                  rebuilds the index and the answer is taken from the log as far as it has no index
+    loop thread   ``plan``: checks the request and collects the partitions' logs
+    worker        ``FindAnswer``: waits for the indexers if asked, then yields records. If an index is damaged, it is
+                  rebuilt, and the rest of the partition's records is read from the log
 
-An answer that stopped at ``max_records`` says where to go on: ``next``, a text that names for each partition the offset
-below which the next page begins. Pages together are the whole answer, each record once.
+An answer that stopped at ``max_records`` says where the next page begins: ``next`` is a text with an offset for each
+partition, below which the search goes on. All pages together are the whole answer, each record once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 WAIT_S = 30.0
-"""How long an answer waits for the indexer before it says that it is behind."""
+"""Longest time that a search waits for the indexer before it fails with IndexBehindError."""
 SETTLE_S = 5.0
-"""How long an answer waits for an index that was switched on a moment ago to show itself."""
+"""Longest time that a search waits for the first step of an index that has just been enabled."""
 
 
 class IndexBehindError(Exception):
@@ -44,8 +44,8 @@ class FoundRecord(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FindRequest:
-    """One question to the index. ``query.tag_header`` is set by :func:`plan`. ``below`` is where the previous page
-    stopped. ``committed``: what a consumer with ``isolation.level=read_committed`` would read."""
+    """One search. ``query.tag_header`` is set by :func:`plan`. ``below`` is the position at which the previous page
+    stopped. ``committed`` selects what a consumer with ``isolation.level=read_committed`` would read."""
 
     topic: str
     query: Query
@@ -57,7 +57,7 @@ class FindRequest:
 
 @dataclass(slots=True)
 class FindAnswer:
-    """The records, one by one. Iterate in a worker thread; ``next`` and ``lag`` are known when it has ended."""
+    """Iterator of the found records. Iterate in a worker thread; ``next`` and ``lag`` are known at its end."""
 
     request: FindRequest
     logs: list[UnifiedLog]
@@ -80,7 +80,7 @@ class FindAnswer:
             yield found
 
     def _wait(self, indexing: Indexing) -> None:
-        """Wait until the index has come to the end of the logs, if that is asked. Raises IndexBehindError."""
+        """Wait until the index covers the logs to their ends, if the request asks for it. Raises IndexBehindError."""
         for log in self.logs:
             partition = log.topic_partition
             if self.request.wait:
@@ -108,7 +108,7 @@ class FindAnswer:
 
 
 def plan(broker: Broker, request: FindRequest) -> FindAnswer:
-    """Check a question against the topic's indexes and take the logs of its partitions, which are open. Loop thread.
+    """Check that a topic has the index that a search needs, and collect its logs, which must be open. Loop thread.
 
     Raises UnknownTopicOrPartitionError, NotIndexedError, KafkaStorageError.
     """
@@ -129,7 +129,7 @@ def plan(broker: Broker, request: FindRequest) -> FindAnswer:
 
 
 def format_next(positions: dict[int, int]) -> str:
-    """Format the place to go on, as text: ``0:4711,1:42``."""
+    """Format the position of the next page as text: ``0:4711,1:42``."""
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
 
 
@@ -139,4 +139,4 @@ def parse_next(text: str) -> dict[int, int]:
         pairs = [part.split(":") for part in text.split(",") if part]
         return {int(partition): int(offset) for partition, offset in pairs}
     except ValueError:
-        raise InvalidRequestError(f"{text!r} is no place to go on from: 0:4711,1:42") from None
+        raise InvalidRequestError(f"next={text!r}: expected pairs PARTITION:OFFSET such as 0:4711,1:42") from None

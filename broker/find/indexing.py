@@ -1,17 +1,17 @@
 """The indexer thread: keeps the key and tag indices of the topics that ask for them close to the end of their logs.
 
-    loop thread   a topic comes, goes or changes its configs -> its logs are handed over, once they are open
-    indexer       round after round over those logs: one step each; waits when there is nothing to do
-    supervision   a thread that died is started again; the log it died on rests for RETRY_MS
+    loop thread   a topic is created, deleted or gets other configs -> its logs are given to the thread once open
+    indexer       rounds over those logs, one step for each of them; waits when there is nothing to do
+    supervision   if the thread died, another is started; it leaves the log at which the last one died for RETRY_MS
 
-Whatever the thread does on a log's files it does within ``log.files``: a deletion waits for the step, and no step makes
+The thread touches a log's files only within ``log.files``: a deletion waits until the step is over, and no step creates
 a directory or a file of a log that was deleted.
 
-Nothing here is imported before a topic asks for an index. The produce path knows nothing of it: the thread sees by the
-high watermark that there is something to do. Where nothing is compiled a step is small and the thread rests three times
-as long as it worked: plain Python work holds the interpreter that answers producers.
+This module is not imported before a topic asks for an index. Producing does not depend on it: the thread sees by the
+high watermark that there is something to do. Without compiled modules a step is small, and the thread rests three times
+as long as it worked, because plain Python holds the interpreter that answers producers.
 
-``wait_until_indexed`` is for look-ups that must not miss what was acknowledged before they were asked.
+``wait_until_indexed`` is for searches that must not miss records which were acknowledged before they began.
 """
 
 from __future__ import annotations
@@ -41,25 +41,27 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PLAIN_STEP_BYTES = 32 * 1024
-"""A step where nothing is compiled: about 5 ms of work."""
+"""Bytes of a step without compiled modules: about 5 ms of work."""
 PLAIN_REST = 3.0
+"""Rest after a step without compiled modules, in durations of the step."""
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.005, 0.1
 FULL_ROUND_BYTES = STEP_BYTES // 2
-"""After a round of less the thread waits for more: many small steps cost producers far more than few large ones."""
+"""After a round over fewer bytes the thread waits: many small steps cost producers far more than few large ones."""
 UPKEEP_MS = 5_000
-"""Between two checkpoints, and two looks for files that retention made useless."""
+"""Time between two checkpoints of an index, which also removes files that retention made useless."""
 RETRY_MS = 5_000
+"""Time for which a log is left alone after an error."""
 SUPERVISE_S = 1.0
 
 
 class Indexing:
-    """All indexers of a broker. Public methods on the loop thread unless they say otherwise."""
+    """All indexers of a broker. Public methods are for the loop's thread unless they say otherwise."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._condition = threading.Condition()
         self._configs: dict[TopicPartition, tuple[UnifiedLog, LogConfig]] = {}
-        """What the thread works on; replaced as a whole by the loop thread."""
+        """Logs to index and their configurations. The loop's thread replaces the mapping and never changes one."""
         self._indexers: dict[TopicPartition, LogIndexer] = {}
         self._resting: dict[TopicPartition, float] = {}
         self._upkeep_ms: dict[TopicPartition, float] = {}
@@ -72,7 +74,7 @@ class Indexing:
         broker.metrics.shared_source(self.samples)
 
     def indexers(self) -> list[LogIndexer]:
-        """Return the indexers there are; any thread."""
+        """Return all indexers. Any thread."""
         return list(self._indexers.values())
 
     def indexer(self, partition: TopicPartition) -> LogIndexer | None:
@@ -80,7 +82,7 @@ class Indexing:
         return self._indexers.get(partition)
 
     def samples(self) -> Iterator[Sample]:
-        """Measure the lag of each index and of all, and what was repaired. Any thread."""
+        """Yield the lag of each partition's index and of all, and the numbers of rebuilds and restarts. Any thread."""
         indexers = self.indexers()
         values = {
             "tidelog_index_lag_records": sum(each.lag for each in indexers),
@@ -98,13 +100,13 @@ class Indexing:
     # ---- loop thread
 
     def start(self) -> None:
-        """Start the thread and look after it."""
+        """Start the indexer thread and its supervision."""
         self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
         self._thread.start()
         self._broker.loop.call_later(SUPERVISE_S, self._supervise)
 
     def topic_changed(self, image: TopicImage) -> None:
-        """Hand the logs of a topic over, or take them back: it was made, widened or has other configs."""
+        """Have the logs of a topic indexed, or no longer: it was created, or has more partitions or other configs."""
         config = self._broker.topic_configs.log_config(image)
         for index in range(image.partition_count):
             partition = TopicPartition(image.name, index)
@@ -115,7 +117,7 @@ class Indexing:
                 self._configs = {**self._configs, partition: (log, config)}
 
     def _hand_over(self, image: TopicImage, index: int) -> None:
-        """Hand a log over once it is open: a thread may have to open it."""
+        """Give a log to the indexer thread once it is open; if it is not, a thread opens it first."""
         opening = opening_of(self._broker, "", index, image.topic_id)
         if opening is None:
             self._hand_over_open(image, index)
@@ -142,7 +144,7 @@ class Indexing:
             self.restarts += 1
             if self._current is not None:
                 self._rest(self._current)
-            logger.error("the indexer thread died at %s; starting another", self._current)
+            logger.error("the indexer thread died while indexing %s; starting another", self._current)
             self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
             self._thread.start()
         if any(log.is_closed for log, _ in self._configs.values()):
@@ -150,12 +152,12 @@ class Indexing:
         self._broker.loop.call_later(SUPERVISE_S, self._supervise)
 
     def kick(self) -> None:
-        """Look for work now. Any thread."""
+        """Wake the indexer thread, which looks for work. Any thread."""
         with self._condition:
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """End the thread and write the last checkpoints; blocks, so from a worker. Any thread."""
+        """End the indexer thread and write the last checkpoints. Any thread, but it blocks, so not the loop's."""
         self._stopping = True
         self.kick()
         if self._thread is not None:
@@ -166,8 +168,8 @@ class Indexing:
     # ---- any thread
 
     def wait_until_indexed(self, partition: TopicPartition, offset: int, timeout_s: float) -> bool:
-        """Wait until everything below ``offset`` is indexed; False when it is not in time, or ``stop`` was called
-        meanwhile: the process joins the thread that waits before it ends. Blocks.
+        """Wait until everything below ``offset`` is indexed. Returns False after ``timeout_s``, and when ``stop`` is
+        called: the process cannot end before the thread that waits. Blocks.
         """
 
         def is_indexed_now() -> bool:
@@ -180,8 +182,8 @@ class Indexing:
         return is_indexed_now()
 
     def rebuild(self, partition: TopicPartition, reason: object) -> None:
-        """Have the thread rebuild the log's indices, after a look-up met damage. Any thread."""
-        logger.warning("%s: index damaged: %s", partition, reason)
+        """Have the indexer thread rebuild the indices of a log, in which damage was found. Any thread."""
+        logger.warning("the index of %s is damaged and will be rebuilt: %s", partition, reason)
         self._damaged.add(partition)
         self.kick()
 
@@ -195,7 +197,7 @@ class Indexing:
             wait_s = SHORTEST_WAIT_S if worked else min(wait_s * 2, LONGEST_WAIT_S)
             with self._condition:
                 if worked:
-                    self._condition.notify_all()  # who waits for an offset
+                    self._condition.notify_all()  # wakes wait_until_indexed
                 if worked < FULL_ROUND_BYTES and not self._stopping:
                     self._condition.wait(wait_s)
 
@@ -218,7 +220,7 @@ class Indexing:
                 self.rebuild(partition, error)
             except KafkaError as error:
                 if not log.is_closed:
-                    logger.warning("indexing %s: %s; trying again later", partition, error)
+                    logger.warning("%s cannot be indexed now, and is tried again later: %s", partition, error)
                     self._rest(partition)
         self._current = None
         for partition in self._indexers.keys() - configs.keys():
@@ -270,7 +272,11 @@ class Indexing:
             with indexer.log.files:
                 indexer.checkpoint()
         except KafkaError as error:
-            logger.warning("no checkpoint for the index of %s: %s", indexer.log.topic_partition, error)
+            logger.warning(
+                "the index of %s has no checkpoint of its end; the next start reads more of the log: %s",
+                indexer.log.topic_partition,
+                error,
+            )
 
 
 def is_indexed(config: LogConfig) -> bool:
@@ -284,7 +290,7 @@ def indexing_of(broker: Broker) -> Indexing:
 
 
 def start_indexing(broker: Broker) -> Indexing:
-    """Build and start the indexing of a broker; the logs of its topics are handed over one a turn. Loop thread."""
+    """Build and start the indexing of a broker. Each log of its topics gets a turn of its own later. Loop thread."""
     indexing = Indexing(broker)
     indexing.start()
     for image in list(broker.metadata.topics.values()):

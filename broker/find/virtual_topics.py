@@ -1,20 +1,19 @@
-"""Virtual topics: the partitions of a topic, of which only the records that match are read.
+"""Virtual topics: partitions of a topic from which only the records that match a query are read.
 
-A :class:`VirtualPartition` stands where handlers expect a ``Partition``, and reads through a :class:`FilteredLog`. All
-else is the real partition's: offsets, leader epochs, times, configuration. Writing is INVALID_TOPIC_EXCEPTION. In the
-purgatory it is found under the real partition's key, so an append wakes its fetches.
+A :class:`VirtualPartition` is used where handlers expect a ``Partition``, and reads through a :class:`FilteredLog`.
+Everything else comes from the real partition: offsets, leader epochs, times, configuration. Writes are answered
+INVALID_TOPIC_EXCEPTION. In the purgatory it has the key of the real partition, so an append wakes its fetches.
 
 Filtering reads the disk and decodes, so it never happens on the loop:
 
-    read(offset) -> a result for this offset?   yes -> it
-                                                no  -> a job in a worker, and nothing for now: the fetch parks
-    job done     -> the result is kept, the purgatory touched: the parked fetch reads again and finds it
+    read(offset) -> is there a result for this offset?   yes -> it is returned
+                                                         no  -> a job begins in a worker, and the fetch waits
+    job done     -> the result is kept, and the purgatory is touched: the waiting fetch reads again and finds it
 
-A result without matching records is an empty batch that carries the client's position over the gap. Where the job gave
-up for having read enough, it is handed out at once; at the end of the log only after GAP_WAIT_MS, so that a busy topic
-with few matches does not answer its consumers at every append. For the same reason a job that reached the end of the
-log is followed by the next one PAUSE_MS later at the earliest: it looks at all that was appended meanwhile. Loop
-thread, except the jobs.
+A result without matching records is a gap: an empty batch that moves the client's position on. If the job stopped
+because it had read enough, the gap is returned at once. If it reached the end of the log, the gap is returned after
+GAP_WAIT_MS: a busy topic with few matches should not answer its consumers at every append. For the same reason, after a
+job that reached the end of the log, the next one begins PAUSE_MS later at the earliest. Loop thread, except the jobs.
 """
 
 from __future__ import annotations
@@ -42,21 +41,22 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
 GAP_WAIT_MS = 250
+"""Time before a gap at the end of the log is returned."""
 PAUSE_MS = 5
-"""A job takes 0.2 to 0.3 ms of a processor even if it finds nothing: at a thousand appends a second this saves most of
-them, and a record that matches is seen so much later at most."""
+"""Least time between two jobs at the end of the log. A job takes 0.2 to 0.3 ms of CPU time even if it finds nothing: at
+a thousand appends a second the pause saves most of them, and delays a matching record by PAUSE_MS at most."""
 KEEP_MS = 2_000
-"""How long a result may be handed out: what it holds may be cleaned away meanwhile."""
+"""Age from which on a result with records is not returned: cleaning may have removed them from the log."""
 MAX_RESULTS = 8
 MAX_RESULT_BYTES = 1024 * 1024
 MAX_PARTITIONS = 1000
-"""Virtual partitions kept; one that is asked for again is made again."""
+"""Most virtual partitions that are kept. A further one replaces the one that was used least recently."""
 
 Key = tuple[int, bool]
 
 
 class _Result:
-    """Records that a job found for one offset."""
+    """Result of a job for one offset: what matches below ``upper``, or the error of the job."""
 
     __slots__ = ("error", "is_served", "made_ms", "matching", "upper")
 
@@ -69,7 +69,7 @@ class _Result:
 
 
 class FilteredLog:
-    """A log of which only matching records are read."""
+    """A log from which only matching records are read."""
 
     def __init__(self, broker: Broker, partition: Partition, query: Query) -> None:
         self._broker = broker
@@ -83,14 +83,13 @@ class FilteredLog:
 
     @property
     def _reader(self) -> MatchReader:
-        """The reader of the real partition's log, which is open. Raises KafkaStorageError."""
+        """The reader of the real partition's log, which must be open. Raises KafkaStorageError."""
         if self._made_reader is None:
             self._made_reader = MatchReader(self._partition.local_log, self._query)
         return self._made_reader
 
     def read(self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
-        """Return the matching records from ``offset`` on, if they were looked for already; else nothing, and look for
-        them.
+        """Return the matching records from ``offset`` on if a job has found them; else nothing, after starting a job.
 
         Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError.
         """
@@ -135,7 +134,7 @@ class FilteredLog:
         return nothing._replace(records=records)
 
     def _start(self, key: Key, reading: Reading) -> None:
-        """Look for what matches, in a worker; one job at a time, and at the end of the log not one for each append."""
+        """Start a job in a worker, unless one is running. During the pause of the last one the fetch is woken later."""
         if self._is_running:
             return
         wait_ms = self._pause_until_ms - self._broker.time.monotonic_ms()
@@ -201,14 +200,14 @@ class FilteredLog:
 
 
 def join(offset: int, matching: Matching) -> Matching:
-    """Join a gap that began at ``offset`` and what came after it: one gap, or the records."""
+    """Return what was found after a gap that began at ``offset``: the records, or one gap from ``offset`` on."""
     if not matching.is_gap:
         return matching
     return matching._replace(records=gap_batch(offset, matching.next_offset))
 
 
 class VirtualPartition(Partition):
-    """A partition of a virtual topic. Hash and equality are the real partition's: see the module."""
+    """A partition of a virtual topic. It has the real partition's hash and equality, for the purgatory."""
 
     __slots__ = ("_filtered", "real", "tag_header")
 
@@ -223,7 +222,7 @@ class VirtualPartition(Partition):
         self._commits = Commits()
         self._roles = self.leading = None
         self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
-        self._log = None  # there is none of its own to configure or to measure
+        self._log = None  # it has no log of its own that could be configured or measured
 
     def __hash__(self) -> int:
         return hash(self.real)
@@ -233,7 +232,7 @@ class VirtualPartition(Partition):
 
     @property
     def local_log(self) -> UnifiedLog:
-        """The real partition's log: for offsets and configuration."""
+        """The real partition's log, for offsets and configuration."""
         return self.real.local_log
 
     def read(
@@ -256,28 +255,28 @@ class VirtualPartition(Partition):
 
     @property
     def proof(self) -> None:
-        """Never one: what proves is the worker that reads."""
+        """None: reads run in workers, which prove unproven index entries themselves."""
         return None
 
     def append_records(self, *_: object, **__: object) -> LogAppendInfo:
         """Raise InvalidTopicError: a virtual topic is read-only."""
-        raise read_only(self)
+        raise read_only_error(self)
 
     def move_log_start(self, offset: int) -> None:
         """Raise InvalidTopicError: a virtual topic is read-only."""
-        raise read_only(self)
+        raise read_only_error(self)
 
     def stands_for(self, real: Partition, tag_header: str | None) -> bool:
-        """Return whether this is still a view of ``real`` as it is now."""
+        """Return whether this is a view of ``real`` with its current leader epoch and the topic's tag header."""
         epochs = self.leader_epoch == real.leader_epoch and self.is_leader == real.is_leader
         return self.real is real and self.tag_header == tag_header and epochs
 
     def close(self) -> None:
-        """Release the results that are kept for readers."""
+        """Release the files of results that were not returned to clients."""
         self._filtered.close()
 
 
-def read_only(partition: Partition) -> InvalidTopicError:
+def read_only_error(partition: Partition) -> InvalidTopicError:
     """Return the error for writing to a virtual topic."""
     return InvalidTopicError(f"{partition.topic_partition.topic} is a virtual topic: it can only be read")
 
@@ -306,7 +305,7 @@ class VirtualPartitions:
         return partition
 
     def _tag_header(self, source: str, real: Partition) -> str | None:
-        """Return the header that holds the tags of a topic: its open log knows, else the topic's configs are read."""
+        """Return the name of the header with a topic's tags: from its log if that is open, else from its configs."""
         if real.is_open:
             return real.config.index_tag_header
         return self._broker.topic_configs.log_config(self._broker.metadata.topics[source]).index_tag_header

@@ -6,7 +6,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.transaction.state import by_topic
+from tidelog.broker.coordinator.transaction.state import group_by_topic
 from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -57,6 +57,7 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
         topics=[
-            TopicData(topic=found.topic, partitions=found.partition_ids) for found in by_topic(transaction.partitions)
+            TopicData(topic=found.topic, partitions=found.partition_ids)
+            for found in group_by_topic(transaction.partitions)
         ],
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.share_state.calls import CALLS, NEVER_MADE, Call
+from tidelog.broker.coordinator.share_state.calls import CALLS, NO_STATE, Call
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred, failed
@@ -91,7 +91,7 @@ def build_result(call: Call, partition: int, outcome: Deferred[Any]) -> Steps[An
         state = yield from settled(outcome)
     except KafkaError as error:
         return call.result(partition=partition, error_code=error.code, error_message=error.message)
-    return call.result(partition=partition, **call.fields_of(NEVER_MADE if state is None else state))
+    return call.result(partition=partition, **call.fields_of(NO_STATE if state is None else state))
 
 
 def build_error(api: ApiKey, request: Any, error: KafkaError) -> Steps[Any]:

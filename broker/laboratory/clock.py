@@ -1,7 +1,7 @@
-"""The clock of a laboratory (a broker for tests): wall and monotonic clock, and how far they were moved ahead.
+"""The clock of a laboratory (a broker for tests): the machine's wall and monotonic clocks, and how far they are moved.
 
-It keeps running between two moves, so that long polls of clients end as they always do. Both clocks move together:
-records, retention, sessions and transactions see the same time. Any thread.
+The clocks run on between two moves, so that clients' long polls time out as usual. Both move together: records,
+retention, sessions and transactions see the same time. Any thread.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from tidelog.log.system.time import SystemTime, Time
 
 
 class LaboratoryTime:
-    """Clocks that run, and go forward by any span when told."""
+    """A wall clock and a monotonic clock that run, and that ``advance`` moves forward."""
 
     __slots__ = ("_base", "ahead_ms")
 
     def __init__(self, base: Time | None = None) -> None:
         self._base: Time = base or SystemTime()
         self.ahead_ms = 0
-        """How far both clocks are ahead of the machine's."""
+        """Milliseconds by which both clocks are ahead of the machine's."""
 
     def milliseconds(self) -> int:
         return self._base.milliseconds() + self.ahead_ms
@@ -29,5 +29,5 @@ class LaboratoryTime:
         """Move both clocks forward. Raises ValueError for a negative span: deadlines rest on a clock that never goes
         back."""
         if milliseconds < 0:
-            raise ValueError(f"{milliseconds} ms: expected a span that is not negative")
+            raise ValueError(f"{milliseconds} ms: the clock cannot go back; expected 0 or more")
         self.ahead_ms += milliseconds

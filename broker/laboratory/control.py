@@ -1,12 +1,12 @@
-"""The control of a laboratory: one line of JSON for each command and for each answer, over a socket pair.
+"""Commands of a laboratory over a socket pair: one line of JSON for each command and for each answer.
 
 ``http.py`` takes the same commands from tests in other languages.
 
     {"command": "advance", "ms": 45000}              -> {"result": null}
     {"command": "restore", "snapshot": 7}            -> {"error": "snapshot 7 is not known"}
 
-The socket is inherited from the process that started the broker; its end is the end of the control, not of the broker.
-Commands are done one after the other, whatever way they came. Loop thread only.
+The socket is inherited from the process that started the broker. When it closes, the broker goes on without it.
+Commands are executed one after the other, whether they come by the socket or over HTTP. Loop thread only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 65_536
 
 
 class Control:
-    """Commands for one laboratory."""
+    """Executes the commands of one laboratory."""
 
     def __init__(self, laboratory: LaboratoryServer) -> None:
         self._laboratory = laboratory
@@ -44,12 +44,12 @@ class Control:
                 writer.write(json.dumps(await self.answer(json.loads(line))).encode() + b"\n")
                 await writer.drain()
         except ConnectionError:
-            logger.info("the laboratory's control has gone")
+            logger.info("the process that controls the laboratory closed its socket")
         finally:
             writer.close()
 
     async def answer(self, command: Mapping[str, Any]) -> dict[str, object]:
-        """Do one command; returns its result, or its error as a text."""
+        """Execute one command. Returns ``{"result": ...}``, or ``{"error": text}`` if it fails."""
         try:
             async with self._turn:
                 return {"result": await self._do(command)}
@@ -57,7 +57,7 @@ class Control:
             return {"error": str(error)}
 
     async def _do(self, command: Mapping[str, Any]) -> object:
-        """Do a command. Raises ValueError for what it cannot mean, KafkaError, OSError."""
+        """Execute a command. Raises ValueError for an unknown or malformed one, KafkaError, OSError."""
         laboratory = self._laboratory
         match command:
             case {"command": "advance", "ms": int(milliseconds)}:
@@ -77,7 +77,7 @@ class Control:
         return None
 
     def _do_with_faults(self, command: Mapping[str, Any]) -> int | None:
-        """Do a command that sets faults or asks about them. Raises ValueError."""
+        """Execute a command that sets, counts or clears faults. Raises ValueError."""
         faults = self._laboratory.faults
         match command:
             case {"command": "fault"}:
@@ -97,7 +97,7 @@ def parse_fault(command: Mapping[str, Any]) -> Fault:
     refuse_types(command)
     error, delay_ms, drops = command.get("error"), command.get("delay_ms", 0), command.get("drops", False)
     if not (error or delay_ms > 0 or drops):
-        raise ValueError("a fault is an error, a delay or a dropped connection")
+        raise ValueError("a fault needs an error, a delay_ms above 0, or drops: true")
     return Fault(
         api_key=parse_api(str(command.get("api"))),
         times=command.get("times", 1),
@@ -117,15 +117,15 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def refuse_types(command: Mapping[str, Any]) -> None:
-    """Raise ValueError for a word that a fault does not have, and for a value of another type: a fault is first
-    compared with numbers when a request comes.
+    """Raise ValueError for a field that a fault does not have, and for a value of a wrong type. Without this check, a
+    wrong type would fail the requests that are compared with the fault later.
     """
-    for word, value in command.items():
-        types = FAULT_TYPES.get(word)
+    for name, value in command.items():
+        types = FAULT_TYPES.get(name)
         if types is None:
-            raise ValueError(f"{word!r} is no word of a fault: {', '.join(FAULT_TYPES)}")
+            raise ValueError(f"{name!r} is not a field of a fault; its fields are {', '.join(FAULT_TYPES)}")
         if type(value) not in types:
-            raise ValueError(f"{word}: {value!r} is no {' or '.join(one.__name__ for one in types)}")
+            raise ValueError(f"{name}: expected {' or '.join(one.__name__ for one in types)}, not {value!r}")
 
 
 def parse_api(name: str) -> ApiKey:
@@ -134,13 +134,13 @@ def parse_api(name: str) -> ApiKey:
     for api in ApiKey:
         if api.name.replace("_", "").lower() == wanted:
             return api
-    raise ValueError(f"{name!r} is no API of Kafka; for example Produce, Fetch, OffsetCommit")
+    raise ValueError(f"{name!r} is not an API of Kafka; examples are Produce, Fetch and OffsetCommit")
 
 
 def parse_error(name: str) -> type[KafkaError]:
-    """Return the error of a name in Kafka's table, such as ``NOT_LEADER_OR_FOLLOWER``. Raises ValueError."""
+    """Return the class of an error by Kafka's name of it, such as ``NOT_LEADER_OR_FOLLOWER``. Raises ValueError."""
     wanted = name.replace("_", "").lower().removesuffix("exception")
     for error in error_classes():
         if error.__name__.lower().removesuffix("error") == wanted.removesuffix("error"):
             return error
-    raise ValueError(f"{name!r} is no error of Kafka; for example NOT_LEADER_OR_FOLLOWER")
+    raise ValueError(f"{name!r} is not an error of Kafka; an example is NOT_LEADER_OR_FOLLOWER")

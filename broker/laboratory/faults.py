@@ -1,12 +1,12 @@
-"""Faults that a laboratory puts before the handlers of requests, and the count of requests by API.
+"""Faults that a laboratory puts before the handlers of requests, and the number of requests of each API.
 
-    error     the request is not handled, and answered with an error code in all of its parts
+    error     the request is not handled, but answered with an error code in all of its parts
     delay     it is handled later; the connection's next request waits for it
-    drop      the connection closes: before the request is handled, or after, in place of its answer
+    drop      the connection closes: before the request is handled, or after that and in place of its answer
 
-A fault has a number of requests that it leaves alone first, and a number that it meets; then it is gone. Of several
-the first that matches is taken. A request that waits for its log to open is the same request afterwards, and meets no
-second fault. Loop thread only.
+A request meets a fault if the fault is applied to it. A fault lets ``after`` matching requests pass, is met by the next
+``times``, and then has no effect any more. If several faults match, the one set first applies. A request that has to
+wait until its log is open is handled a second time then, and meets no second fault. Loop thread only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMES = ("name", "topic", "topic_name")
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One fault that is put before an API. ``error`` or ``drops`` end a request; ``delay_ms`` may stand alone."""
+    """One fault of an API. ``error`` and ``drops`` end a request; ``delay_ms`` may be combined with either."""
 
     api_key: ApiKey
     times: int = 1
@@ -49,21 +49,21 @@ class Fault:
     is_handled: bool = False
     """With ``drops``: the request is handled before the connection closes."""
     met: int = 0
-    """Requests that met it."""
+    """Number of requests that met it."""
 
 
 class Faults:
-    """The faults that are set, and the requests that came. Loop thread only."""
+    """The faults that are set, and counts of all requests. Loop thread only."""
 
     def __init__(self) -> None:
         self._faults: dict[int, Fault] = {}
         self._set = 0
         self._waits: dict[int, Deferred[None]] = {}
         self.requests: Counter[int] = Counter()
-        """Requests by API key, those that met a fault among them."""
+        """Number of requests by API key, including those that met a fault."""
 
     def add(self, fault: Fault) -> int:
-        """Set a fault; returns the number by which it is asked for."""
+        """Set a fault. Returns the number that identifies it."""
         self._set += 1
         self._faults[self._set] = fault
         return self._set
@@ -75,14 +75,14 @@ class Faults:
         return self._faults[number].met
 
     def clear(self) -> None:
-        """Remove all faults, and let those requests go on that are held."""
+        """Remove all faults, and let delayed requests go on."""
         self._faults.clear()
         waits, self._waits = self._waits, {}
         for wait in waits.values():
             wait.complete(None)
 
     def take(self, api_key: int, topics: Callable[[], set[str]]) -> Fault | None:
-        """Count a request, and return the fault that it meets."""
+        """Count a request, and return the fault that it meets, or None."""
         self.requests[api_key] += 1
         for fault in self._faults.values():
             if fault.api_key != api_key or fault.met >= fault.times:
@@ -122,7 +122,8 @@ class FaultyHandler:
         self.Request: type[Any] = module.Request
 
     def handle(self, broker: Broker, context: RequestContext, request: Any) -> Any:
-        """Handle a request, or let it meet its fault. Raises as the handler does, CloseConnectionError."""
+        """Handle a request, or apply its fault. Raises what the handler raises, the fault's error, and
+        CloseConnectionError."""
         fault = None if self._was_postponed(request) else self._take(broker, request)
         if fault is None:
             return self._proceed(broker, context, request)
@@ -138,7 +139,7 @@ class FaultyHandler:
         return self._faults.take(self._api_key, lambda: topics_of(request, broker.metadata.topic_names))
 
     def _was_postponed(self, request: Any) -> bool:
-        """Return whether this request comes again, now that its log is open."""
+        """Return whether this request was handled before, and comes again now that its log is open."""
         for index, each in enumerate(self._postponed):
             if each is request:
                 del self._postponed[index]
@@ -179,7 +180,7 @@ class FaultyHandler:
 
     def _ending(self, fault: Fault) -> Exception:
         if fault.error is not None:
-            return fault.error("an error of the laboratory")
+            return fault.error("this error was injected by the laboratory")
         return CloseConnectionError("the laboratory drops this connection")
 
 
@@ -193,7 +194,7 @@ class LaboratoryDispatcher(Dispatcher):
         self._faults = faults
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
-        """Answer a request, whose frame may be kept: a delay leaves the receive buffer to others."""
+        """Answer a request from a copy of its frame: during a delay other requests use the receive buffer."""
         return super().dispatch(context, own_frame(frame))
 
     def _handler(self, api_key: int, entry: HandlerEntry) -> Any:

@@ -1,8 +1,7 @@
 """Files of a laboratory: never synced, and on a disk that is full when a test says so.
 
-A laboratory is thrown away with its process, so no power loss is survived and none is waited for: starting, stopping
-and creating topics take no time of the disk. A full disk refuses whatever makes a file longer, as the kernel does.
-Any thread.
+A laboratory's data are not needed after its process, so they need not survive a power loss: starting, stopping and
+creating topics wait for no disk. A full disk refuses writes that make a file longer, as the kernel does. Any thread.
 """
 
 from __future__ import annotations

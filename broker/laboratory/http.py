@@ -1,12 +1,12 @@
-"""Controls of a laboratory over HTTP, for tests in any language: ``POST /COMMAND`` with its words as a JSON object.
+"""Commands of a laboratory over HTTP, for tests in any language: ``POST /COMMAND`` with its fields as a JSON object.
 
     POST /advance  {"ms": 45000}      -> 200 {"result": null}
     POST /restore  {"snapshot": 7}    -> 400 {"error": "snapshot 7 is not known"}
 
-The commands are those of ``control.py``. The listener is on the loopback address alone and asks for no login. A web
-page reaches none of it: requests under foreign names and from foreign origins are refused as the admin interface
-refuses them. So is a body that is not declared as JSON: a browser asks for leave before it sends JSON to another site.
-It is no part of the broker that a restore starts again, so its connections stay. Loop thread only.
+The commands are those of ``control.py``. The listener is bound to a loopback address only and asks for no login. Web
+pages cannot use it: requests with another host name or from another origin are refused, as by the admin interface. So
+is a body that is not declared as JSON, which a browser would send to another site only after a preflight request. The
+listener is not part of the broker that a restore starts again, so its connections stay open. Loop thread only.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ JSON = "application/json"
 
 
 def open_listener(text: str) -> socket.socket:
-    """Listen on HOST:PORT of the loopback address. Raises ConfigError, OSError when the address is taken."""
+    """Listen on HOST:PORT, a loopback address. Raises ConfigError, and OSError when the port is taken."""
     host, _, port = text.rpartition(":")
     host = host.strip("[]")
     if not is_loopback(host) or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
-        raise ConfigError(f"{OPTION} {text}: expected HOST:PORT of the loopback address, such as 127.0.0.1:0")
+        raise ConfigError(f"{OPTION} {text}: expected HOST:PORT with a loopback address, such as 127.0.0.1:0")
     listener = socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setblocking(False)
     return listener
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a listener on this host is reached from this machine alone."""
+    """Return whether a listener on this host can be reached only from this machine."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -62,30 +62,30 @@ async def serve_http(control: Control, hosts: Hosts, listener: socket.socket) ->
 
 
 async def refuse_type(request: web.Request) -> web.Response | None:
-    """Refuse a body that is not declared as JSON; None lets it through."""
+    """Return the refusal of a body that is not declared as JSON, or None for a request that may go on."""
     if request.can_read_body and request.content_type != JSON:
         return refusal(415, f"a body must have the content type {JSON}")
     return None
 
 
 class Commands:
-    """The page of the commands."""
+    """The HTTP handler of the commands."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Do the command of the path with the words of the body."""
+        """Execute the command of the path with the fields of the body."""
         try:
-            words = json.loads(await request.read() or b"{}")
+            fields = json.loads(await request.read() or b"{}")
         except ValueError:
-            words = None
-        if not isinstance(words, dict):
+            fields = None
+        if not isinstance(fields, dict):
             return respond({"error": "the body is not a JSON object"})
-        return respond(await self._control.answer({**words, "command": request.match_info["command"]}))
+        return respond(await self._control.answer({**fields, "command": request.match_info["command"]}))
 
 
 def respond(answer: dict[str, object]) -> web.Response:
-    """Write a command's answer as a line of JSON, which a shell shows as such."""
+    """Return a response with a command's answer as one line of JSON: status 400 for an error, else 200."""
     status = 400 if "error" in answer else 200
     return web.Response(text=json.dumps(answer) + "\n", status=status, content_type=JSON)

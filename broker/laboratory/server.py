@@ -1,13 +1,14 @@
-"""The server of a laboratory: a broker that starts again on another state of its files, within one process.
+"""The server of a laboratory: a broker that can be restarted on a snapshot of its files, within one process.
 
     snapshot   the broker stops cleanly -> its directories are copied -> it starts on the same ports
-    restore    the broker stops -> what differs from the snapshot is laid beside the files -> it takes their place ->
-               the broker starts on the same ports
+    restore    the broker stops -> files that differ from the snapshot are written to a staging directory -> they
+               replace the live files -> the broker starts on the same ports
 
-A copy that fails leaves the broker running on its files: what can fail for want of room is done while they are there.
-Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each start has a server
-and a configuration of its own: nothing of the state before is left in memory. A socket that is bound, and does not
-listen, keeps each port meanwhile. Clients of the state before are disconnected. Loop thread only.
+If a copy fails, the broker starts again on its unchanged files: whatever may need more disk space is done before any
+live file changes. Modules stay imported and files are not synced (``files.py``), so a restart takes milliseconds. Each
+start builds a new server and configuration, so nothing of the earlier state stays in memory. While the broker is
+stopped, a socket that is bound but does not listen reserves each port. A restart disconnects all clients. Loop thread
+only.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 from tidelog.broker.laboratory.clock import LaboratoryTime
 from tidelog.broker.laboratory.faults import Faults, LaboratoryDispatcher
 from tidelog.broker.laboratory.files import Disk, LaboratoryFileSystem
-from tidelog.broker.laboratory.snapshots import Snapshot, keep
+from tidelog.broker.laboratory.snapshots import Snapshot, take_snapshot
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.server import LoneRole, Server
@@ -59,7 +60,7 @@ class LaboratoryServer:
     """A broker with its clock, its faults, its disk and its snapshots."""
 
     def __init__(self, config: BrokerConfig, *, on_failure: Callable[[], object] = lambda: None) -> None:
-        """Raises ConfigError for a member of a cluster."""
+        """Raises ConfigError if the configuration is that of a member of a cluster."""
         if is_member(config):
             raise ConfigError("--laboratory: a member of a cluster has no laboratory controls")
         self.time = LaboratoryTime()
@@ -69,28 +70,28 @@ class LaboratoryServer:
         self._config = config
         self._ports: list[socket.socket] = []
         self._snapshots: list[Snapshot] = []
-        self._place = tempfile.TemporaryDirectory(prefix="tidelog-laboratory-")
+        self._archives = tempfile.TemporaryDirectory(prefix="tidelog-laboratory-")
         self._controls: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._serving: list[asyncio.Task[None]] = []
         self._server = self._new_server(config)
 
     @property
     def broker(self) -> Broker:
-        """The parts of the broker that runs."""
+        """The running broker."""
         return self._server.broker
 
     @property
     def endpoints(self) -> list[Endpoint]:
-        """The addresses bound."""
+        """The addresses at which the broker listens."""
         return self._server.endpoints
 
     @property
     def failure(self) -> str | None:
-        """The reason why the broker cannot go on."""
+        """The reason why the broker has failed, or None."""
         return self._server.failure
 
     def add_control(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Serve a control from the start of the broker until it stops."""
+        """Run ``serve`` from the start of the broker until it stops; it takes commands from a test."""
         self._controls.append(serve)
 
     def abandon_start(self) -> None:
@@ -101,7 +102,7 @@ class LaboratoryServer:
         self._server.reload_stores()
 
     async def start(self) -> None:
-        """Start on the files as they are. Raises as ``Server.start``."""
+        """Start on the files as they are. Raises what ``Server.start`` raises."""
         listeners = self._config.listeners
         for index, endpoint in enumerate(listeners):
             if not endpoint.port:
@@ -110,49 +111,50 @@ class LaboratoryServer:
         self._serving += [asyncio.create_task(serve()) for serve in self._controls]
 
     async def stop(self) -> None:
-        """Stop, and remove the snapshots."""
+        """Stop the controls and the broker, and remove the snapshots."""
         for task in self._serving:
             task.cancel()
         await asyncio.gather(*self._serving, return_exceptions=True)
         await self._stop_broker()
         for port in self._ports:
             port.close()
-        self._place.cleanup()
+        self._archives.cleanup()
 
     async def advance(self, milliseconds: int) -> None:
-        """Move the clock, and do what became due. Raises ValueError for a negative span."""
+        """Move the clock forward, and do what is due by then. Raises ValueError for a negative span."""
         self.time.advance(milliseconds)
         await self._server.catch_up()
 
     async def snapshot(self) -> int:
-        """Keep the whole state; returns the number by which it is restored. Raises OSError."""
+        """Copy the whole state. Returns the snapshot's number, for ``restore``. Raises OSError."""
         await self._stop_broker()
         number = len(self._snapshots)
         try:
-            archive = os.path.join(self._place.name, str(number))
-            self._snapshots.append(keep(self._config.log_dirs, archive, self.time.ahead_ms))
+            archive = os.path.join(self._archives.name, str(number))
+            self._snapshots.append(take_snapshot(self._config.log_dirs, archive, self.time.ahead_ms))
         finally:
             await self._start_again()
         return number
 
     async def restore(self, number: int) -> None:
-        """Return to a kept state, without faults. Raises ValueError for one that is not known, OSError."""
+        """Return to the state of a snapshot, without faults. Raises ValueError for an unknown number, OSError."""
         if not 0 <= number < len(self._snapshots):
             raise ValueError(f"snapshot {number} is not known")
-        kept = self._snapshots[number]
+        snapshot = self._snapshots[number]
         await self._stop_broker()
         try:
-            kept.lay_beside(self._config.log_dirs)
+            snapshot.stage(self._config.log_dirs)
         except OSError:
             await self._start_again()
             raise
-        kept.take(self._config.log_dirs)
-        self.time.ahead_ms = kept.ahead_ms
+        snapshot.install(self._config.log_dirs)
+        self.time.ahead_ms = snapshot.ahead_ms
         self.faults.requests.clear()
         await self._start_again()
 
     def move_leader(self, topic: str, number: int, *, is_away: bool) -> None:
-        """Take a partition's leader away, or let it come back, in a new leader epoch; in memory alone.
+        """Take a partition's leader away, or make this broker its leader again. The leader epoch grows by one. Only the
+        metadata in memory change.
 
         Raises UnknownTopicOrPartitionError.
         """
@@ -191,8 +193,7 @@ class LaboratoryServer:
         )
 
     def _keep_port(self, endpoint: Endpoint) -> Endpoint:
-        """Choose a port for an endpoint, and keep it from other processes while the broker is stopped. Raises
-        OSError."""
+        """Choose a free port for an endpoint, and reserve it while the broker is stopped. Raises OSError."""
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         keeper = socket.socket(family)
         self._ports.append(keeper)

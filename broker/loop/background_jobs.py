@@ -1,8 +1,8 @@
-"""Periodic jobs: retention, flushing, checkpoints, producer expiry. Each in a thread, never twice at a time.
+"""Periodic jobs: retention, flushing, checkpoints, producer expiry. Each runs in a thread, and never twice at once.
 
 A job's next round is timed from the end of the last, on the monotonic clock, so a slow disk makes rounds rarer
-instead of piling them up. A job that fails is logged and tried again at its next round: the partition at fault has
-gone offline by itself. Loop thread only; the jobs' functions run in the executor.
+instead of piling them up. If a job fails, the error is logged and the job runs again at its next round: a partition
+that caused the error is offline by then. Loop thread only; the jobs' functions run in the executor.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tidelog.broker.loop.timers import Timer, TimerQueue
 logger = logging.getLogger(__name__)
 
 LONGEST_INTERVAL_MS = 2**31
-"""Longest wait of the timers, 24 days. A longer interval, as Kafka's largest long for never, is cut to it."""
+"""Longest interval that a timer is set for, 24 days. Longer ones are cut to it, such as Kafka's Long.MAX_VALUE."""
 
 
 class Job(NamedTuple):
-    """A function for a thread, and how long to wait between its rounds."""
+    """A function that runs in a thread again and again, ``interval_ms`` after the end of its last round."""
 
     name: str
     interval_ms: float
@@ -30,7 +30,7 @@ class Job(NamedTuple):
 
 
 class BackgroundJobs:
-    """Runs jobs round after round until stopped."""
+    """Runs each job again and again, in a thread of the executor, until stopped."""
 
     __slots__ = ("_executor", "_loop", "_running", "_stopped", "_timers", "_waiting")
 
@@ -70,7 +70,7 @@ class BackgroundJobs:
         try:
             future = self._loop.run_in_executor(self._executor, job.run)
         except (MemoryError, RuntimeError) as error:  # no thread can be started, or the broker stops
-            logger.error("background job %s cannot begin, next round as usual: %s", job.name, error)
+            logger.error("background job %s could not start; its next round is due as usual: %s", job.name, error)
             self._wait(job)
             return
         self._running[job.name] = future
@@ -80,5 +80,5 @@ class BackgroundJobs:
         del self._running[job.name]
         error = None if future.cancelled() else future.exception()
         if error is not None:
-            logger.error("background job %s failed, next round as usual", job.name, exc_info=error)
+            logger.error("background job %s failed; its next round is due as usual", job.name, exc_info=error)
         self._wait(job)

@@ -1,14 +1,15 @@
-"""A response that comes later: plain, loop-thread only, without an asyncio future.
+"""Deferred: a response that comes later. Simpler than an asyncio future, and for the loop's thread alone.
 
 A handler that cannot answer at once (a long-polling fetch, an append that waits for its fsync, a join that waits for
-a rebalance) returns a :class:`Deferred`. Invariants: it is settled once, by ``complete`` or ``fail``; callbacks run
-then, in the order they were added, in the caller's turn; ``abandon`` tells the owner that no client waits any more (the
-connection closed), so that parked state is dropped instead of waiting for its clock; ``hurry`` asks the owner to answer
-now with what there is, because the client has sent something else that waits for this answer.
+a rebalance) returns a :class:`Deferred`. Its owner is the part that completes it. Invariants: it is settled once, by
+``complete`` or ``fail``; callbacks run then, in the order they were added, in the caller's turn; ``abandon`` tells the
+owner that no client waits any more (the connection closed), so that the waiting request is dropped before its timeout;
+``hurry`` asks the owner to answer now with what there is, because the client's next request waits for this answer.
 
-No waiter is forgotten. A Deferred fails with a KafkaError or a CloseConnectionError and with nothing else, which is all
-that waiters look for: any other exception, of a thread or of a ``then``, is logged whole and becomes
-UnknownServerError. A callback that raises is logged, its ``refuse`` is told, and the callbacks after it run.
+Every waiter gets an answer. A Deferred fails only with a KafkaError or a CloseConnectionError, which all waiters
+handle. Any other exception, from a thread or from a function given to ``map``, is logged with its traceback and becomes
+UnknownServerError. If a callback raises, the error is logged and given to the callback's ``refuse``, and the callbacks
+after it still run.
 """
 
 from __future__ import annotations
@@ -55,32 +56,32 @@ class Deferred(Generic[T]):
 
     @property
     def abandoned(self) -> bool:
-        """True when no client waits any more; completing is then harmless and useless."""
+        """True when no client waits any more. It may still be completed, but its callbacks are gone."""
         return self._abandoned
 
     def complete(self, value: T) -> None:
-        """Settle with a value. A second settling is our mistake."""
+        """Settle with a value. To settle twice is a defect of the broker (AssertionError)."""
         assert not self.done, "deferred settled twice"
         self._value = value
         self._run_callbacks()
 
     def fail(self, error: BaseException) -> None:
-        """Settle with an exception, which the dispatcher turns into an error response; see the module for others than
-        KafkaErrors."""
+        """Settle with an exception, which the dispatcher turns into an error response. Any but a KafkaError or a
+        CloseConnectionError becomes UnknownServerError."""
         assert not self.done, "deferred settled twice"
         self._error = _answerable(error)
         self._run_callbacks()
 
     def result(self) -> T:
-        """Return the value. Raises what ``fail`` was given; must be done."""
+        """Return the value, or raise the error with which this failed. Call it only once ``done`` is true."""
         assert self.done, "deferred not settled"
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
 
     def on_done(self, callback: Callable[[Deferred[T]], None], refuse: Refuse | None = None) -> None:
-        """Call ``callback(self)`` when settled, at once if it already is. An error of a later call is given to
-        ``refuse``, so that no client waits without end for what the callback would have done."""
+        """Call ``callback(self)`` when this is settled; at once if it already is. If a later call raises, ``refuse``
+        gets the error, so that no client waits without end for what the callback would have done."""
         if self.done:
             callback(self)
         elif self._callbacks is None:
@@ -89,7 +90,8 @@ class Deferred(Generic[T]):
             self._callbacks.append((callback, refuse))
 
     def refuse(self, error: Exception) -> None:
-        """Fail after an error in settling; callbacks that were not called yet are called."""
+        """Fail with an error that occurred when this was to be settled. If it is settled, run its remaining
+        callbacks."""
         if self.done:
             self._run_callbacks()
         elif not self._abandoned:
@@ -98,12 +100,13 @@ class Deferred(Generic[T]):
     def then(self, build: Callable[[T], U]) -> Deferred[U]:
         """Return a Deferred of ``build(value)``; it fails as this one does, or with what ``build`` raises.
 
-        Abandoning it abandons this one.
+        Abandoning the returned one abandons this one.
         """
         return self._follow(lambda: build(self.result()))
 
     def otherwise(self, recover: Callable[[KafkaError], T]) -> Deferred[T]:
-        """Return a Deferred of the same value; where this one fails, of what ``recover(error)`` returns or raises."""
+        """Return a Deferred of the same value. If this one fails with a KafkaError, ``handle(error)`` settles it, by
+        what it returns or raises."""
 
         def value() -> T:
             try:
@@ -114,7 +117,7 @@ class Deferred(Generic[T]):
         return self._follow(value)
 
     def pass_to(self, following: Deferred[T]) -> None:
-        """Settle ``following`` as this one is."""
+        """Settle ``following`` with this one's value or error, once there is one."""
         self._pass(following, self.result)
 
     def _pass(self, following: Deferred[U], value: Callable[[], U]) -> None:
@@ -140,20 +143,20 @@ class Deferred(Generic[T]):
         return following
 
     def on_abandon(self, callback: Callable[[], None]) -> None:
-        """Set what the owner does when no client waits any more; at most one, the last given stands."""
+        """Set the owner's callback for the moment when no client waits any more. It replaces an earlier one."""
         self._on_abandon = callback
 
     def on_hurry(self, callback: Callable[[], None]) -> None:
-        """Set how the owner answers early; without it the answer cannot be hurried."""
+        """Set the owner's callback that answers early. Without one ``hurry`` does nothing."""
         self._on_hurry = callback
 
     def hurry(self) -> None:
-        """Ask for an answer now. Whether there is one is the owner's to decide."""
+        """Ask the owner to answer now. The owner may let the client wait longer all the same."""
         if self._on_hurry is not None and not (self.done or self._abandoned):
             self._on_hurry()
 
     def abandon(self) -> None:
-        """Say that no client waits any more: callbacks are dropped, the owner is told."""
+        """Note that no client waits any more: drop the callbacks, and call the one set by ``on_abandon``."""
         if self.done or self._abandoned:
             return
         self._abandoned = True
@@ -168,13 +171,13 @@ class Deferred(Generic[T]):
             try:
                 callback(self)
             except Exception as error:
-                logger.exception("a part of the broker failed when it was given a result that it waited for")
+                logger.exception("a defect of the broker: a callback failed with a result that it waited for")
                 _tell(refuse, error)
 
 
 class Acknowledgement(Deferred[T]):
-    """An answer whose request is carried out: it waits for other replicas or for the disk alone. The connection's next
-    produce request may be carried out meanwhile."""
+    """A produce response whose records are in the log: it waits only for other replicas or for a sync. The
+    connection's next produce request may be handled meanwhile."""
 
     __slots__ = ()
 
@@ -184,11 +187,11 @@ def _tell(refuse: Refuse | None, error: Exception) -> None:
         if refuse is not None:
             refuse(error)
     except Exception:
-        logger.exception("a part of the broker failed when it was told of that error")
+        logger.exception("a defect of the broker: the error of a callback could not be reported to its client")
 
 
 def _answerable(error: BaseException) -> BaseException:
-    """Return the error that waiters look for: see the module."""
+    """Return an error that waiters handle: this one, or UnknownServerError after this one was logged."""
     if isinstance(error, KafkaError | CloseConnectionError):
         return error
     logger.error("a request is answered UNKNOWN_SERVER_ERROR for a fault of the broker", exc_info=error)
@@ -210,7 +213,7 @@ def failed(error: KafkaError) -> Deferred[Any]:
 
 
 def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> Deferred[T]:
-    """Return the result of ``begin``, which is called once ``under_way`` is settled, well or badly."""
+    """Call ``begin`` once ``under_way`` has completed or failed, and return a Deferred of its result."""
     result: Deferred[T] = Deferred()
 
     def go(_: Deferred[Any]) -> None:
@@ -226,7 +229,7 @@ def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> D
 
 
 def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
-    """Return a Deferred of ``value`` once all are settled; it fails with the first error among them."""
+    """Return a Deferred that settles once all of these are: with ``value``, or with the first error among them."""
     waits = list(waited_for)
 
     def check() -> T:
@@ -239,7 +242,7 @@ def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
 
 
 def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
-    """Return the error with which something was refused, or with which it ended; None when it is done and well."""
+    """Return the error of an outcome: a KafkaError itself, or what a settled Deferred failed with; None if neither."""
     if isinstance(outcome, KafkaError):
         return outcome
     try:
@@ -250,9 +253,9 @@ def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
 
 
 def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -> T | Deferred[T]:
-    """Call ``build`` once all are settled, well or badly: at once if they are, else its result is deferred.
+    """Call ``build`` once all have completed or failed. Returns its result if they have by now, else a Deferred of it.
 
-    Abandoning the result does not abandon what it waits for.
+    Abandoning that Deferred does not abandon those it waits for.
     """
     open_ones = [deferred for deferred in waited_for if not deferred.done]
     if not open_ones:

@@ -1,18 +1,19 @@
-"""Full garbage collections, when no long request is worked on, and never of more objects than need be.
+"""Job that runs full garbage collections while no long request is in progress, over as few objects as possible.
 
-Python's collector looks at all container objects at once, and nothing else runs meanwhile, in no thread: with the
-300,000 objects of one long request that is 120 ms, and it comes just when such a request makes them. ``tidelog serve``
-therefore makes automatic full collections rare (``AUTOMATIC_THRESHOLD``), and a background job does them:
+A full collection of Python looks at all container objects at once, and no thread runs meanwhile. With the 300,000
+objects of one long request it takes 120 ms, and Python begins it just while such a request makes them. ``tidelog
+serve`` therefore makes automatic full collections rare (``AUTOMATIC_THRESHOLD``), and a background job runs them:
 
 ==============================  ===================================================================================
-nothing long is worked on       a full collection; if it took LONG_MS, what is alive is frozen: the next one has to
-                                look at newer objects alone
-long work, in steps, in a       none. From MANY_OBJECTS on they are frozen as they are, which takes no time: what is
-thread for records, or waiting  in no cycle is freed all the same
-COMPLETE_MS after the last one  frozen objects are looked at again, for the cycles among them
+no long request in progress     a full collection. If it takes LONG_MS or more, the objects that are left are frozen,
+                                so that the next one looks at newer objects only
+a long request: in steps, in a  no collection. From MANY_OBJECTS on all objects are frozen, which takes no time; those
+thread for records, or waiting  in no cycle are freed all the same
+COMPLETE_MS after the last of   a full collection that looks at frozen objects too, for the cycles among them
+this kind
 ==============================  ===================================================================================
 
-Objects in no cycle are freed at once as always, and young cycles by the small collections.
+As in any Python process, objects in no cycle are freed at once, and young cycles by the small collections.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ from tidelog.broker.loop.background_jobs import Job
 
 INTERVAL_MS = 5_000
 WORTH_COLLECTING = 10
-"""Collections of the middle generation since the last full one; Python's own trigger for a full one."""
+"""Least number of collections of the middle generation since the last full one, for the next; as in Python itself."""
 MANY_OBJECTS = 100
-"""So many collections of the middle generation are 700,000 objects that were not freed."""
+"""Collections of the middle generation since the last full one: 100 mean 700,000 objects that were not freed."""
 AUTOMATIC_THRESHOLD = 500
-"""Full collections without the job come after so many: 3.5 million objects that were not freed."""
+"""Collections of the middle generation after which Python begins a full one: 3.5 million objects not freed."""
 SERVING_THRESHOLDS = (700, 10, AUTOMATIC_THRESHOLD)
-"""Small collections come as in any Python, full ones by the job."""
+"""Arguments of ``gc.set_threshold``: small collections as in any Python process, full ones mostly by the job."""
 MOST_DELAYS = 12
+"""Rounds of the job in a row, a minute in all, that long requests may delay a collection."""
 LONG_MS = 20.0
-"""Longest time that a full collection may hold the interpreter: as long as a turn of the loop."""
+"""Duration from which on a full collection freezes the objects that are left, so that the next one is shorter."""
 COMPLETE_MS = 3_600_000
+"""Time between two collections that look at frozen objects too."""
 
 
 class Collector(NamedTuple):
-    """Python's collector, and the clock by which collections are timed, in milliseconds."""
+    """Functions of Python's ``gc`` module, and a clock in milliseconds."""
 
     collect: Callable[[], object] = gc.collect
     freeze: Callable[[], object] = gc.freeze
@@ -50,12 +53,12 @@ class Collector(NamedTuple):
 
 
 class GarbageCollector:
-    """Decides when a full collection is due. In the threads of the background jobs, one at a time."""
+    """Runs full collections when they are due. Called by threads of the background jobs, one at a time."""
 
     __slots__ = ("_collector", "_complete_after_ms", "_delays", "_has_frozen", "_is_busy")
 
     def __init__(self, is_busy: Callable[[], bool], collector: Collector = Collector()) -> None:  # noqa: B008
-        """``is_busy`` says that a long request is worked on; it is asked from another thread."""
+        """``is_busy`` returns whether a long request is in progress. It is called in other threads than the loop's."""
         self._is_busy = is_busy
         self._collector = collector
         self._complete_after_ms = collector.now_ms() + COMPLETE_MS
@@ -63,7 +66,7 @@ class GarbageCollector:
         self._has_frozen = False
 
     def run(self) -> None:
-        """Collect if it is worth it, and not in the middle of a long request, unless that has gone on for a minute."""
+        """Collect if enough objects were made since the last time. A long request delays that by a minute at most."""
         young = self._collector.young_collections()
         if young < WORTH_COLLECTING and not self._is_complete_due():
             return
@@ -86,7 +89,7 @@ class GarbageCollector:
             self._freeze()
 
     def _is_complete_due(self) -> bool:
-        """Return whether frozen objects are to be looked at again, also where little has come since."""
+        """Return whether frozen objects must be looked at again, however few were made since."""
         return self._has_frozen and self._collector.now_ms() >= self._complete_after_ms
 
     def _freeze(self) -> None:
@@ -94,5 +97,5 @@ class GarbageCollector:
         self._has_frozen = True
 
     def job(self) -> Job:
-        """Describe the background job."""
+        """Return the background job that calls ``run``."""
         return Job("garbage", INTERVAL_MS, self.run)

@@ -1,10 +1,10 @@
-"""Group sync of the metadata log: one fdatasync in a thread for all that was committed before it began.
+"""Group sync of the metadata log: one fdatasync, in a thread, for all changes that were committed before it began.
 
-    commit -> when_synced() -> settled on the loop, SETTLED_PER_TURN in a turn
+    commit -> when_synced() -> sync -> the waiting Deferreds are settled on the loop, SETTLED_PER_TURN in each turn
 
 One sync runs at a time. Commits that come meanwhile wait for the next one, which begins when this one ends and covers
-them all. Whatever a sync ends with, each Deferred is settled: with None, or with a KafkaError for clients. Loop thread
-only, but for the sync itself.
+them all. Whether a sync succeeds or fails, each Deferred is settled: with None, or with a KafkaError for clients. Loop
+thread only, but for the sync itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidelog.broker.loop.threads import Threads
 from tidelog.protocol.errors import KafkaError
 
 SETTLED_PER_TURN = 8
-"""Changes that go on in one turn after a sync. Each may make or remove logs, and one sync may cover thousands."""
+"""Most Deferreds settled in one turn. Each change may create or delete logs, and one sync may cover thousands."""
 
 
 class GroupSync:
-    """Syncs of one log. ``sync`` is for any thread and raises KafkaStorageError; ``is_synced`` says whether
-    nothing waits for a sync."""
+    """Group sync of one log. ``sync`` may be called by any thread and raises KafkaStorageError; ``is_synced`` returns
+    whether all that was appended is durable."""
 
     __slots__ = ("_is_settling", "_is_synced", "_is_syncing", "_settled", "_sync", "_threads", "_waiting")
 
@@ -59,12 +59,12 @@ class GroupSync:
         try:
             if self._waiting:
                 self._begin()
-        finally:  # a next sync that cannot begin does not hold up those that this one covered
+        finally:  # those that this sync covered are settled even if the next one cannot begin
             if not self._is_settling:
                 self._settle()
 
     def _settle(self) -> None:
-        """Settle some of the changes that a sync has covered, and others in the next turn."""
+        """Settle up to SETTLED_PER_TURN of the Deferreds whose sync is over, and the others in the next turns."""
         self._is_settling = True
         try:
             for _ in range(min(SETTLED_PER_TURN, len(self._settled))):

@@ -1,9 +1,9 @@
 """Imports of modules that few brokers need, in a thread: the coordinators' hundred modules take 60 ms.
 
 A module is imported when the first request needs it, and that request waits. The thread holds the interpreter for at
-most some milliseconds at a time, so that others are served meanwhile; in the loop's own thread the import would be one
-turn. Invariants: each module is imported by one thread, once; what is under way counts as not loaded, since the loop
-would wait for the importing thread's lock. Loop thread only.
+most some milliseconds at a time, so that other clients are served meanwhile. On the loop's thread the whole import
+would be a single turn. Invariants: each module is imported by one thread, once. A module whose import is in progress
+counts as not loaded, since the loop would wait for the importing thread's lock. Loop thread only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class LateImports:
         return name in sys.modules and name not in self._under_way
 
     def load(self, name: str) -> Deferred[None]:
-        """Import a module. The Deferred belongs to all who wait; it fails with UnknownServerError."""
+        """Begin the import of a module. All callers that wait for it share one Deferred, which fails with
+        UnknownServerError."""
         loading = self._under_way.get(name)
         if loading is None:
             loading = self._in_thread(lambda: import_or_fail(name))
@@ -51,7 +52,8 @@ class LateImports:
             loading.result()
 
     def then(self, name: str | None, callback: Callable[[], object]) -> None:
-        """Call back once a module is imported, at once where it is or none is named; never when that fails."""
+        """Call ``callback`` once a module is imported: at once if it is already, or if ``name`` is None. If the import
+        fails, it is never called."""
         if name is None or self.is_loaded(name):
             callback()
         else:
@@ -59,8 +61,8 @@ class LateImports:
 
 
 def import_or_fail(name: str) -> None:
-    """Import a module. Any thread. Raises UnknownServerError where it cannot be read, as when descriptors are short;
-    the next request tries again."""
+    """Import a module. Any thread. Raises UnknownServerError if it cannot be read, such as for want of file
+    descriptors; the next request tries again."""
     try:
         import_module(name)
     except (ImportError, OSError) as error:

@@ -1,6 +1,6 @@
-"""A service that is built when it is first wanted, with what wants it, how it begins and how it ends.
+"""Lazy: a service that is built when it is first needed, with the functions that build, begin, close and stop it.
 
-    not built --get()--> built --close()--> answers no more --stop()--> gone
+    not built --get()--> built --close()--> no longer answers clients --stop()--> ended
 
 ``begin_if_wanted`` is called once at the broker's start; ``get`` by whatever needs the service later. Neither
 ``close`` nor ``stop`` builds anything. Loop thread only; ``made`` may be read by any thread.
@@ -27,20 +27,20 @@ class Begin(Enum):
 
 
 def is_never_wanted() -> bool:
-    """Return False: the service waits for its first use."""
+    """Return False: the service is not built before its first use."""
     return False
 
 
 def do_nothing(_service: object) -> None:
-    """Begin or end nothing."""
+    """Do nothing: the default for services that have nothing to begin or to close."""
 
 
 async def stop_nothing(_service: object) -> None:
-    """Stop nothing."""
+    """Stop nothing: the default for services without threads and sockets."""
 
 
 class LateService(Protocol):
-    """A ``Lazy`` of any type, as the server that walks the table sees it."""
+    """The part of ``Lazy`` that does not depend on its type; the server begins and ends all late services by it."""
 
     begins: Begin
     module: str | None
@@ -71,9 +71,9 @@ class Lazy(Generic[T]):
         close: Callable[[T], object] = do_nothing,
         stop: Callable[[T], Awaitable[object]] = stop_nothing,
     ) -> None:
-        """``is_wanted`` is asked at the broker's start, and ``begin`` called then; ``close`` ends what clients wait
-        for, before the connections close; ``stop`` ends the rest after them. ``module`` is what a thread imports before
-        the service begins: what the loop would import for longer than a turn."""
+        """``is_wanted`` is called at the broker's start, and ``begin`` then if it returns True. ``close`` answers
+        waiting clients before the connections close; ``stop`` ends the rest after that. ``module`` is imported by a
+        thread before the service begins, as it takes longer than a turn of the loop."""
         self._build = build
         self.is_wanted = is_wanted
         self.begins = begins
@@ -82,7 +82,7 @@ class Lazy(Generic[T]):
         self._close = close
         self._stop = stop
         self.made: T | None = None
-        """The service, None as long as it is not built."""
+        """The service, or None as long as it is not built."""
 
     def get(self) -> T:
         """Return the service, built now if need be. Raises what building it raises."""
@@ -96,17 +96,17 @@ class Lazy(Generic[T]):
             self._begin(self.get())
 
     def close(self) -> None:
-        """Answer what clients wait for, if the service was built. A defect is logged: the broker goes on to stop."""
+        """Answer waiting clients, if the service was built. An exception is logged, and the broker goes on stopping."""
         if self.made is not None:
             try:
                 self._close(self.made)
             except Exception:
-                logger.exception("%s is not closed, and the broker stops without that", type(self.made).__name__)
+                logger.exception("%s failed to close; the broker goes on stopping", type(self.made).__name__)
 
     async def stop(self) -> None:
-        """End threads and sockets, if the service was built. A defect is logged: logs are still to be flushed."""
+        """End threads and sockets, if the service was built. An exception is logged: logs must still be flushed."""
         if self.made is not None:
             try:
                 await self._stop(self.made)
             except Exception:
-                logger.exception("%s is not stopped, and the broker stops without that", type(self.made).__name__)
+                logger.exception("%s failed to stop; the broker goes on stopping", type(self.made).__name__)

@@ -1,6 +1,6 @@
-"""Expected openings of logs by the loop's thread, which ``tidelog.broker.loop.thread_rule`` lets pass.
+"""Exceptions to the rule that the loop's thread opens no log, which ``tidelog.broker.loop.thread_rule`` checks.
 
-A module of its own: the check imports much, and runs in debug mode alone. Loop thread only.
+They are not in that module because it imports much and is needed in debug mode only. Loop thread only.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 expected = 0
-"""How many ``opening_expected`` the loop is within."""
+"""Number of ``opening_expected`` contexts that are open."""
 
 
 @contextmanager
 def opening_expected() -> Iterator[None]:
-    """Let the loop open or make a log within this context, where a request cannot wait for a thread yet."""
+    """Let the loop open or create a log within this context, where no request could wait for a thread."""
     global expected
     expected += 1
     try:

@@ -1,18 +1,18 @@
 """Long requests in steps: work as a generator that the loop advances a little in each of its turns.
 
-A handler over many elements is a generator function that returns its response and yields between elements:
+A handler of requests with many elements is a generator function. It yields between elements and returns its response:
 
     yield None         other connections may be served here, before the next element
-    yield deferred     go on when it is settled, well or badly; what it holds is the generator's to read
+    yield deferred     go on when it has completed or failed; the generator reads its value or error
     return response    a response, or a Deferred of one, as any handler returns it
 
-Work that fits into its first slice is done in the turn in which it was begun, unnoticed by others. What is left
-waits in the one queue of a :class:`StepRunner`, which gives the job in front a slice of SLICE_MS per turn of the loop.
-So a hundred long requests hold the loop no longer than one does. Large ones begin a few at a time, and clients take
-turns with them. Between two steps anything may happen: topics are deleted, groups change. A generator therefore looks
-things up again, iterates over copies, and keeps no view of the receive buffer. When the connection goes away, the
-generator is closed where it stands (``GeneratorExit``): what was done so far stands, as it does when a client dies
-between two requests. Loop thread only.
+Work that fits into its first slice is finished in the turn in which it began. Work that does not waits in the one queue
+of a :class:`StepRunner`, which gives the first job a slice of SLICE_MS in each turn of the loop. So a hundred long
+requests hold the loop no longer than one does. Large requests begin LARGE_AT_ONCE at a time, and their clients take
+turns. Between two steps anything may happen: topics are deleted, groups change. A generator therefore looks things up
+again, iterates over copies, and keeps no view of the receive buffer. When the connection closes, the generator is
+closed at its ``yield`` (``GeneratorExit``). What it has done so far remains, as when a client dies between two
+requests. Loop thread only.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ T = TypeVar("T")
 Steps = Generator[Deferred[Any] | None, None, T]
 
 SLICE_MS = 2.0
-"""How long work goes on before the loop serves others. A step is not interrupted, so each takes some microseconds."""
+"""Time that work may take before the loop serves others. A step is not interrupted, so it must take microseconds."""
 
 LARGE_AT_ONCE = 4
-"""Large requests that are worked on at a time. The objects of one take ten times its bytes: a hundred at a time would
+"""Most large requests in progress at a time. The objects of one take ten times its bytes: a hundred at a time would
 take gigabytes, and all would be answered late."""
 LONG_WAIT_MS = 1000.0
-"""A large request that waits longer, for a follower, another broker or a client, lets the next one begin. What it waits
-for may be a large request itself."""
+"""A large request that has waited this long, for a follower, another broker or a client, lets the next one begin. It
+may be waiting for a large request that has not begun."""
 
 FREED_PER_STEP = ITEMS_PER_STEP = 64
 
 
 def without_traceback(error: E) -> E:
-    """Strip the traceback of an error to be kept among results: it holds the frame that holds them, and so itself."""
+    """Remove the traceback of an error that is kept in a list of results: it refers to the frame that holds the list,
+    which would be a reference cycle."""
     return error.with_traceback(None)
 
 
@@ -64,7 +65,8 @@ def apply_each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
 def answer_each(
     results: Iterable[tuple[S, Deferred[Any] | KafkaError]], answer: Callable[[S, KafkaError | None], T]
 ) -> Steps[list[T]]:
-    """Wait until each change has ended, and build the answers: of what was to change, and the error or None."""
+    """Wait for the result of each subject, and return ``answer(subject, error)`` of each; the error is None for
+    success."""
     answers = []
     for subject, result in results:
         yield result if isinstance(result, Deferred) else None
@@ -90,14 +92,14 @@ def all_settled(deferreds: Iterable[Deferred[T]]) -> Steps[list[T]]:
 
 
 class Distinct(NamedTuple, Generic[K, S]):
-    """Items by their keys: the last one of each key, and the keys that came more than once."""
+    """The last item of each key, and the keys that occurred more than once."""
 
     items: dict[K, S]
     repeated: set[K]
 
 
 def distinct_by(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, S]]:
-    """Group items by key, some of them in a step."""
+    """Find the last item of each key, and the repeated keys, ITEMS_PER_STEP items in a step."""
     found: Distinct[K, S] = Distinct({}, set())
     for number, item in enumerate(items):
         found_key = key(item)
@@ -110,16 +112,16 @@ def distinct_by(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, 
 
 
 def taken_from(items: list[T]) -> Iterator[T]:
-    """Take the items out of a list, the first one first: what was made of one is not kept until all are done."""
+    """Yield the items of a list in order, and remove each from it, so that the caller's loop frees it when done."""
     items.reverse()
     while items:
         yield items.pop()
 
 
 def let_go(held: list[list[Any]]) -> Steps[None]:
-    """Free the contents of these lists, which nothing else holds, some of them in a step.
+    """Free the contents of these lists, to which nothing else refers, FREED_PER_STEP items in a step.
 
-    The 50,000 parts of a long request and of its response take 20 ms to free, and would be freed all at once.
+    The 50,000 parts of a long request and of its response would be freed at once otherwise, in 20 ms.
     """
     for elements in held:
         while elements:
@@ -128,9 +130,9 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
 
 
 class FairQueue(Generic[K, T]):
-    """Items that wait, each for its client: clients take turns, and those of one client keep their order.
+    """Queue of clients' items: clients take turns, and the items of one client keep their order.
 
-    Until an item is taken, each other client gives at most one more than there are items of its own client before it.
+    Before an item with N earlier ones of its own client is taken, at most N + 1 items of each other client are.
     """
 
     __slots__ = ("_clients",)
@@ -147,7 +149,7 @@ class FairQueue(Generic[K, T]):
         self._clients.setdefault(client, OrderedDict())[item] = None
 
     def take(self) -> T:
-        """Take the first item of the client whose turn it is; there must be one."""
+        """Remove and return the first item of the client whose turn it is. The queue must not be empty."""
         client, items = self._clients.popitem(last=False)
         item, _ = items.popitem(last=False)
         if items:
@@ -155,7 +157,7 @@ class FairQueue(Generic[K, T]):
         return item
 
     def discard(self, client: K, item: T) -> None:
-        """Drop an item if it is here; its client's others keep their turn."""
+        """Remove an item if it is in the queue. Its client keeps its turn for its other items."""
         items = self._clients.get(client)
         if items is not None:
             items.pop(item, None)
@@ -164,14 +166,14 @@ class FairQueue(Generic[K, T]):
 
 
 class LargeRequest:
-    """A large request of a client. Its jobs, those that its own steps begin too, note when they work."""
+    """A large request of a client, and when one of its jobs last worked. Its own steps may begin further jobs."""
 
     __slots__ = ("client", "worked_ms")
 
     def __init__(self, client: Hashable) -> None:
         self.client = client
         self.worked_ms = 0.0
-        """The end of its last slice."""
+        """End of its last slice, by the runner's clock."""
 
 
 class StepRunner:
@@ -202,28 +204,28 @@ class StepRunner:
         self._call_later = call_later
         self._jobs: deque[Job] = deque()
         self._queued: FairQueue[Hashable, Job] = FairQueue()
-        """Large requests that are not begun. Those whose connections have gone are not among them."""
+        """Large requests that have not begun, without those whose connection has closed."""
         self._under_way: set[LargeRequest] = set()
         self._is_looking = False
         self.large: LargeRequest | None = None
-        """The large request whose slice this is."""
+        """The large request whose slice is running, or None."""
         self.long_waits: set[Job] = set()
-        """Jobs that took a slice or more and now wait, most for a thread, with all the objects they made."""
+        """Jobs that have worked for SLICE_MS or more and now wait, mostly for a thread. They hold many objects."""
         self._is_scheduled = self._is_in_turn = False
         self.clock = clock
 
     def run(self, steps: Steps[T]) -> T | Job:
-        """Do the first slice of ``steps``: what it returns if it ends there, else the job that goes on with it.
+        """Do the first slice of ``steps``. Returns their result if they end in it, else the job that continues them.
 
-        Raises the KafkaError or CloseConnectionError that the steps raise in that slice; they raise nothing else.
+        Raises the KafkaError or CloseConnectionError of that slice; any other error becomes CloseConnectionError.
         """
         job = Job(self, steps)
         job.advance()
         return job.done.result() if job.done.done else job
 
     def queue(self, client: Hashable, steps: Steps[Any]) -> Job:
-        """Have the steps of a client's large request done, once fewer than LARGE_AT_ONCE are at work and it is this
-        client's turn."""
+        """Queue the steps of a client's large request. They begin once fewer than LARGE_AT_ONCE are in progress and it
+        is this client's turn."""
         large = LargeRequest(client)
         job = Job(self, self._hold(large, steps), large)
         self._queued.add(client, job)
@@ -231,7 +233,7 @@ class StepRunner:
         return job
 
     def _hold(self, large: LargeRequest, steps: Steps[T]) -> Steps[T]:
-        """Do the steps of a large request, then begin the next one."""
+        """Do the steps of a large request, which counts as in progress meanwhile. Then begin the next one."""
         large.worked_ms = self.clock()
         self._under_way.add(large)
         try:
@@ -242,17 +244,18 @@ class StepRunner:
             self._begin_large()
 
     def _begin_large(self) -> None:
-        """Begin as many of the large requests as may be under way; look again after a while if some are left."""
+        """Begin queued large requests while fewer than LARGE_AT_ONCE are in progress; look again after LONG_WAIT_MS if
+        some are left."""
         while self._queued and len(self._under_way) < LARGE_AT_ONCE:
             job = self._queued.take()
-            job.begin()  # counted, until it ends or is closed
+            job.begin()  # adds it to _under_way, until it ends or is closed
             self.add(job)
         if self._queued and not self._is_looking and self._call_later is not None:
             self._is_looking = True
             self._call_later(LONG_WAIT_MS, self._pass_over_waits)
 
     def _pass_over_waits(self) -> None:
-        """Count the large requests no longer that have waited for LONG_WAIT_MS."""
+        """Drop large requests that have waited for LONG_WAIT_MS from those in progress, and begin others."""
         self._is_looking = False
         since = self.clock() - LONG_WAIT_MS
         at_work = {job.large for job in self._jobs}
@@ -260,8 +263,8 @@ class StepRunner:
         self._begin_large()
 
     def is_busy(self) -> bool:
-        """Return whether a job has its next slice or waits for it, or a long one waits for something else. Any
-        thread, so what becomes true is set before what becomes false."""
+        """Return whether a job runs or is queued, or one of ``long_waits`` waits. Any thread may ask, so a job is added
+        to its new state before it is removed from the old one."""
         return self._is_in_turn or bool(self._jobs or self.long_waits)
 
     def add(self, job: Job) -> None:
@@ -270,7 +273,7 @@ class StepRunner:
         self._schedule()
 
     def forget(self, job: Job) -> None:
-        """Take a job that no client waits for out of the queue and of the long waits."""
+        """Remove a job for which no client waits from the queue and from ``long_waits``."""
         self.long_waits.discard(job)
         if job.large is not None:
             self._queued.discard(job.large.client, job)
@@ -286,8 +289,8 @@ class StepRunner:
             self._is_scheduled = True
 
     def _turn(self) -> None:
-        """Advance the first job whose result is still waited for. What goes wrong around its slice ends that job, so
-        that no connection waits for it."""
+        """Advance the first job for which a client still waits. An exception outside of its steps ends the job, so that
+        no connection waits for it."""
         self._is_scheduled, self._is_in_turn = False, True
         job: Job | None = None
         try:
@@ -297,7 +300,7 @@ class StepRunner:
                     job.advance()
                     break
         except Exception as error:
-            logger.exception("a request's steps cannot go on")
+            logger.exception("a long request cannot be continued for a defect of the broker; its connection is closed")
             if job is not None:
                 job.refuse(error)
         finally:
@@ -307,12 +310,13 @@ class StepRunner:
 
 
 class Job:
-    """Steps that are under way. ``done`` settles with what they return or raise; abandoning it closes them."""
+    """Steps in progress. ``done`` settles with what they return or raise; abandoning ``done`` closes the generator."""
 
     __slots__ = ("_is_hurried", "_is_running", "_runner", "_steps", "_waiting", "done", "large", "seconds")
 
     def __init__(self, runner: StepRunner, steps: Steps[Any], large: LargeRequest | None = None) -> None:
-        """``large`` is the large request that this is; a job begun in its slice is part of it."""
+        """``large`` is the large request that these steps handle. A job that is begun within its slice belongs to it
+        too."""
         self._runner = runner
         self.large = large or runner.large
         self._steps = steps
@@ -322,10 +326,10 @@ class Job:
         self.done.on_abandon(self._close)
         self.done.on_hurry(self._hurry)
         self.seconds = 0.0
-        """How long the slices took in all."""
+        """Total time of its slices."""
 
     def begin(self) -> None:
-        """Do the first step by itself, which waits for nothing."""
+        """Do the first step, which waits for nothing."""
         next(self._steps)
 
     def advance(self) -> None:
@@ -341,7 +345,7 @@ class Job:
         except (KafkaError, CloseConnectionError) as error:
             self.done.fail(error)
         except Exception:
-            logger.exception("a request's steps failed")
+            logger.exception("a long request failed for a defect of the broker; its connection is closed")
             self.done.fail(CloseConnectionError("a request cannot be answered: see the log"))
         else:
             self._is_running = False
@@ -349,7 +353,7 @@ class Job:
             self._go_on()
 
     def refuse(self, _: Exception) -> None:
-        """End the steps where they stand; the connection of their request closes."""
+        """Close the steps, and fail with the error that closes their request's connection."""
         self._is_running = False
         self._runner.long_waits.discard(self)
         if not (self.done.done or self.done.abandoned):
@@ -357,7 +361,8 @@ class Job:
             self.done.fail(CloseConnectionError("a request cannot be answered: see the log"))
 
     def _slice(self, until: float) -> Deferred[Any] | None:
-        """Do steps until the clock says so, or until one has to wait for what is returned. Raises what they raise."""
+        """Do steps until the time ``until``, or until one has to wait. Returns the Deferred that it waits for, or None.
+        Raises what the steps raise."""
         runner, large, advance = self._runner, self.large, self._steps.__next__
         clock, around, runner.large = runner.clock, runner.large, large
         try:
@@ -374,7 +379,7 @@ class Job:
 
     def _go_on(self) -> None:
         if self.done.abandoned:
-            self._steps.close()  # by one of its own steps, which could not be closed while it ran
+            self._steps.close()  # one of its own steps abandoned it: a running generator cannot be closed
         elif self._waiting is None:
             self._runner.add(self)
         else:
@@ -391,7 +396,7 @@ class Job:
         self._runner.long_waits.discard(self)
 
     def _hurry(self) -> None:
-        """Hurry what the steps wait for; what they will wait for, where they have not come to it yet."""
+        """Hurry what the steps wait for now, and whatever they wait for later."""
         self._is_hurried = True
         if self._waiting is not None:
             self._waiting.hurry()

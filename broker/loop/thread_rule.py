@@ -1,18 +1,18 @@
-"""The check of the thread rule: a wrong thread that enters an object of the loop's fails at once, where it enters.
+"""Check of the thread rule: a call by another thread into what belongs to the loop's thread raises at once.
 
-The docstring is the declaration. A class is the loop thread's alone by its own docstring or its module's. After a
-module below ``tidelog.broker`` is executed, the methods of such a class are put behind a check; so are functions whose
-docstring says "Loop thread". A method for other threads says so: "Any thread", "In a thread", "In a worker", or "except
-``name``" in the docstring of its class. Values (named tuples, dataclasses, enumerations), special methods and compiled
-classes with C fields are not checked.
+Docstrings are the declarations. A class belongs to the loop's thread if its own docstring or its module's says so (see
+``_LOOP_ONLY``). After a module below ``tidelog.broker`` is executed, the methods of such classes are wrapped in the
+check; so are functions whose docstring says "Loop thread". A method for other threads says so: "Any thread", "In a
+thread", "In a worker", or "except ``name``" in the docstring of its class. Values (named tuples, dataclasses,
+enumerations), special methods and compiled classes with C fields are not checked.
 
-The other way round there is one rule: the loop opens no log, which takes 0.1 ms for each segment and waits for the
-disk. It is checked by the same means, where an event loop runs. Exceptions are within
+One rule holds in the other direction: the loop's thread opens no log, which takes 0.1 ms for each segment and waits for
+the disk. It is checked in the same way, in threads that run an event loop. Exceptions to it are made within
 ``log_openings.opening_expected``, each with its reason.
 
-The loop's thread is one that runs an event loop, or the main thread, where a broker is put together and where tests
-call its parts. Installed by ``tidelog serve`` with TIDELOG_DEBUG=1 and by the tests; otherwise nothing is wrapped, and
-it costs nothing.
+The loop's thread is one that runs an event loop, or the main thread, where a broker is built and where tests call its
+parts. The check is installed by ``tidelog serve`` with TIDELOG_DEBUG=1 and by the tests; otherwise nothing is wrapped,
+and it costs nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tidelog.broker.loop import log_openings
 
 PACKAGE = "tidelog.broker."
 _MAIN = threading.main_thread().ident
-"""Id of the main thread. Checked first: most calls are its own, and the whole check costs twice the time."""
+"""Id of the main thread. It is compared first: most calls come from it, and the full check takes twice as long."""
 _COMPILED_FUNCTION = "cython_function_or_method"
 _HEAP_TYPE = 1 << 9
 """Py_TPFLAGS_HEAPTYPE: a class made by a class statement of Python."""
@@ -53,7 +53,7 @@ _EXCEPT = re.compile(
 
 
 class _Guarded(NamedTuple):
-    """An attribute behind the check, and what it was before."""
+    """A wrapped attribute of a class or module: its original value, and the one that checks the thread."""
 
     owner: type | ModuleType
     name: str
@@ -62,14 +62,14 @@ class _Guarded(NamedTuple):
 
 
 class _State:
-    """Attributes behind the check; it may be suspended."""
+    """All wrapped attributes, and whether the check is suspended."""
 
     guarded: ClassVar[list[_Guarded]] = []
     is_suspended = False
 
 
 class WrongThreadError(AssertionError):
-    """A thread that is not the loop's entered what belongs to it."""
+    """Another thread called what belongs to the loop's thread, or the loop's thread opened a log."""
 
 
 def is_loop_thread() -> bool:
@@ -78,7 +78,8 @@ def is_loop_thread() -> bool:
 
 
 def install() -> None:
-    """Check all modules of the broker, those imported already and those to come. Harmless when called twice."""
+    """Check all modules of the broker: those imported already now, others after their import. Harmless when called
+    twice."""
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, _Finder())
@@ -89,7 +90,7 @@ def install() -> None:
 
 
 def _guard_openings() -> None:
-    """Have the loop's thread fail where it opens a log, or makes one."""
+    """Make ``LogManager`` raise WrongThreadError when the loop's thread opens or creates a log."""
     from tidelog.log.manager import LogManager
 
     original = LogManager._open
@@ -97,7 +98,7 @@ def _guard_openings() -> None:
     @wraps(original)
     def open_in_thread(*arguments: Any, **options: Any) -> Any:
         if _get_running_loop() is not None and not log_openings.expected:
-            raise WrongThreadError(f"the loop opens the log {arguments[1]}")
+            raise WrongThreadError(f"the loop's thread opens the log {arguments[1]}: open it in another thread")
         return original(*arguments, **options)
 
     _replace(LogManager, "_open", original, open_in_thread)
@@ -105,7 +106,7 @@ def _guard_openings() -> None:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Within this all modules are as they are without the check: for tests that count calls."""
+    """Restore all wrapped attributes within this context, for tests that count calls."""
     _State.is_suspended = True
     for each in _State.guarded:
         setattr(each.owner, each.name, each.original)
@@ -118,7 +119,7 @@ def suspended() -> Iterator[None]:
 
 
 def guard(module: ModuleType) -> None:
-    """Put the classes and functions of a module behind the check, as their docstrings say."""
+    """Wrap the classes and functions of a module in the check, where their docstrings ask for it."""
     all_classes = _LOOP_ONLY.search(module.__doc__ or "") is not None
     for value in list(vars(module).values()):
         if getattr(value, "__module__", None) != module.__name__:
@@ -171,7 +172,7 @@ def _replace(
 
 def _checked(function: FunctionType) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
-        return function  # callers ask for its kind; its steps are taken by what is checked
+        return function  # callers ask whether it is one; its body runs in callers that are checked
 
     @wraps(function)
     def enter(*arguments: Any, **options: Any) -> Any:
@@ -184,7 +185,7 @@ def _checked(function: FunctionType) -> Callable[..., Any]:
 
 
 class _Loader(Loader):
-    """Executes a module as its own loader does, then puts it behind the check."""
+    """Executes a module by its own loader, then wraps it in the check."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

@@ -1,4 +1,4 @@
-"""Work that waits for a disk, done in a thread, answered on the loop."""
+"""Work that waits for a disk: it runs in a thread, and its result is settled on the loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CallSoon = Callable[[Callable[[], None]], object]
 
 
 class Threads(NamedTuple):
-    """The loop's threads and its next turn, as those who must not wait for the disk need them."""
+    """Functions that run work in a thread, and that call back in the loop's next turn."""
 
     in_thread: InThread
     call_soon: CallSoon
@@ -27,12 +27,11 @@ class Threads(NamedTuple):
 def in_thread(
     loop: AbstractEventLoop, executor: Executor, work: Callable[[], T], turns: TurnClock | None = None
 ) -> Deferred[T]:
-    """Run ``work``, which touches nothing of the loop's, and settle with what it returns or raises. Loop thread.
+    """Run ``work`` in a thread, and return a Deferred of what it returns or raises. Loop thread.
 
-    Whatever it raises settles it, also that no thread can be started. For others than KafkaErrors see
-    :mod:`tidelog.broker.loop.deferred`.
-
-    ``turns`` measures the turn in which the result is settled, with all that follows from it.
+    ``work`` must not touch what belongs to the loop's thread. The Deferred also fails if no thread can be started.
+    Errors other than KafkaErrors become UnknownServerError (:mod:`tidelog.broker.loop.deferred`). ``turns`` measures
+    the turn in which the Deferred is settled and its callbacks run.
     """
     deferred: Deferred[T] = Deferred()
 
@@ -64,7 +63,7 @@ def in_thread(
 
 
 def run_now(work: Callable[[], None]) -> Deferred[None]:
-    """Do the work now, where there is no loop to hold up."""
+    """Do the work now, for callers without an event loop. Returns a settled Deferred."""
     deferred: Deferred[None] = Deferred()
     try:
         work()
@@ -76,15 +75,16 @@ def run_now(work: Callable[[], None]) -> Deferred[None]:
 
 
 def call_now(work: Callable[[], None]) -> None:
-    """Do the work now, where there is no loop."""
+    """Do the work now, for callers without an event loop."""
     work()
 
 
 NO_LOOP = Threads(run_now, call_now)
+"""Threads for callers without an event loop: everything is done at once by the calling thread."""
 
 
 class RecordThreads(ThreadPoolExecutor):
-    """Threads for work on records, which know whether any is under way."""
+    """Executor for work on records, which knows whether any waits or runs."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count, "records")
@@ -98,5 +98,5 @@ class RecordThreads(ThreadPoolExecutor):
         return work
 
     def is_busy(self) -> bool:
-        """Return whether work waits or is under way. Any thread."""
+        """Return whether work waits or runs. Any thread."""
         return bool(self._under_way)

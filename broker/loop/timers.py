@@ -16,9 +16,9 @@ from typing import Protocol
 from tidelog.broker.loop.turn_clock import TurnClock
 
 _REBUILD_MINIMUM = 512
-"""Below this many entries, cancelled timers are left for their deadline to remove."""
+"""Least number of entries for which the heap is rebuilt. In a smaller one, cancelled timers stay until they are due."""
 RUN_MS = 0.5
-"""Time that timers due together get before others are served: a thousand connections may reach their limit at once."""
+"""Time for which due timers fire before the loop serves others: a thousand connections may become idle at once."""
 _MOST_DUE = 256
 """Most timers that are taken from the heap at once; the others stay there until these have fired."""
 
@@ -50,7 +50,7 @@ class Timer:
 
 
 class TimerQueue:
-    """Timers over ``monotonic_ms``; ``call_later(seconds, callback)`` is the loop's. Loop thread only."""
+    """Timers by the clock ``monotonic_ms``, on the loop's ``call_later(seconds, callback)``. Loop thread only."""
 
     __slots__ = ("_armed", "_armed_deadline", "_call_later", "_cancelled", "_due", "_heap", "monotonic_ms", "turns")
 
@@ -84,14 +84,14 @@ class TimerQueue:
         return timer
 
     def close(self) -> None:
-        """Fire nothing any more."""
+        """Drop all timers: none of them fires."""
         self._due.clear()
         self._heap.clear()
         self._cancelled = 0
         self._disarm()
 
     def catch_up(self) -> None:
-        """Fire all that is due by a clock that was moved ahead; the loop's own timer was armed by the clock before."""
+        """Fire all timers that are due after the clock was moved ahead, and set the loop's timer by the new time."""
         now = self.monotonic_ms()
         while (first := self._due or self._heap) and first[0].deadline_ms <= now:
             self._disarm()
@@ -106,7 +106,7 @@ class TimerQueue:
         self._armed_deadline = float("inf")
 
     def run_due(self) -> None:
-        """Fire what is due; the loop's timer calls this. After RUN_MS others are served before the rest is fired."""
+        """Fire the timers that are due; called by the loop's timer. After RUN_MS the rest waits for the next turn."""
         self._armed = None
         self._armed_deadline = float("inf")
         now = self.monotonic_ms()
@@ -121,17 +121,17 @@ class TimerQueue:
                     self.turns.run("timer", callback)
                     if self.monotonic_ms() - now >= RUN_MS:
                         break
-        finally:  # the rest keeps its turn, also if a callback raised
+        finally:  # the loop's timer is set for the rest, even if a callback raised
             self._arm(now)
 
     def _take_due(self, now: float) -> None:
-        """Take the timers of the heap that are due, unless earlier ones have not fired yet."""
+        """Move due timers from the heap to ``_due``, up to _MOST_DUE."""
         heap, due = self._heap, self._due
         while heap and heap[0].deadline_ms <= now and len(due) < _MOST_DUE:
             due.append(heapq.heappop(heap))
 
     def note_cancelled(self) -> None:
-        """Count a timer of this queue as cancelled; drop the dead ones when they are most of the heap."""
+        """Count a timer of this queue as cancelled. Rebuild the heap without cancelled ones if they are most of it."""
         self._cancelled += 1
         if self._cancelled * 2 > len(self._heap) >= _REBUILD_MINIMUM:
             self._heap = [timer for timer in self._heap if timer.callback is not None]
@@ -148,8 +148,8 @@ class TimerQueue:
         if self._armed is not None:
             self._armed.cancel()
         self._armed_deadline = deadline
-        # libuv rounds to whole milliseconds: one extra keeps "never before its deadline" without a second wake-up. What
-        # is due already gets the next turn: with a millisecond before each of them, many due together would take three
-        # times as long.
+        # libuv rounds to whole milliseconds: one more makes sure that no timer fires before its deadline. Timers that
+        # are due but have not fired yet get the next turn without it: a millisecond before each run would make many of
+        # them take three times as long.
         delay_s = 0.0 if self._due else max(0.0, deadline - now) / 1000.0 + 0.001
         self._armed = self._call_later(delay_s, self.run_due)

@@ -7,11 +7,12 @@ wait, and CPU time of the loop's thread, which does not depend on what else the 
     begin -> the CPU clock is read, unless it was within the last READ_EVERY_MS
     end   -> shorter than ``notable_ms``: nothing. Else the CPU clock is read again, and the turn is counted
 
-``notable_ms`` is NOTABLE_MS, or what the longest turn since the last reading took of the CPU: a turn of less wall time
-cannot have taken more. So a broker that receives megabytes, each in a turn of a millisecond, need not count them.
+``notable_ms`` is NOTABLE_MS, or the most CPU time of a turn since the metrics were last read, if that is more: a turn
+of less wall time cannot have taken more CPU time. So a broker that receives megabytes, in turns of a millisecond each,
+need not read the CPU clock for each of them.
 
-Reading the CPU clock is a system call of 0.3 µs, the wall clock costs 0.05: so a single small request pays for two
-readings of the wall clock alone. Invariants: a turn's CPU time is at most READ_EVERY_MS too long, never too short;
+Reading the CPU clock is a system call of 0.3 µs, reading the wall clock takes 0.05 µs: so a single small request costs
+two readings of the wall clock only. Invariants: a turn's CPU time is at most READ_EVERY_MS too long, never too short;
 turns below NOTABLE_MS count as 0; the log has at most one line per LOG_EVERY_MS. Loop thread only.
 """
 
@@ -28,12 +29,12 @@ logger = logging.getLogger(__name__)
 READ_EVERY_MS = 1.0
 NOTABLE_MS = 1.0
 LONG_MS = 50.0
-"""A turn from this wall time on is logged and counted."""
+"""A turn of this wall time or more is logged and counted."""
 LOG_EVERY_MS = 1_000.0
 
 
 class TurnClock:
-    """Measures the turns of one loop. See the module."""
+    """Measures the turns of one loop by wall time and CPU time."""
 
     __slots__ = (
         "_cpu_seconds",
@@ -54,12 +55,12 @@ class TurnClock:
         self._cpu_seconds = cpu_seconds
         self._last_cpu_s = 0.0
         self.due_ms = float("-inf")
-        """When a turn that begins has to read the CPU clock again."""
+        """Monotonic time from which on the next turn reads the CPU clock when it begins."""
         self.longest_ms = 0.0
         self.longest_cpu_s = 0.0
         self._longest_since_read_s = 0.0
         self.notable_ms = NOTABLE_MS
-        """Least wall time of a turn that has to be passed to ``end``."""
+        """Least wall time of a turn for which ``end`` must be called."""
         self._long_turns: dict[str, int] = {}
         self._log_after_ms = float("-inf")
         self._unlogged = 0
@@ -70,7 +71,8 @@ class TurnClock:
         self.due_ms = now_ms + READ_EVERY_MS
 
     def end(self, began_ms: float, now_ms: float, what: str, who: str = "") -> None:
-        """Count a turn of ``notable_ms`` or longer. ``what`` is one of few names, ``who`` is for the log alone."""
+        """Count a turn of ``notable_ms`` or longer. ``what`` is a label of the metric, so one of few names; ``who``
+        (the client) is only logged."""
         before_s = self._last_cpu_s
         self.begin(now_ms)
         cpu_s = self._last_cpu_s - before_s
@@ -102,7 +104,7 @@ class TurnClock:
         return lambda callback: call_soon(lambda: self.run(what, callback))
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the metrics. Reading them begins a new measurement of the longest turn since the last reading."""
+        """Yield the metrics, and begin a new measurement of the longest turn since the last reading."""
         name = "tidelog_loop_longest_turn"
         since_read, self._longest_since_read_s, self.notable_ms = self._longest_since_read_s, 0.0, NOTABLE_MS
         yield Sample(f"{name}_since_read_cpu_seconds", "gauge", {}, since_read)

@@ -1,4 +1,4 @@
-"""Connections of clients as the console shows them; asked for only when a page is. Loop thread only."""
+"""List of the clients' connections for the console, made only when a page shows it. Loop thread only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class ConnectedClient(NamedTuple):
-    """A connection: its client as it calls itself, its user and address, and its last request."""
+    """One connection: client id, principal, address, listener, the API of its last request and the time since then."""
 
     client_id: str | None
     principal: str
@@ -20,15 +20,15 @@ class ConnectedClient(NamedTuple):
 
 
 class ConnectedClients:
-    """The connections of a broker, from whatever holds them."""
+    """The connections of a broker, collected from all sources that were added."""
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[ConnectedClient]]] = []
 
     def source(self, read: Callable[[], Iterable[ConnectedClient]]) -> None:
-        """Ask ``read`` for connections whenever they are listed."""
+        """Add a function that returns connections. Each ``list`` calls it."""
         self._sources.append(read)
 
     def list(self, most: int) -> list[ConnectedClient]:
-        """List up to ``most`` of the connections there are."""
+        """Return up to ``most`` connections."""
         return list(islice((one for read in self._sources for one in read()), most))

@@ -1,9 +1,9 @@
-"""The families of metrics: each name with its type, its unit and what it tells.
+"""The families of metrics: each name with its type, its unit and its meaning.
 
 One row declares a metric for ``/metrics`` and for docs/metrics.md (``make docs``). Names follow Kafka's MBeans in lower
 case (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size_bytes``), with the base unit at the end; Tidelog's own
-begin with ``tidelog_``. A part of the broker gives its samples under ``source``, in the unit that it has; the row says
-what they are called outside and by what they are multiplied. Imported with the admin interface, never before.
+begin with ``tidelog_``. Inside the broker a sample may have another name (``source``) and another unit: its value is
+exported times ``scale``. Imported with the admin interface, never before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MS = 0.001
 
 
 class Family(NamedTuple):
-    """One metric. ``source`` is the name inside the broker where it differs, ``scale`` what makes it the base unit."""
+    """One metric. ``source`` is its name inside the broker if that differs; ``scale`` converts it to the base unit."""
 
     name: str
     kind: str
@@ -26,9 +26,9 @@ class Family(NamedTuple):
     scale: float = 1.0
 
 
-def _cleaner(name: str, kind: str, told: str, source: str = "", scale: float = 1.0) -> Family:
+def _cleaner(name: str, kind: str, meaning: str, source: str = "", scale: float = 1.0) -> Family:
     prefix = "kafka_log_logcleaner_partition_"
-    return Family(prefix + name, kind, f"{told}, of a compacted partition.", source and prefix + source, scale)
+    return Family(prefix + name, kind, f"{meaning}, of a compacted partition.", source and prefix + source, scale)
 
 
 _ROWS = (
@@ -51,21 +51,24 @@ _ROWS = (
     ),
     Family("kafka_server_socket_successful_authentication_total", COUNTER, "Logins of clients that succeeded."),
     Family("kafka_server_socket_failed_authentication_total", COUNTER, "Logins of clients that failed."),
-    Family("kafka_server_socket_successful_reauthentication_total", COUNTER, "Further logins on open connections."),
+    Family("kafka_server_socket_successful_reauthentication_total", COUNTER, "Further logins that succeeded."),
     Family("kafka_server_socket_failed_reauthentication_total", COUNTER, "Further logins that failed."),
     Family(
         "kafka_server_socket_expired_connections_killed_total", COUNTER,
         "Connections that ended because their login had expired.",
     ),
-    Family("kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE, "Requests that wait for records or time."),
     Family(
-        "kafka_server_delayedoperationpurgatory_expired_total", COUNTER, "Waiting requests whose time was over.",
+        "kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE,
+        "Requests that wait for records or for their timeout.",
+    ),
+    Family(
+        "kafka_server_delayedoperationpurgatory_expired_total", COUNTER, "Waiting requests that timed out.",
         "kafka_server_delayedoperationpurgatory_expired",
     ),
     Family("kafka_server_fetchsessioncache_sessions", GAUGE, "Incremental fetch sessions."),
     Family("kafka_server_fetchsessioncache_partitions", GAUGE, "Partitions in fetch sessions."),
     Family(
-        "kafka_server_fetchsessioncache_evictions_total", COUNTER, "Fetch sessions that gave way to others.",
+        "kafka_server_fetchsessioncache_evictions_total", COUNTER, "Fetch sessions that were evicted for new ones.",
         "kafka_server_fetchsessioncache_evictions",
     ),
     Family("kafka_server_clientquotas_throttled_total", COUNTER, "Requests that waited for a client quota."),
@@ -74,9 +77,9 @@ _ROWS = (
     Family(
         "kafka_server_authorizer_acls", GAUGE, "Access control lists.", "kafka_server_authorizer_acls_total_count"
     ),
-    Family("kafka_server_authorizer_authorization_denied_total", COUNTER, "Operations that were not allowed."),
+    Family("kafka_server_authorizer_authorization_denied_total", COUNTER, "Operations that the authorizer denied."),
     # topics and logs
-    Family("kafka_controller_globaltopiccount", GAUGE, "Topics, internal ones among them."),
+    Family("kafka_controller_globaltopiccount", GAUGE, "Topics, including internal ones."),
     Family("kafka_server_replicamanager_partitioncount", GAUGE, "Partitions of this broker."),
     Family("kafka_log_log_size_bytes", GAUGE, "Bytes of a log's segments.", "kafka_log_log_size"),
     Family("kafka_log_log_numlogsegments", GAUGE, "Segments of a log."),
@@ -91,7 +94,7 @@ _ROWS = (
         "tidelog_log_damaged_batches",
     ),
     Family(
-        "tidelog_log_damaged_reads_total", COUNTER, "Fetches that met an impossible batch header.",
+        "tidelog_log_damaged_reads_total", COUNTER, "Fetches that found an impossible batch header.",
         "tidelog_log_damaged_reads",
     ),
     Family(
@@ -99,8 +102,8 @@ _ROWS = (
         "tidelog_log_rebuilt_indices",
     ),
     Family("tidelog_log_cut_bytes_total", COUNTER, "Bytes cut from unsynced ends of logs.", "tidelog_log_cut_bytes"),
-    Family("tidelog_index_lag_records", GAUGE, "Records that key and tag indices do not have yet."),
-    Family("tidelog_index_partition_lag_records", GAUGE, "Records that the indices of a partition do not have yet."),
+    Family("tidelog_index_lag_records", GAUGE, "Records that are not in key and tag indices yet."),
+    Family("tidelog_index_partition_lag_records", GAUGE, "Records of a partition that are not in its indices yet."),
     Family("tidelog_index_logs", GAUGE, "Partitions with a key or tag index."),
     Family("tidelog_index_rebuilds_total", COUNTER, "Indices that were rebuilt."),
     Family("tidelog_index_thread_restarts_total", COUNTER, "Restarts of the thread that indexes."),
@@ -114,8 +117,8 @@ _ROWS = (
     Family("kafka_server_replicamanager_atminisrpartitioncount", GAUGE, "Led partitions at the min ISR."),
     Family("kafka_server_replicamanager_isrshrinks_total", COUNTER, "Replicas that left an ISR."),
     Family("kafka_server_replicamanager_isrexpands_total", COUNTER, "Replicas that joined an ISR."),
-    Family("kafka_server_replicafetchermanager_maxlag", GAUGE, "Most records that a followed partition is behind."),
-    Family("kafka_server_replicafetchermanager_failedpartitionscount", GAUGE, "Partitions that cannot be followed."),
+    Family("kafka_server_replicafetchermanager_maxlag", GAUGE, "Largest lag of a followed partition in records."),
+    Family("kafka_server_replicafetchermanager_failedpartitionscount", GAUGE, "Partitions whose replication failed."),
     Family("kafka_server_leaderreplication_byterate", GAUGE, "Bytes a second to throttled replicas."),
     Family("kafka_server_followerreplication_byterate", GAUGE, "Bytes a second of throttled replicas from leaders."),
     Family("kafka_server_brokertopicmetrics_replicationbytesin_total", COUNTER, "Bytes fetched from leaders."),
@@ -140,7 +143,7 @@ _ROWS = (
     Family(
         "kafka_log_logcleaner_live_threads",
         GAUGE,
-        "Cleaner threads that live; not there with `log.cleaner.enable=false`.",
+        "Cleaner threads that are alive; absent with `log.cleaner.enable=false`.",
     ),
     Family("kafka_log_logcleanermanager_max_dirty_percent", GAUGE, "The dirtiest log's dirty share, in percent."),
     Family(
@@ -151,7 +154,7 @@ _ROWS = (
     _cleaner("dirty_bytes", GAUGE, "Bytes that were not cleaned yet"),
     _cleaner("first_dirty_offset", GAUGE, "First offset that was not cleaned yet"),
     _cleaner("compaction_lag_seconds", GAUGE, "Age of the oldest record that was not cleaned", "compaction_lag_ms", MS),
-    _cleaner("quarantined", GAUGE, "1 while cleaning leaves it alone after a failure"),
+    _cleaner("quarantined", GAUGE, "1 while it is not cleaned because cleaning failed"),
     _cleaner("failures", GAUGE, "Rounds that failed in a row"),
     _cleaner("last_round_timestamp_seconds", GAUGE, "Unix time of the last round", "last_round_timestamp_ms", MS),
     _cleaner("last_round_duration_seconds", GAUGE, "Duration of the last round", "last_round_duration_ms", MS),
@@ -163,10 +166,13 @@ _ROWS = (
     _cleaner("collision_rate", GAUGE, "Collisions in the offset map of the last round, for each look-up"),
     _cleaner("unreadable_batches", GAUGE, "Batches that the last round could not read"),
     # the process
-    Family("tidelog_loop_longest_turn_since_read_cpu_seconds", GAUGE, "Longest turn since the last reading, CPU time."),
-    Family("tidelog_loop_longest_turn_cpu_seconds", GAUGE, "Longest turn of the loop since the start, CPU time."),
-    Family("tidelog_loop_longest_turn_seconds", GAUGE, "Longest turn of the loop since the start, wall time."),
-    Family("tidelog_loop_long_turns_total", COUNTER, "Turns of the loop of 50 ms and more, by what took them."),
+    Family(
+        "tidelog_loop_longest_turn_since_read_cpu_seconds", GAUGE,
+        "CPU time of the longest turn of the loop since the metrics were last read.",
+    ),
+    Family("tidelog_loop_longest_turn_cpu_seconds", GAUGE, "CPU time of the longest turn of the loop."),
+    Family("tidelog_loop_longest_turn_seconds", GAUGE, "Wall time of the longest turn of the loop."),
+    Family("tidelog_loop_long_turns_total", COUNTER, "Turns of the loop of 50 ms or more, by their kind."),
     Family("tidelog_tls_certificate_expiry_seconds", GAUGE, "Unix time at which a listener's certificate expires."),
     Family("tidelog_build_info", GAUGE, "1, with the version and whether modules are compiled."),
     Family("process_start_time_seconds", GAUGE, "Unix time at which the process started."),
@@ -185,8 +191,8 @@ def page(rows: Iterable[Family] = _ROWS) -> str:
     lines = [
         "# Metrics",
         "",
-        "`GET /metrics` of the [admin interface](operations.md) in the format of Prometheus. `?internal=1` tells of",
-        "internal topics, too. [monitoring.md](monitoring.md) has a dashboard and alerts.",
+        "`GET /metrics` of the [admin interface](operations.md) in the format of Prometheus. `?internal=1` adds the",
+        "internal topics. [monitoring.md](monitoring.md) has a dashboard and alerts.",
         "",
         "Rebuilt by `make docs` from `broker/metrics/families.py`.",
         "",

@@ -1,4 +1,4 @@
-"""The logs' gauges: directories that are offline or full, partitions refused, and damage found (faults.md F5, F8)."""
+"""Gauges of logs: offline and full directories, refused partitions, and damage that was found (faults.md F5, F8)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tidelog.log.manager import LogManager
 
 
 def log_manager_samples(manager: LogManager) -> Iterator[Sample]:
-    """Yield metrics of logs under Kafka's names where Kafka counts the same; ``tidelog_`` where it does not. Any
-    thread: each log is looked at.
+    """Yield metrics of logs: under Kafka's names if Kafka has the same, else with the prefix ``tidelog_``. Any thread:
+    with many logs it is too slow for the loop.
     """
     refused, directories, damage = manager.refused, manager.directories, manager.environment.damage
     values = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Window of a rate: so many samples of so many milliseconds."""
+    """Window of a rate: ``samples`` samples of ``sample_ms`` milliseconds each."""
 
     samples: int
     sample_ms: int
@@ -27,7 +27,7 @@ class _Sample:
 
 
 class Rate:
-    """Usage per second, over the samples of a window. A sample that overlaps its beginning still counts."""
+    """Usage per second, over the samples of a window. A sample that overlaps the window's beginning counts in full."""
 
     __slots__ = ("_samples", "_window", "limit")
 
@@ -48,7 +48,7 @@ class Rate:
         """Return how long to wait until the rate is back at the limit; 0 when it is not above."""
         total = self.total(now_ms)
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0.0
-        # As if all samples but the last were whole: a rate over the first moments would be far too high.
+        # The window is at least samples - 1 whole samples long: a rate over the first moments would be far too high.
         missing = max(self._window.samples - 1 - int(elapsed_ms // self._window.sample_ms), 0)
         window_ms = max(elapsed_ms + missing * self._window.sample_ms, 1.0)
         rate = total / window_ms * 1000
@@ -68,5 +68,5 @@ class Rate:
         return sum(sample.value for sample in samples)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Return whether this rate can be forgotten: nothing was used in the window."""
+        """Return whether nothing was used in the window, so that a new rate could replace this one."""
         return not self.total(now_ms)

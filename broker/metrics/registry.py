@@ -1,12 +1,12 @@
-"""Counters, gauges and histograms with Kafka's names, in plain Python: an integer add on the hot path, no more.
+"""Counters, gauges and histograms with Kafka's names, in plain Python: counting is one integer addition.
 
-A hot path holds its :class:`Counter` and writes ``counter.count += n``. Gauges are functions that are asked only when
-they are read. A histogram of times keeps power-of-two buckets: recording is one ``bit_length`` and one list add.
+A hot path holds its :class:`Counter` and writes ``counter.count += n``. Gauges are functions that are called only when
+metrics are read. A histogram of times has power-of-two buckets: recording is one ``bit_length`` and one list addition.
 
 Names follow Kafka's MBeans in short form: ``BytesInPerSec`` is the counter
 ``kafka_server_brokertopicmetrics_bytesin_total``. An exporter (``/metrics``) walks :meth:`Metrics.collect` on the
-loop, and :meth:`Metrics.collect_shared` in a worker: what takes time for each log or index belongs there. Loop thread
-only.
+loop, and :meth:`Metrics.collect_shared` in a worker: metrics that take time for each log or index belong to the second.
+Loop thread only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 MICROSECONDS = 1_000_000
 _BUCKETS = 64
 _FIRST_SHOWN, _LAST_SHOWN = 7, 25
-"""Powers of two of the bounds that are shown: 128 µs to 34 s."""
+"""Exponents of the least and the largest bucket bound that are exported: 128 µs and 34 s."""
 
 
 class Sample(NamedTuple):
@@ -39,8 +39,8 @@ class Counter:
 
 
 class Histogram:
-    """Counts of microseconds by power of two: bucket ``i`` holds the values below ``2**i`` that no lower bucket
-    holds."""
+    """Counts of times in microseconds, in power-of-two buckets: bucket ``i`` counts those below ``2**i`` that no lower
+    bucket counts."""
 
     __slots__ = ("buckets", "count", "total")
 
@@ -97,28 +97,29 @@ class Metrics:
         return self._histograms.setdefault((name, tuple(sorted(labels.items()))), Histogram())
 
     def histograms(self, name: str) -> list[tuple[Mapping[str, str], Histogram]]:
-        """Return the histograms of that name there are, with their labels."""
+        """Return all histograms of that name, each with its labels."""
         return [(dict(labels), one) for (other, labels), one in self._histograms.items() if other == name]
 
     def gauge(self, name: str, read: Callable[[], float], **labels: str) -> None:
-        """Ask ``read`` for the value whenever metrics are collected; replaces the gauge of that name and labels."""
+        """Add a gauge, whose value is ``read()`` whenever metrics are collected. Replaces one of the same name and
+        labels."""
         self._gauges[name, tuple(sorted(labels.items()))] = read
 
     def source(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Ask ``read`` for values whose labels are known only then, whenever metrics are collected."""
+        """Add a function that yields samples whenever metrics are collected, for labels that are only known then."""
         self._sources.append(read)
 
     def shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Ask ``read``, which any thread may call, for values whenever metrics are collected."""
+        """Add a function like that of a source which may be called by other threads than the loop's."""
         self._shared_sources.append(read)
 
     def collect_shared(self) -> Iterator[Sample]:
-        """Yield every value of the shared sources. Any thread; a worker where logs are many."""
+        """Yield all samples of the shared sources. Any thread; with many logs it is too slow for the loop."""
         for read_all in list(self._shared_sources):
             yield from read_all()
 
     def collect(self) -> Iterator[Sample]:
-        """Yield every value of the loop thread as it stands now; histograms as buckets, count and sum, in seconds."""
+        """Yield all other samples; of a histogram its buckets, count and sum, in seconds."""
         for (name, labels), counter in self._counters.items():
             yield Sample(name, "counter", dict(labels), counter.count)
         for (name, labels), read in self._gauges.items():

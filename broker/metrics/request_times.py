@@ -26,7 +26,7 @@ class RequestTimes:
         self._of_api: dict[int, Histogram] = {}
 
     def record(self, api_key: int, milliseconds: float) -> None:
-        """Record that one request took so long. A key below 0 is no request."""
+        """Record the duration of one request. A negative key stands for no request, and nothing is recorded."""
         if api_key < 0:
             return
         found = self._of_api.get(api_key)

@@ -1,5 +1,5 @@
-"""Client quotas at work: rates by user and client, and how long a client has to wait.
+"""Client quotas: the measured rates of users and clients, and how long a client has to wait.
 
 Imports: ``tidelog.broker.cleaning`` and the layers below; not ``find``.
-Invariant: of the quotas that are set the most specific counts, key by key.
+Invariant: of the quotas that are set, the most specific applies, for each quota key by itself.
 """

@@ -1,22 +1,23 @@
-"""Client quotas at work: which quota a client is under, what it used of it, and how long it has to wait (KIP-13).
+"""Client quotas: which quota applies to a client, how much of it is used, and how long the client must wait (KIP-13).
 
-Which one: the most specific that is set, key by key.
+Of the quotas that are set, the most specific applies, for each quota key by itself:
 
     (user, client-id)  (user, default)  user  (default, client-id)  (default, default)  default user  client-id  default
 
-A quota of a user alone is shared by all clients of that user, one with a client id by that pair; a default counts for
-each of its clients by itself. How much: byte rates and request time are rates over ``quota.window.num`` samples of
-``quota.window.size.seconds``; the wait is what brings the rate back to the limit if nothing more comes:
+A quota of a user is shared by all clients of that user; one of a user and a client id, by all with that pair. A default
+applies to each user or client by itself. Byte rates and request time are rates over ``quota.window.num`` samples of
+``quota.window.size.seconds``. The wait brings the rate back to the limit if the client sends nothing meanwhile:
 
     wait = (rate - limit) / limit * window
 
-Controller mutations (partitions created and deleted, KIP-599) are taken from a bucket of tokens: as many as flow in
-during the window. Old versions of those APIs go on into debt and are made to wait; newer ones are refused.
+Controller mutations (partitions created and deleted, KIP-599) are taken from a token bucket, which holds as many tokens
+as flow in during the window. Requests of old versions may take it into debt and then wait; newer ones are refused.
 
-New connections of an address are a rate too (KIP-612); one beyond it does not count, and is closed after its wait.
+New connections of an address are a rate too (KIP-612). One above the limit is not counted, and is closed after its
+wait.
 
-Times are milliseconds of the monotonic clock. A meter lives while it is used: idle ones are dropped once there are more
-than MAX_METERS. Loop thread only. Source: KIP-13, KIP-55 (precedence), KIP-124, KIP-599.
+Times are milliseconds of the monotonic clock. Meters that are idle are dropped once there are more than MAX_METERS.
+Loop thread only. Source: KIP-13, KIP-55 (precedence), KIP-124, KIP-599.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
 _METRIC = "kafka_server_clientquotas"
 MAX_METERS = 10_000
-"""Meters and remembered look-ups; a client can change its name with each request. More meters are kept while they are
-used: idle ones are looked for again when there are twice as many."""
+"""Most meters, and most remembered look-ups: a client can change its client id with each request. If more meters are in
+use, they are kept, and idle ones are looked for again when there are twice as many."""
 
 
 class TokenBucket:
-    """Tokens that flow in at the limit's rate, a window's worth at most. It may go into debt."""
+    """Bucket into which ``limit`` tokens flow each second, up to those of one window. Its level may be negative."""
 
     __slots__ = ("_filled_ms", "_tokens", "_window", "limit")
 
@@ -75,12 +76,12 @@ class TokenBucket:
         self._tokens -= value
 
     def wait_ms(self, now_ms: float) -> float:
-        """Return how long until the debt is paid; 0 without debt."""
+        """Return how long it takes until the level is no longer negative; 0 if it is not."""
         self._fill(now_ms)
         return max(-self._tokens / self.limit * 1000, 0.0)
 
     def is_idle(self, now_ms: float) -> bool:
-        """Return whether this bucket can be forgotten: it is full."""
+        """Return whether this bucket is full, so that a new one could replace it."""
         self._fill(now_ms)
         return self._tokens >= self._capacity
 
@@ -91,7 +92,7 @@ Client = tuple[str, str]
 
 
 class Waits:
-    """Clients that had to wait, or wait now, by one quota."""
+    """Waits that one quota imposed: their number, their total time, and those that are not over."""
 
     __slots__ = ("_deadlines", "count", "total_ms")
 
@@ -101,21 +102,21 @@ class Waits:
         self.total_ms = 0
 
     def note(self, wait_ms: int, now_ms: float) -> None:
-        """Count one more that has to wait for so long."""
+        """Count a wait of ``wait_ms`` that begins now."""
         self.count += 1
         self.total_ms += wait_ms
-        self.now(now_ms)
+        self.count_open(now_ms)
         heappush(self._deadlines, now_ms + wait_ms)
 
-    def now(self, now_ms: float) -> int:
-        """Return how many clients wait."""
+    def count_open(self, now_ms: float) -> int:
+        """Return the number of waits that are not over."""
         while self._deadlines and self._deadlines[0] <= now_ms:
             heappop(self._deadlines)
         return len(self._deadlines)
 
 
 class Quotas:
-    """The quotas that are set, and a meter for each client under one."""
+    """The quotas that are set, and a meter for each client, or clients that share a quota, to which one applies."""
 
     def __init__(
         self,
@@ -137,14 +138,14 @@ class Quotas:
         self.set(entities)
 
     def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
-        """Take over what is set now. What clients have used so far stays counted, against the new limits."""
+        """Replace all quotas. What clients have used so far stays counted, against the new limits."""
         self._limits = {
             key: {entity: values[key] for entity, values in entities.items() if key in values} for key in ALL_QUOTAS
         }
         self._found.clear()
 
     def meter(self, key: str, client: Client) -> Meter | None:
-        """Return the meter a client's use is counted on; None where it has no quota of this kind."""
+        """Return the meter that counts a client's use, or None if no quota of this kind applies to it."""
         limits = self._limits[key]
         if not limits:
             return None
@@ -190,13 +191,13 @@ class Quotas:
         return round(meter.wait_ms(now_ms))
 
     def record_request(self, client: Client, seconds: float) -> int:
-        """Count time of the loop's thread, which is 100 percent a second; the wait is one sample at most (KIP-124)."""
+        """Count seconds of the loop's thread, as 100 percent each. Returns the wait: one sample at most (KIP-124)."""
         return min(self.record(REQUEST, client, 100 * seconds), self._window.sample_ms)
 
     def record_fetch(self, client: Client, size: int) -> int:
-        """Count an answer's bytes; one that has to wait is not sent, and so not counted.
+        """Count the bytes of a fetch response, and return its wait. One that has to wait is not sent, and not counted.
 
-        What is too large for the whole window is sent when nothing else was: otherwise it never would be.
+        A response that exceeds the quota by itself is sent if the window has no other: else it could never be sent.
         """
         meter = self.meter(FETCH, client)
         if not isinstance(meter, Rate):
@@ -210,13 +211,13 @@ class Quotas:
         return wait_ms
 
     def take_back_fetch(self, client: Client, size: int) -> None:
-        """Take back what was counted: the answer was not sent after all."""
+        """Undo the counting of a fetch response that was not sent after all."""
         meter = self.meter(FETCH, client)
         if meter is not None:
             meter.record(-size, self.monotonic_ms())
 
     def record_connection(self, host: str) -> int:
-        """Count a new connection of an address. Returns for how long to hold it before it is closed, 0 to serve it."""
+        """Count a new connection of an address. Returns 0 to serve it, else how long to hold it before it is closed."""
         client = ("", host)
         wait_ms = self.record(CONNECTION, client, 1)
         wait_ms = min(wait_ms, self._window.sample_ms)
@@ -226,11 +227,11 @@ class Quotas:
         return wait_ms
 
     def note_wait(self, key: str, wait_ms: int) -> None:
-        """Note that a client has to wait for so long, by this quota."""
+        """Count a wait of ``wait_ms`` that the quota ``key`` imposes on a client."""
         self.waits[key].note(wait_ms, self.monotonic_ms())
 
     def fetch_limit(self, client: Client) -> int | None:
-        """Return the most bytes an answer may have without being over the quota by itself; None without one."""
+        """Return the most bytes of a response that does not exceed the fetch quota by itself; None without a quota."""
         meter = self.meter(FETCH, client)
         if meter is None:
             return None
@@ -238,8 +239,8 @@ class Quotas:
 
 
 def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
-    """Yield entities that may hold a client's quota, the most specific first, each with the client that shares its
-    meter.
+    """Yield the entities that may have a client's quota, the most specific first, each with the key of its meter: the
+    part of the client by which the quota is shared.
     """
     user, client_id = client
     for user_name in (user, None):
@@ -251,29 +252,30 @@ def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
 
 
 def addresses(client: Client) -> Iterable[tuple[Entity, Client]]:
-    """Yield the candidates for an address, which takes the place of the client id."""
+    """Yield the entities that may have the quota of an address, which ``client`` has in place of the client id."""
     yield ((IP, client[1]),), client
     yield ((IP, None),), client
 
 
 def client_of(context: RequestContext) -> Client:
-    """Return the client of a request, as quotas name it."""
+    """Return the user and the client id of a request."""
     return context.principal.name, context.client_id or ""
 
 
 def throttled_samples(quotas: Quotas) -> Iterable[Sample]:
-    """Return throttling metrics, by the quota with the longest wait; the last is Kafka's ``queue-size``."""
+    """Yield metrics of throttling, each request under the quota with its longest wait. The last metric is Kafka's
+    ``queue-size``."""
     now_ms = quotas.monotonic_ms()
     for key, waits in quotas.waits.items():
         yield Sample(f"{_METRIC}_throttled_total", "counter", {"quota": key}, waits.count)
     for key, waits in quotas.waits.items():
         yield Sample(f"{_METRIC}_throttle_seconds_total", "counter", {"quota": key}, waits.total_ms / 1000)
     for key, waits in quotas.waits.items():
-        yield Sample(f"{_METRIC}_queue_size", "gauge", {"quota": key}, waits.now(now_ms))
+        yield Sample(f"{_METRIC}_queue_size", "gauge", {"quota": key}, waits.count_open(now_ms))
 
 
 class MutationQuota:
-    """Quota of topic changes of one request. Without a quota there is no limit."""
+    """The controller mutation quota as one request uses it. Without a quota there is no limit."""
 
     __slots__ = ("_client", "_context", "_is_strict", "_quotas")
 
@@ -284,7 +286,8 @@ class MutationQuota:
         self._is_strict = strict
 
     def check(self) -> None:
-        """Raise ThrottlingQuotaExceededError while a client of the new versions is in debt; old ones only wait."""
+        """Raise ThrottlingQuotaExceededError if the client must wait and its version knows that error; older versions
+        only wait."""
         if self._quotas is None or not self._is_strict:
             return
         meter = self._quotas.meter(MUTATION, self._client)

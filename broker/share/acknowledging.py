@@ -1,4 +1,4 @@
-"""The acknowledgements in a ShareFetch or ShareAcknowledge request: checked, taken over, answered per partition."""
+"""Acknowledgements of a ShareFetch or ShareAcknowledge request: they are checked and applied for each partition."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _FIRST_VERSION_WITH_RENEWAL = 2
 MAX_MEMBER_ID_LENGTH = 36
-"""Of a UUID as text: what members choose as their id."""
+"""Length of a UUID as text: members choose one as their id."""
 
-#: Partition -> its acknowledgements: settled when they are committed, failed when they were refused.
 Outcomes = dict[PartitionKey, Deferred[None]]
+"""Partition -> Deferred that completes when its acknowledgements are committed, and fails if they are refused."""
 
 
 class Acknowledger(NamedTuple):
-    """The acknowledging member, and what its request allows."""
+    """The member that acknowledges, its request's version, and whether the request may renew locks."""
 
     group_id: str
     member_id: str
@@ -37,7 +37,7 @@ class Acknowledger(NamedTuple):
 def acknowledge_all(
     groups: ShareGroups, metadata: MetadataCache, who: Acknowledger, topics: Iterable[FetchTopic | AcknowledgeTopic]
 ) -> Outcomes:
-    """Take over what the partitions of a request acknowledge; a partition without batches has no error."""
+    """Apply the acknowledgements of a request's partitions. A partition without batches succeeds."""
     outcomes: Outcomes = {}
     for topic in topics:
         topic_id = bytes(topic.topic_id)
@@ -64,7 +64,8 @@ def acknowledge_all(
 
 
 def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) -> None:
-    """Raise InvalidRequestError for batches out of order, or with types that do not exist or do not fit."""
+    """Raise InvalidRequestError for batches out of order, or with acknowledge types that are unknown, not allowed in
+    the request, or too few or many."""
     last_type = RENEW if who.version >= _FIRST_VERSION_WITH_RENEWAL else REJECT
     previous_last = -1
     for batch in batches:
@@ -79,7 +80,7 @@ def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) ->
 
 
 def check_member(group_id: str | None, member_id: str | None) -> tuple[str, str]:
-    """Return both as texts. Raises InvalidRequestError."""
+    """Return the group id and the member id of a request. Raises InvalidRequestError if one is missing or too long."""
     if group_id is None:
         raise InvalidRequestError("Invalid group id in the request.")
     if not member_id or len(member_id) > MAX_MEMBER_ID_LENGTH:

@@ -1,7 +1,7 @@
 """Configuration of a share group: the broker's ``group.share.*`` keys, overridden by the group's own.
 
-A group's keys go without ``group.`` in front; they are set through the admin API while the broker runs. Values are read
-when they are needed, and parsed once per change.
+A group's own keys have no prefix ``group.``; clients set them by IncrementalAlterConfigs. Values are looked up whenever
+they are needed, and parsed once after each change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_COMMITTED = "read_committed"
 
 @dataclass(frozen=True, slots=True)
 class ShareConfig:
-    """One group's values; times in milliseconds."""
+    """Configuration of one share group; times in milliseconds."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -42,7 +42,7 @@ class ShareConfigs:
         self._parsed: dict[str, tuple[Mapping[str, str], ShareConfig]] = {}
 
     def of(self, group_id: str) -> ShareConfig:
-        """Return a group's values as they are now."""
+        """Return the current configuration of a group."""
         texts = self._broker.configs.resource_texts(ResourceType.GROUP, group_id)
         known = self._parsed.get(group_id)
         if known is None or known[0] != texts:
@@ -76,9 +76,10 @@ class ShareConfigs:
 
 
 MAX_REMEMBERED_GROUPS = 10_000
+"""Most groups whose parsed configuration is kept."""
 
 
 def check_enabled(broker: Broker) -> None:
-    """Raise UnsupportedVersionError while the feature ``share.version`` stands at 0."""
+    """Raise UnsupportedVersionError while the level of the feature ``share.version`` is 0."""
     if not broker.metadata.features.get(FEATURE):
         raise UnsupportedVersionError

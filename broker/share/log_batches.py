@@ -1,8 +1,8 @@
-"""The batches of a slice of a log by their headers alone: offsets, place, and whose transaction they belong to.
+"""Headers of the batches in a slice of a log: their offsets, positions, and producer ids of transactions.
 
-A share fetch has to know which offsets it hands out, and where in the slice they lie. Only headers are read, through a
-window of ``WINDOW_BYTES``, and only as far as there is something to acquire. Old message sets (magic 0 and 1) count
-from where the batch before them ends: a compressed one says only its last offset.
+A share fetch must know which offsets it returns, and their positions in the slice. Only headers are read, through a
+window of ``WINDOW_BYTES``, and only as far as there is something to acquire. A message of an old message set (magic 0
+or 1) begins at the offset after the batch before it: a compressed one stores only its last offset.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.protocol.transferable import TransferableRecords
 
 WINDOW_BYTES = 16 * 1024
 MAX_BATCHES = 1_000
-"""Batches of one partition looked at for one request, 1 µs each; what follows comes with the next one."""
+"""Most batches of one partition that are read for one request, in 1 µs each. The next request reads on."""
 
 _OLD_HEADER = struct.Struct(">qiIb")  # offset, length, CRC or leader epoch, magic
 _HEADER = struct.Struct(">qiibIhiqqq")  # up to the producer id of magic 2
@@ -28,7 +28,7 @@ _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
 
 class LogBatch(NamedTuple):
-    """One batch; ``position`` counts in the slice. ``producer_id`` is -1 outside transactions."""
+    """One batch, at byte ``position`` of the slice. ``producer_id`` is -1 outside transactions."""
 
     base_offset: int
     last_offset: int
@@ -39,10 +39,8 @@ class LogBatch(NamedTuple):
 
 
 def read_batches(records: TransferableRecords | bytes, from_offset: int, max_records: int) -> list[LogBatch]:
-    """Read the whole batches at the beginning of a slice, up to the one with the last of ``max_records`` offsets, at
-    most MAX_BATCHES.
-
-    Raises KafkaStorageError.
+    """Read the complete batches of a slice from ``from_offset`` on, until they cover ``max_records`` offsets, and at
+    most MAX_BATCHES. Raises KafkaStorageError.
     """
     found: list[LogBatch] = []
     for batch in _walk(records, from_offset):
@@ -56,7 +54,7 @@ def read_batches(records: TransferableRecords | bytes, from_offset: int, max_rec
 def _walk(records: TransferableRecords | bytes, next_offset: int) -> Iterator[LogBatch]:
     position, end = 0, len(records)
     window, begin = b"", 0
-    while position + _HEADER.size <= end or position + _OLD_HEADER.size <= end:
+    while position + _OLD_HEADER.size <= end:
         if position + _HEADER.size > begin + len(window):
             window, begin = _read(records, position), position
         batch = _parse(window, position - begin, position, next_offset)
@@ -82,7 +80,7 @@ def _parse(window: bytes, at: int, position: int, next_offset: int) -> LogBatch 
     offset, length, _, magic = _OLD_HEADER.unpack_from(window, at)
     size = _LOG_OVERHEAD + length
     if size < _OLD_HEADER.size:
-        return None  # a damaged length: the walk would not get on
+        return None  # a damaged length, which would make the walk endless
     if magic < _MAGIC_V2:
         return LogBatch(min(next_offset, offset), offset, position, size)
     if len(window) - at < _HEADER.size:
@@ -94,7 +92,7 @@ def _parse(window: bytes, at: int, position: int, next_offset: int) -> LogBatch 
 
 
 def aborted_batches(batches: Iterable[LogBatch], transactions: Iterable[AbortedTxn]) -> Iterator[LogBatch]:
-    """Yield those batches that belong to aborted transactions, their markers left out."""
+    """Yield the batches that belong to aborted transactions, without the markers."""
     waiting = sorted(transactions, key=lambda transaction: transaction.first_offset, reverse=True)
     aborted: set[int] = set()
     for batch in batches:
@@ -109,8 +107,8 @@ def aborted_batches(batches: Iterable[LogBatch], transactions: Iterable[AbortedT
 def cut(
     records: TransferableRecords | bytes, batches: Iterable[LogBatch], first: int, last: int
 ) -> TransferableRecords | bytes:
-    """Cut out the part of a slice with the batches that touch these offsets. Takes the slice over: release what it
-    returns.
+    """Return the part of a slice with the batches that have offsets from ``first`` to ``last``. It replaces the slice:
+    only the returned part must be released.
     """
     touched = [batch for batch in batches if batch.last_offset >= first and batch.base_offset <= last]
     begin, end = touched[0].position, touched[-1].position + touched[-1].size

@@ -1,11 +1,11 @@
 """One share fetch: read the partitions that have records for the member, acquire, answer.
 
     share partitions in turn -> read each from its next offset -> enough bytes: acquire, cut the slices, answer
-                                                               -> too few: park until a log or a share partition changes
+                                                               -> too few: wait until a log or share partition changes
 
-Records are acquired when the request is answered, so a request that waits holds nothing. The bytes of a request are
-divided equally among its readable partitions; its limit of records holds for all of them together. The order of
-partitions rotates with each request, so that none starves. Loop thread only. Source: KIP-932.
+Records are acquired when the request is answered, so a waiting request holds no records. The bytes of a request are
+divided equally among its readable partitions; its limit of records applies to all of them together. The order of
+partitions rotates with each request, so that each is read. Loop thread only. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.purgatory import Parked
 
 RECORD_LIMIT = 1
-"""Acquire mode in which the limit of records is exact, not rounded up to whole batches (KIP-1206)."""
+"""Acquire mode in which the limit of records is exact and not rounded up to batches (KIP-1206)."""
 
 Results = dict[PartitionKey, PartitionData]
 
 
 class ReadParams(NamedTuple):
-    """Parameters of a share fetch that hold for all its partitions."""
+    """Parameters of a share fetch that apply to all its partitions."""
 
     group_id: str
     member_id: str
@@ -50,7 +50,8 @@ class ReadParams(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """Records that were read from one partition and not acquired yet. Their file stays open until they are released."""
+    """Records of one partition that were read from ``offset`` on, but not acquired. ``release`` must be called for
+    them unless they are sent."""
 
     served: ServedPartition
     offset: int
@@ -74,7 +75,7 @@ class ShareRead:
         self._parked: Parked | None = None
 
     def begin(self, max_wait_ms: int) -> Results | Deferred[Results]:
-        """Answer with the records there are, or wait for more within the request's time."""
+        """Answer at once if there are enough records or an error; else wait for more, at most ``max_wait_ms``."""
         if not self._partitions or self._params.max_records <= 0 or self._params.max_bytes <= 0:
             return {}
         reads, errors = self._read()
@@ -100,7 +101,7 @@ class ShareRead:
         return True
 
     def expire(self) -> None:
-        """Answer with the records there are, when the request's time is up."""
+        """Answer with the records that there are, because the request has timed out."""
         self._deferred.complete(self._acquire(*self._read()))
 
     def _abandon(self) -> None:
@@ -114,7 +115,7 @@ class ShareRead:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[_Read], Results]:
-        """Read each partition in order; a partition that cannot be read has an error in the second result."""
+        """Read each partition in order. Returns the reads with records, and the errors of other partitions."""
         errors: Results = {}
         ready: list[ServedPartition] = []
         limits = self._groups.config(self._params.group_id).limits
@@ -144,14 +145,14 @@ class ShareRead:
         offset = served.partition.next_fetch_offset
         try:
             found = partition.read(offset, max_bytes, isolation=isolation, min_one_message=True)
-        except OffsetOutOfRangeError:  # the log was truncated below the offset: read on when it has grown again
+        except OffsetOutOfRangeError:  # the log was truncated below the offset: there is nothing to read until it grows
             found = FetchDataInfo(b"", offset)
         return _Read(served, offset, found)
 
     # -- acquiring ----------------------------------------------------------------------------------------------
 
     def _acquire(self, reads: list[_Read], errors: Results) -> Results:
-        """Acquire records of each partition until the request has enough."""
+        """Acquire the records that were read, up to the request's limit, and build the response of each partition."""
         results = errors
         left = self._params.max_records
         total = 0
@@ -171,7 +172,7 @@ class ShareRead:
         return results
 
     def _acquire_one(self, read: _Read, max_records: int) -> tuple[PartitionData, int]:
-        """Return one partition's part of the answer and its number of records. Raises KafkaStorageError."""
+        """Return the response of one partition and its number of records. Raises KafkaStorageError."""
         served, records = read.served, read.found.records
         batches = read_batches(records, read.offset, max_records)
         request = AcquireRequest(
@@ -203,7 +204,7 @@ class ShareRead:
 
 
 def build_error_data(partition: PartitionKey, error: KafkaError) -> PartitionData:
-    """Build the part of the answer for a partition with an error."""
+    """Build the response of a partition with an error."""
     return PartitionData(partition_index=partition[1], error_code=error.code, error_message=error.message, records=b"")
 
 

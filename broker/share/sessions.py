@@ -1,4 +1,4 @@
-"""Share sessions: the broker remembers which share partitions a member reads, so requests name only what changed.
+"""Share sessions: the broker remembers which share partitions a member reads, so requests name only changes.
 
     epoch of the request    ShareFetch                                       ShareAcknowledge
     0 (INITIAL_EPOCH)       a new session, in place of the member's old one  INVALID_SHARE_SESSION_EPOCH
@@ -7,8 +7,9 @@
     no such session         SHARE_SESSION_NOT_FOUND
     another epoch           INVALID_SHARE_SESSION_EPOCH
 
-A session belongs to a member of a group and lives as long as its connection. When it ends, what the member holds is
-released. The number of sessions is limited; a member too many waits and is refused. Loop thread only. Source: KIP-932.
+A session belongs to a member of a group and lasts as long as its connection. When it ends, the records that the member
+has acquired are released. The number of sessions is limited; further members are refused after a wait. Loop thread
+only. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from tidelog.protocol.errors import (
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MOST_PARTITIONS = 10_000
-"""Partitions of a session, no more than its first request may name: each request walks over all of them."""
+"""Most partitions of a session, as many as one request may name: each request iterates over all of them."""
 _MAX_EPOCH = 2**31 - 1
 
 
@@ -38,25 +39,25 @@ class SessionKey(NamedTuple):
     member_id: str
 
 
-#: Topic id and index.
 PartitionKey = tuple[bytes, int]
+"""Topic id and index of a partition."""
 
 
 class ShareSession:
-    """Partitions that one member reads. ``epoch`` is the one its next request must carry."""
+    """Partitions that one member reads. ``epoch`` is the epoch that its next request must have."""
 
     __slots__ = ("connection", "epoch", "partitions")
 
     def __init__(self, partitions: Iterable[PartitionKey], connection: object) -> None:
         self.epoch = 1
         self.connection = connection
-        #: Partition -> whether the next response must name it, because it is new or had an error.
         self.partitions: dict[PartitionKey, bool] = dict.fromkeys(partitions, True)
+        """Partition -> whether the next response must name it, because it is new or had an error."""
 
     def update(self, added: Collection[PartitionKey], forgotten: Collection[PartitionKey]) -> None:
-        """Add and forget partitions, and go on to the next epoch.
+        """Add and remove partitions, and go on to the next epoch.
 
-        Raises InvalidRequestError for too many, and then nothing changed.
+        Raises InvalidRequestError if there are too many then, without any change.
         """
         is_near = len(self.partitions) + len(added) > MOST_PARTITIONS
         if is_near and len((self.partitions.keys() | added).difference(forgotten)) > MOST_PARTITIONS:
@@ -68,7 +69,7 @@ class ShareSession:
         self.advance()
 
     def advance(self) -> None:
-        """Expect the next request: 1 follows the largest epoch, as 0 asks for a new session."""
+        """Go on to the next epoch. The largest is followed by 1, because 0 stands for a new session."""
         self.epoch = 1 if self.epoch == _MAX_EPOCH else self.epoch + 1
 
 
@@ -95,7 +96,7 @@ class ShareSessions:
         return session
 
     def find(self, key: SessionKey, epoch: int) -> ShareSession:
-        """Find the session that a request of this epoch goes on with, or ends.
+        """Find the session of a request with this epoch, or with FINAL_EPOCH.
 
         Raises ShareSessionNotFoundError, InvalidShareSessionEpochError.
         """
@@ -107,7 +108,7 @@ class ShareSessions:
         return session
 
     def close(self, key: SessionKey) -> ShareSession | None:
-        """End a session; None when there is none."""
+        """End a session and return it, or None if there is none."""
         session = self._sessions.pop(key, None)
         if session is not None:
             keys = self._of_connection[session.connection]
@@ -124,5 +125,5 @@ class ShareSessions:
         return group_id in self._of_group
 
     def of_connection(self, connection: object) -> list[SessionKey]:
-        """Return the sessions that end with a connection."""
+        """Return the keys of a connection's sessions."""
         return list(self._of_connection.get(connection, ()))

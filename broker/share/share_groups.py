@@ -1,17 +1,18 @@
-"""Share groups as the leader of their partitions serves them: states in memory, sessions, locks that run out.
+"""Share groups on the leader of their partitions: share partitions in memory, sessions, and expiry of record locks.
 
     share partitions   (group, topic id, index) -> SharePartition, loaded from the share coordinator when first read
-    sessions           who reads what on which connection (``sessions``)
-    locks              one timer per share partition, not later than its earliest lock
+    sessions           partitions that each member reads, and its connection (``sessions``)
+    locks              one timer per share partition, which fires no later than its earliest lock expires
 
-Every change of a share partition goes one way: work it out, write it to ``__share_group_state``, take it over, wake
-the fetches that wait. Clients are told of it when what was written is committed. Fetches wait under ``wake_key`` and
-under the partition they read. A request first ends the locks that have run out by the clock: on a busy broker the timer
-may run late, and nothing depends on when it does. Loop thread only.
+Every change of a share partition takes the same steps: compute it, write it to ``__share_group_state``, apply it in
+memory, wake the waiting fetches. Clients are answered when the written records are committed. In the purgatory a fetch
+waits under ``wake_key`` and under the partition that it reads. A request first ends all expired locks, because on a
+busy broker the timer may be late. Loop thread only.
 
-What counts is in the store. A share partition is forgotten when a change was not stored, when another leader epoch
-begins, and when its group has no members any more: the next fetch reads the store. A member of a cluster forgets it
-with the group's last session here; offsets may then be reset.
+The store (the share coordinator's state) is authoritative. A share partition is dropped from memory when a change could
+not be stored, when another leader epoch begins, and when its group has no members: the next fetch reads the store
+again. A member of a cluster drops it when the last session of the group on this broker ends, because the group's
+offsets may be reset after that.
 
 Source: KIP-932.
 """
@@ -57,11 +58,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FENCED = (FencedLeaderEpochError, FencedStateEpochError)
-"""Refusals of a change: another leader has read the state, or the group was reset."""
+"""Errors of the store that refuse a change: another leader has read the state, or the group was reset."""
 
 
 class ServedPartition:
-    """A share partition that is in use, and the timer of its locks."""
+    """A share partition in memory, the replica and leader epoch for which it was loaded, and the timer of its locks."""
 
     __slots__ = ("key", "leader_epoch", "partition", "replica", "state_epoch", "timer")
 
@@ -90,13 +91,13 @@ class ShareGroups:
         self._served: dict[StateKey, ServedPartition] = {}
 
     def config(self, group_id: str) -> ShareConfig:
-        """Return a group's values as they are now."""
+        """Return the current configuration of a group."""
         return self.configs.of(group_id)
 
     # -- share partitions ---------------------------------------------------------------------------------------
 
     def opening(self, key: StateKey) -> Deferred[None] | None:
-        """Begin to make a share partition's state readable; None where it is, or is served already."""
+        """Begin to load the state of a share partition in the store. Returns None if that is not needed."""
         if self._find(key) is not None:
             return None
         try:
@@ -106,8 +107,8 @@ class ShareGroups:
         return self._store().opening(key, replica.leader_epoch) if replica.is_leader else None
 
     def _find(self, key: StateKey) -> ServedPartition | None:
-        """Return the share partition that is served, with no lock that has run out; one of a leader epoch that is over
-        is forgotten."""
+        """Return a share partition from memory, after ending its expired locks; None without one. One of an earlier
+        leader epoch is dropped."""
         found = self._served.get(key)
         if found is not None and not found.is_led:
             self._forget([key])
@@ -120,7 +121,7 @@ class ShareGroups:
         return self._served.get(key)
 
     def serve(self, key: StateKey) -> ServedPartition:
-        """Return the share partition, loaded now if it was not yet.
+        """Return a share partition. If it is not in memory, its state is read from the store.
 
         Raises UnknownTopicIdError, UnknownTopicOrPartitionError, CoordinatorNotAvailableError while its state loads.
         """
@@ -134,7 +135,7 @@ class ShareGroups:
         except NotLeaderOrFollowerError:
             raise
         except KafkaError as error:
-            raise CoordinatorNotAvailableError(f"the state of the share partition: {error}") from error
+            raise CoordinatorNotAvailableError(f"the state of the share partition cannot be read: {error}") from error
         if state is None:
             raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
         reset = self.config(key.group_id).auto_offset_reset
@@ -145,11 +146,11 @@ class ShareGroups:
         return found
 
     def forget_group(self, group_id: str) -> None:
-        """Forget a group without members: its places are in the store alone from now on."""
+        """Drop the share partitions of a group without members; the store keeps their state."""
         self._forget(key for key in list(self._served) if key.group_id == group_id)
 
     def forget_topic(self, topic_id: bytes) -> Steps[None]:
-        """Forget the share partitions of a topic that is gone, some in a step."""
+        """Drop the share partitions of a deleted topic, ITEMS_PER_STEP in a step."""
         keys = iter(list(self._served))
         while part := list(islice(keys, ITEMS_PER_STEP)):
             self._forget(key for key in part if key.topic_id == topic_id and key in self._served)
@@ -163,15 +164,16 @@ class ShareGroups:
             self.wake(key)
 
     def wake(self, key: StateKey) -> None:
-        """Look again at the fetches that wait for this share partition."""
+        """Have the purgatory retry the fetches that wait for this share partition."""
         self._broker.purgatory.touch(wake_key(key))
 
-    # -- giving back --------------------------------------------------------------------------------------------
+    # -- acknowledgement and release ----------------------------------------------------------------------------
 
     def acknowledge(self, key: StateKey, member_id: str, batches: Sequence[AcknowledgementBatch]) -> Deferred[None]:
-        """Take a member's acknowledgements over, all or none.
+        """Apply a member's acknowledgements, all or none. The Deferred completes when they are committed.
 
-        Raises UnknownTopicOrPartitionError for a partition without readers, and as ``SharePartition.acknowledge``.
+        Raises UnknownTopicOrPartitionError if the share partition is not in memory, and what
+        ``SharePartition.acknowledge`` raises.
         """
         served = self._find(key)
         if served is None:
@@ -181,7 +183,7 @@ class ShareGroups:
         return self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
 
     def take_back(self, session_key: SessionKey, partition: PartitionKey, runs: Iterable[AcquiredRecords]) -> None:
-        """Take back what an answer that is not sent gave the member: all is as it was before."""
+        """Undo the acquisitions of a response that is not sent: the records are as they were before."""
         served = self._served.get(StateKey(session_key.group_id, *partition))
         if served is not None and runs:
             acquired = [Acquired(run.first_offset, run.last_offset, run.delivery_count) for run in runs]
@@ -189,11 +191,12 @@ class ShareGroups:
             self.wake(served.key)
 
     def release_session(self, session_key: SessionKey) -> Deferred[None]:
-        """End a session, if there is one: what its member holds is available again. Settles when that is committed."""
+        """End a session, if there is one, and release the records of its member. The Deferred completes when that is
+        committed."""
         session = self.sessions.close(session_key)
         written = [] if session is None else self._release(session_key, session.partitions)
         is_last = session is not None and not self.sessions.has_group(session_key.group_id)
-        if is_last and self._broker.peers is not None:  # the group's coordinator does not tell that it is empty
+        if is_last and self._broker.peers is not None:  # a coordinator on another broker does not report empty groups
             self.forget_group(session_key.group_id)
         return when_all(written, None)
 
@@ -207,7 +210,7 @@ class ShareGroups:
         return written
 
     def bind(self, context: RequestContext) -> None:
-        """End the connection's sessions when it closes."""
+        """Have the sessions of a connection end when it closes."""
         context.on_close = lambda: self._connection_closed(context)
 
     def _connection_closed(self, context: RequestContext) -> None:
@@ -215,7 +218,7 @@ class ShareGroups:
             self.release_session(session_key)
 
     def _make(self, served: ServedPartition, change: Change) -> Deferred[None]:
-        """Write a change, then take it over. Settles when it is committed. Raises KafkaError."""
+        """Write a change, then apply it. The Deferred completes when it is committed. Raises KafkaError."""
         written = self._write(served, change) if change.is_news else completed(None)
         served.partition.commit(change)
         self.watch(served)
@@ -223,14 +226,18 @@ class ShareGroups:
         return written
 
     def _make_anyhow(self, served: ServedPartition, change: Change) -> Deferred[None]:
-        """Take a change over though it may not have been written: no member holds these records any more."""
+        """Write a change, and apply it even if that fails: no member holds these records any more."""
         written = completed(None)
         if not change.is_news:
             return written
         try:
             written = self._write(served, change)
         except KafkaError as error:
-            logger.warning("share group %s: records given back were not stored: %s", served.key.group_id, error)
+            logger.warning(
+                "share group %s: the release of records is not stored; they may be delivered again: %s",
+                served.key.group_id,
+                error,
+            )
         served.partition.commit(change)
         self.watch(served)
         self.wake(served.key)
@@ -243,7 +250,7 @@ class ShareGroups:
 
         def forget_unstored(done: Deferred[None]) -> None:
             if not done.has_value and self._served.get(served.key) is served:
-                self._forget([served.key])  # the next fetch reads what the store has
+                self._forget([served.key])  # the next fetch reads the state from the store
 
         try:
             done = self._store().write(served.key, written)
@@ -253,19 +260,19 @@ class ShareGroups:
         if done.has_value:
             return done
         done.on_done(forget_unstored)
-        told: Deferred[None] = Deferred()  # a client that goes away does not abandon the change
-        done.pass_to(told)
-        return told
+        answer: Deferred[None] = Deferred()  # a client that disconnects abandons this one, not the change
+        done.pass_to(answer)
+        return answer
 
     # -- locks --------------------------------------------------------------------------------------------------
 
     def watch(self, served: ServedPartition) -> None:
-        """Have the clock look at the locks when the first of them runs out."""
+        """Set the timer for the expiry of the first lock, unless it fires before that already."""
         now_ms = self._broker.time.monotonic_ms()
         timer = served.timer
         if timer is not None:
             if timer.deadline_ms <= now_ms + self.config(served.key.group_id).limits.lock_duration_ms:
-                return  # the timer fires before any lock that was granted just now runs out
+                return  # the timer fires before a lock that was granted just now expires
             timer.cancel()
             served.timer = None
         deadline_ms = served.partition.next_deadline_ms
@@ -288,7 +295,7 @@ def wake_key(key: StateKey) -> tuple[str, StateKey]:
 
 
 def start_offset_of(state: ShareState, reset: str, partition: Partition, now_ms: float) -> int:
-    """Return the group's start offset; a group without a place begins where it is configured to."""
+    """Return the group's start offset; without a stored one it follows from ``share.auto.offset.reset``."""
     if state.start_offset != UNINITIALIZED_OFFSET:
         return state.start_offset
     if reset == EARLIEST:

@@ -1,18 +1,18 @@
-"""One partition as one share group reads it: which records are whose, and where the group is (KIP-932).
+"""Share partition: the state of one partition's records for one share group, and the group's position (KIP-932).
 
-    start_offset   everything below is dealt with for good
-    end_offset     the last offset that was handed out; the next one while nothing is in flight
-    spans          what is known in between (``spans``)
+    start_offset   all records below it are finished (acknowledged or archived)
+    end_offset     the last offset that was acquired; with nothing in flight, the next offset to acquire
+    spans          states of the offsets in between (``spans``)
 
-A member acquires records for the lock duration, and acknowledges each: accept, release, reject, or renew. What it
-releases, and what it did not get to in time, is available again until the delivery count limit is reached. Fresh
-records are acquired in whole batches of the log, so a member may be given offsets that have no record; it says so
-(gap).
+A member acquires records for the lock duration, and acknowledges each: accept, release, reject, or renew. Records that
+it releases, or does not acknowledge in time, are available again until the delivery count limit is reached. Records are
+first acquired in whole batches of the log, so a member may acquire offsets that have no record, which it acknowledges
+as a gap.
 
-Acquisition is soft: a restart forgets it, and the records are available again. Every other step is made durable first:
-``acknowledge``, ``release`` and ``expire`` return a :class:`Change` and alter nothing; the caller writes it to
-``__share_group_state`` and then gives it to ``commit``. What a restart finds between the start offset and the end of
-the stored state without a state of its own was in flight, and is available.
+Acquisitions are soft state: a restart forgets them, and the records are available again. Every other change is made
+durable first: ``acknowledge``, ``release`` and ``expire`` return a :class:`Change` and alter nothing; the caller writes
+it to ``__share_group_state`` and then passes it to ``commit``. After a restart, offsets within the stored range that
+have no stored state were in flight, and are available.
 
 Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (acquire mode), KIP-1222 (renewal).
 """
@@ -28,9 +28,9 @@ from tidelog.broker.coordinator.share_state.spans import (
     AVAILABLE,
     RecordState,
     Span,
+    clip_between,
     join_terminal,
     overlay,
-    parts_between,
 )
 from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The delivery count from which records come in ever smaller parts, so that a bad one ends up alone."""
+        """The delivery count from which records are delivered in ever smaller parts, to isolate a bad one."""
         return max(2, -(-self.delivery_count // 2))
 
 
@@ -67,7 +67,7 @@ class BatchRange(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """A run of offsets that a member was given, all delivered equally often."""
+    """A run of offsets that a member acquired, all with the same delivery count."""
 
     first: int
     last: int
@@ -75,7 +75,7 @@ class Acquired(NamedTuple):
 
 
 class AcquireRequest(NamedTuple):
-    """Request of a member, and the batches that were read for it from ``fetch_offset`` on."""
+    """Request of a member for records, with the batches that were read for it from ``fetch_offset`` on."""
 
     member_id: str
     fetch_offset: int
@@ -83,11 +83,11 @@ class AcquireRequest(NamedTuple):
     max_records: int
     batch_size: int
     strict: bool
-    """Never more than ``max_records`` (acquire mode RECORD_LIMIT); else whole batches."""
+    """Whether ``max_records`` is exact (acquire mode RECORD_LIMIT); else it is rounded up to the end of a batch."""
 
 
 class AcknowledgementBatch(NamedTuple):
-    """One type for all offsets, or one for each."""
+    """Acknowledgement of the offsets from ``first`` to ``last``: one type for all of them, or one for each."""
 
     first: int
     last: int
@@ -95,10 +95,10 @@ class AcknowledgementBatch(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A step that is to be made durable before it is taken.
+    """A change of a share partition: the state after it, and what must be stored before it is applied.
 
-    ``batches`` are the spans at or after the start offset that the store has to be told of; ``is_news`` says whether
-    there is anything to tell: renewed locks are not.
+    ``batches`` are the changed spans from the start offset on, which the store needs. ``is_news`` is False if nothing
+    must be stored: renewed locks are not.
     """
 
     spans: list[Span]
@@ -115,7 +115,7 @@ class SharePartition:
     __slots__ = ("_may_have_available", "end_offset", "spans", "start_offset")
 
     def __init__(self, start_offset: int, stored: Iterable[Span] = ()) -> None:
-        """Start at the group's start offset, with the states that were stored from there on."""
+        """Build the state from the group's start offset and the spans that were stored from there on."""
         self.start_offset = start_offset
         self.spans = fill_gaps(start_offset, stored)
         self.end_offset = self.spans[-1].last if self.spans else start_offset
@@ -125,7 +125,7 @@ class SharePartition:
 
     @property
     def next_fetch_offset(self) -> int:
-        """Offset from which the log is read for the next member."""
+        """Offset from which the log is read for the next request."""
         if self._may_have_available:
             for span in self.spans:
                 if span.state is AVAILABLE:
@@ -135,22 +135,22 @@ class SharePartition:
 
     @property
     def in_flight(self) -> int:
-        """Offsets between start and end, whatever their state."""
+        """Number of offsets from start to end, in any state."""
         return self.end_offset - self.start_offset + 1 if self.spans else 0
 
     def can_acquire(self, limits: Limits) -> bool:
-        """Return whether there may be something for a member."""
+        """Return whether there may be records that a member can acquire."""
         return self.next_fetch_offset != self.end_offset + 1 or self.in_flight < limits.record_locks
 
     @property
     def next_deadline_ms(self) -> float | None:
-        """Time at which the first lock runs out."""
+        """Time at which the first lock expires; None without locks."""
         return min((span.deadline_ms for span in self.spans if span.state is ACQUIRED), default=None)
 
     # -- acquiring ----------------------------------------------------------------------------------------------
 
     def acquire(self, request: AcquireRequest, limits: Limits, now_ms: float) -> list[Acquired]:
-        """Give the member what is available among the batches. Only soft state changes."""
+        """Acquire for the member what is available in the batches. Only soft state changes."""
         batches = request.batches
         if not batches or batches[-1].last_offset < self.start_offset:
             return []
@@ -160,70 +160,70 @@ class SharePartition:
         self._archive_vanished(request.fetch_offset, batches[0].base_offset)
         deadline_ms = now_ms + limits.lock_duration_ms
         first = max(batches[0].base_offset, self.start_offset)
-        taken, isolated = choose_redelivered(parts_between(self.spans, first, last), request, room, limits)
+        taken, isolated = choose_redelivered(clip_between(self.spans, first, last), request, room, limits)
         spans = [span._replace(member_id=request.member_id, deadline_ms=deadline_ms) for span in taken]
         room -= sum(span.size for span in spans)
         first = max(first, self.end_offset + 1 if self.spans else self.end_offset)
         if room > 0 and first <= last and not isolated:
             spans += [
                 Span(begin, end, ACQUIRED, 1, request.member_id, deadline_ms)
-                for begin, end in fresh(request, first, last, room)
+                for begin, end in list_fresh(request, first, last, room)
             ]
         if spans:
             if not self.spans:
                 self.start_offset = spans[0].first
             self.spans = overlay(self.spans, spans)
             self.end_offset = max(self.end_offset, spans[-1].last)
-        return runs(spans)
+        return join_runs(spans)
 
     def _room(self, request: AcquireRequest, limits: Limits) -> tuple[int, int]:
         """Return how many records may be acquired, and up to which offset."""
         last = request.batches[-1].last_offset
         room = min(request.max_records, limits.record_locks - self.in_flight)
-        if room <= 0 and request.fetch_offset <= self.end_offset:  # full, but some of it came back
+        if room <= 0 and request.fetch_offset <= self.end_offset:  # full, but released records can be acquired
             return min(request.max_records, self.end_offset - request.fetch_offset + 1), min(last, self.end_offset)
         return room, last
 
     def _archive_vanished(self, fetch_offset: int, base_offset: int) -> None:
-        """Archive records that are available but were not read: they have been compacted away since."""
+        """Archive available records below the first batch that was read: compaction has removed them."""
         gone = [
             span.settle(ARCHIVED)
-            for span in parts_between(self.spans, fetch_offset, base_offset - 1)
+            for span in clip_between(self.spans, fetch_offset, base_offset - 1)
             if span.state is AVAILABLE
         ]
         if gone:
             self._set(self._apply_changes(gone))
 
     def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[Acquired]) -> list[Acquired]:
-        """Take records of aborted transactions back from what was acquired: no consumer may see them."""
+        """Archive records of aborted transactions, which no consumer may see. Returns ``acquired`` without them."""
         for first, last in aborted:
             hidden = [(max(run.first, first), min(run.last, last)) for run in acquired]
-            gone = [span.settle(ARCHIVED) for bounds in hidden for span in parts_between(self.spans, *bounds)]
+            gone = [span.settle(ARCHIVED) for bounds in hidden for span in clip_between(self.spans, *bounds)]
             self.spans = overlay(self.spans, gone)
             acquired = [left for run in acquired for left in cut_out(run, first, last)]
         self._set(self._apply_changes([]))
         return acquired
 
     def take_back(self, member_id: str, acquired: Iterable[Acquired]) -> None:
-        """Make available again what the member acquired and never heard of; it was not delivered."""
+        """Undo acquisitions of which the member was not told: the records were not delivered."""
         given = [
             Span(part.first, part.last, AVAILABLE, part.delivery_count - 1)
             for run in acquired
-            for part in parts_between(self.spans, run.first, run.last)
+            for part in clip_between(self.spans, run.first, run.last)
             if part.state is ACQUIRED and (part.member_id, part.delivery_count) == (member_id, run.delivery_count)
         ]
         self.spans = overlay(self.spans, given)
         self._set(self._apply_changes([]))
 
-    # -- giving back --------------------------------------------------------------------------------------------
+    # -- acknowledgement and release ----------------------------------------------------------------------------
 
     def acknowledge(
         self, member_id: str, batches: Iterable[AcknowledgementBatch], limits: Limits, now_ms: float
     ) -> Change:
-        """Apply the member's acknowledgements to the state, all or none.
+        """Return the change by a member's acknowledgements, all or none.
 
-        Raises InvalidRecordStateError for records that the member does not hold, InvalidRequestError for offsets that
-        were never handed out or types that do not exist.
+        Raises InvalidRecordStateError for records that the member has not acquired, InvalidRequestError for offsets
+        after those that were ever acquired.
         """
         spans: list[Span] = []
         for batch in batches:
@@ -246,7 +246,7 @@ class SharePartition:
     def _acknowledge_batch(
         self, member_id: str, batch: AcknowledgementBatch, limits: Limits, now_ms: float
     ) -> Iterable[Span]:
-        for span in parts_between(self.spans, max(batch.first, self.start_offset), batch.last):
+        for span in clip_between(self.spans, max(batch.first, self.start_offset), batch.last):
             if span.state is not ACQUIRED:
                 raise InvalidRecordStateError(
                     "The batch cannot be acknowledged. The batch is not in the acquired state."
@@ -269,11 +269,11 @@ class SharePartition:
         return state
 
     def release(self, member_id: str, limits: Limits) -> Change:
-        """Make available again what a member that is gone held."""
+        """Return the change that releases all records of a member."""
         return self._give_back((span for span in self.spans if span.member_id == member_id), limits)
 
     def expire(self, limits: Limits, now_ms: float) -> Change:
-        """Make records available again that were held for too long."""
+        """Return the change that releases all records whose locks have expired."""
         due = (span for span in self.spans if span.state is ACQUIRED and span.deadline_ms <= now_ms)
         return self._give_back(due, limits)
 
@@ -284,7 +284,7 @@ class SharePartition:
         return self._apply_changes(spans)
 
     def _apply_changes(self, changed: list[Span]) -> Change:
-        """Return the state after these spans change; its start moves past the finished records at the beginning."""
+        """Return the change by these spans; the start offset moves past finished records at the beginning."""
         spans = overlay(self.spans, changed) if changed else self.spans
         begin = 0
         while begin < len(spans) and spans[begin].is_terminal:
@@ -295,14 +295,14 @@ class SharePartition:
             spans = spans[begin:]
         if not spans:
             end_offset = start_offset
-        told = [span for span in changed if span.state is not ACQUIRED]
-        batches = [span.clip(start_offset, span.last) for span in told if span.last >= start_offset]
+        stored = [span for span in changed if span.state is not ACQUIRED]
+        batches = [span.clip(start_offset, span.last) for span in stored if span.last >= start_offset]
         spans = join_terminal(spans)
         complete = sum(span.size for span in spans if span.is_terminal)
-        return Change(spans, start_offset, end_offset, complete, batches, bool(told))
+        return Change(spans, start_offset, end_offset, complete, batches, bool(stored))
 
     def commit(self, change: Change) -> None:
-        """Apply a change that is durable. Nothing may have happened to the partition since it was worked out."""
+        """Apply a change that was stored. The partition must not have changed since the change was computed."""
         self._set(change)
 
     def _set(self, change: Change) -> None:
@@ -312,7 +312,7 @@ class SharePartition:
         self._may_have_available = True
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Drop the records below: they are delivered no more, and acknowledgements of them change nothing."""
+        """Drop the records below the log's start: they are not delivered again, and acknowledging them does nothing."""
         if log_start_offset <= self.start_offset:
             return
         kept = [span.clip(log_start_offset, span.last) for span in self.spans if span.last >= log_start_offset]
@@ -323,7 +323,7 @@ class SharePartition:
 
 
 def fill_gaps(start_offset: int, stored: Iterable[Span]) -> list[Span]:
-    """Return stored spans from the start offset on, with what was in flight between them as available."""
+    """Return the stored spans from the start offset on. Offsets between them were in flight, and are available."""
     spans: list[Span] = []
     offset = start_offset
     for span in stored:
@@ -339,10 +339,10 @@ def fill_gaps(start_offset: int, stored: Iterable[Span]) -> list[Span]:
 def choose_redelivered(
     parts: Iterable[Span], request: AcquireRequest, room: int, limits: Limits
 ) -> tuple[list[Span], bool]:
-    """Choose the parts acquired once more; the flag says that the member gets nothing beyond them.
+    """Choose the parts that are delivered again. The flag says that the member gets no other records with them.
 
-    Records that came back often are delivered in halves, and the last time alone: if one of them breaks its consumer,
-    the others do not reach the limit with it.
+    Records that were released often are delivered in ever smaller halves, and the last time one by one: if one of them
+    breaks its consumers, the others do not reach the delivery limit with it.
     """
     taken: list[Span] = []
     for part in parts:
@@ -364,22 +364,23 @@ def choose_redelivered(
 
 
 def isolated_size(part: Span, limits: Limits) -> int:
-    """Return how much of a part that came back often is delivered at once."""
+    """Return how many records of a part that was released often are delivered together."""
     if limits.delivery_count > 2 and part.delivery_count >= limits.delivery_count - 1:
         return 1
     return max(1, part.size >> (part.delivery_count - limits.throttled_from + 1))
 
 
 def cut_at(request: AcquireRequest, first: int, room: int) -> int:
-    """Find the last of ``room`` offsets from ``first`` on, or where its batch ends unless the request is strict."""
+    """Return the last of ``room`` offsets from ``first`` on; unless the request is strict, the end of its batch."""
     last = first + room - 1
     if request.strict:
         return last
     return next((batch.last_offset for batch in request.batches if batch.last_offset >= last), last)
 
 
-def fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tuple[int, int]]:
-    """List runs of offsets from ``first`` on that no member had yet: whole batches, cut where one is large enough."""
+def list_fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tuple[int, int]]:
+    """List runs of offsets from ``first`` on that no member has acquired yet: whole batches, joined until a run has
+    ``batch_size`` records."""
     last = min(last, cut_at(request, first, room))
     if request.strict or last - first + 1 <= request.batch_size:
         return [(first, last)]
@@ -394,8 +395,8 @@ def fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tup
     return found
 
 
-def runs(spans: Iterable[Span]) -> list[Acquired]:
-    """Join spans to the answer's runs: pieces of a batch that were acquired again are put together."""
+def join_runs(spans: Iterable[Span]) -> list[Acquired]:
+    """Join spans to the runs of the answer: neighbouring spans that are delivered again become one run."""
     found: list[Acquired] = []
     for span in spans:
         before = found[-1] if found else None
@@ -421,7 +422,7 @@ def split_by_type(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int
 
 
 def cut_out(run: Acquired, first: int, last: int) -> Iterable[Acquired]:
-    """Yield what is left of a run when these offsets are taken out of it."""
+    """Yield the parts of a run that are left when the offsets from ``first`` to ``last`` are removed."""
     if last < run.first or first > run.last:
         yield run
         return

@@ -1,7 +1,7 @@
-"""The configured ways to log in to the admin interface, and what they need: TLS, an address, users.
+"""The configured methods to log in to the admin interface, and what they require: TLS, an address, users.
 
-Without ``admin.authentication`` it asks for no login while other machines do not reach it and no listener
-authenticates; else for a password. Imported at the start, so it knows neither aiohttp nor OpenSSL.
+Without ``admin.authentication`` no login is required if other machines cannot reach the interface and no Kafka listener
+authenticates; else a password is. Imported at the start, so it imports neither aiohttp nor OpenSSL.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from tidelog.broker.security.policy import is_loopback
 
 NONE, BASIC, BEARER, MTLS = "none", "basic", "bearer", "mtls"
 LISTENER = "admin"
-"""The interface's name in log lines, also for its TLS stores."""
+"""The interface's name in log lines, and the listener name of its TLS stores."""
 _PREFIX = "admin."
 _CLIENT_AUTH = "ssl.client.auth"
 _ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
-"""URLs and files of keys that may be used at all."""
+"""Prefix of the properties that allow URLs and files of token keys."""
 
 
 def methods_of(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> frozenset[str]:
-    """Return the ways to log in to the interface with this key; empty where no login is asked for."""
+    """Return the login methods of the interface with this key; empty if no login is required."""
     given = config.get_list(ADMIN_AUTHENTICATION)
     if given:
         return frozenset(given) - {NONE}
-    return frozenset() if is_local(config, listener) and not any_listener_authenticates(config) else frozenset({BASIC})
+    if is_local(config, listener) and not has_authenticating_listener(config):
+        return frozenset()
+    return frozenset({BASIC})
 
 
 def is_local(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> bool:
-    """Return whether an interface is reached from this machine alone."""
+    """Return whether an interface can be reached only from this machine."""
     return is_loopback(config.get_str(listener).rpartition(":")[0].strip("[]"))
 
 
-def any_listener_authenticates(config: BrokerConfig) -> bool:
-    """Return whether clients of the broker have to say who they are."""
+def has_authenticating_listener(config: BrokerConfig) -> bool:
+    """Return whether a Kafka listener authenticates its clients, by SASL or by certificates."""
     texts = config.listener_texts()
     return any(
         one.security_protocol in SASL_PROTOCOLS
@@ -49,7 +51,7 @@ def any_listener_authenticates(config: BrokerConfig) -> bool:
 
 
 def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str, str]:
-    """Return the texts of the HTTP interfaces' own TLS, by the keys of a listener; empty where it speaks none."""
+    """Return the TLS configuration of the HTTP interfaces, by the keys of a listener; empty without TLS."""
     given = config.listener_texts()
     texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
     if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key"}:
@@ -60,7 +62,7 @@ def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str,
 
 
 def bearer_texts(config: BrokerConfig) -> dict[str, str]:
-    """Return the texts of the check of signed tokens, by the keys of a listener; empty where none are taken."""
+    """Return the configuration for checking signed tokens, by the keys of a listener; empty if none are accepted."""
     if not config.get(ADMIN_TOKEN_KEYS):
         return {}
     given = config.listener_texts()
@@ -69,7 +71,7 @@ def bearer_texts(config: BrokerConfig) -> dict[str, str]:
 
 
 def check_bearer(config: BrokerConfig) -> None:
-    """Raise ConfigError where no token could be valid."""
+    """Raise ConfigError if bearer tokens are enabled, but no token could be valid."""
     texts = bearer_texts(config)
     if texts:
         from tidelog.broker.security.sasl.oauth.settings import build_signed  # needs OpenSSL
@@ -77,12 +79,12 @@ def check_bearer(config: BrokerConfig) -> None:
         build_signed(listener_values(texts, LISTENER), None, _PREFIX)
     elif not config.get(ADMIN_TOKENS_FILE):
         raise invalid(
-            ADMIN_TOKENS_FILE, "", f"the file of tokens, or {ADMIN_TOKEN_KEYS}, as {ADMIN_AUTHENTICATION} has bearer"
+            ADMIN_TOKENS_FILE, "", f"a file of tokens, or {ADMIN_TOKEN_KEYS}, because {ADMIN_AUTHENTICATION} has bearer"
         )
 
 
 def check_access(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> Mapping[str, str]:
-    """Return the texts of an interface's TLS. Raises ConfigError where the configured logins cannot work."""
+    """Return the TLS configuration of an interface. Raises ConfigError if the configured logins cannot work."""
     if not config.get_str(listener):
         return {}
     given, methods = config.get_list(ADMIN_AUTHENTICATION), methods_of(config, listener)
@@ -96,7 +98,7 @@ def check_access(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> Mappin
     if methods and not texts and not is_local(config, listener):
         raise invalid(
             listener, config.get_str(listener),
-            "with logins an address of this machine alone, or TLS (admin.ssl.keystore.location); "
-            f"{ADMIN_AUTHENTICATION}=none opens it to everyone who reaches it",
+            "a loopback address, or TLS (admin.ssl.keystore.location), because logins are required; "
+            f"{ADMIN_AUTHENTICATION}=none opens it to everyone who can reach it",
         )  # fmt: skip
     return texts

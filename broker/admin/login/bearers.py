@@ -1,7 +1,7 @@
-"""Bearers of the admin interface: those of the file of tokens, then those of signed tokens (JWT).
+"""Bearer tokens of the admin interface: those of the token file, then signed tokens (JWT).
 
-A signed token names its user by the claim of ``admin.sasl.oauthbearer.sub.claim.name``. What the user may do is the
-ACLs' part, so its scopes are not looked at.
+A signed token names its user in the claim ``admin.sasl.oauthbearer.sub.claim.name``. ACLs decide what the user may do,
+so the token's scopes are not used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Bearers:
     """All tokens that are accepted."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Begin to read the keys of signed tokens, if those are accepted. Raises ConfigError."""
+        """Begin to read the keys of signed tokens in a thread, if such tokens are accepted. Raises ConfigError."""
         path = config.get(ADMIN_TOKENS_FILE)
         self._file = TokenFile(path) if path else None
         self._signed: Secured | None = None
@@ -41,18 +41,16 @@ class Bearers:
             self._signed.begin()
 
     def close(self) -> None:
-        """End the thread that reads the keys."""
+        """End the thread that reads the keys of signed tokens."""
         if self._signed is not None:
             self._signed.close()
 
     def find(self, token: str, now_s: float) -> Token:
-        """Find the user of a token that is valid now. One thread at a time, not the loop's. Raises
-        UnknownBearerError.
-        """
+        """Find a token that is valid now. One thread at a time, not the loop's. Raises UnknownBearerError."""
         try:
             found = None if self._file is None else self._file.find(token, now_s)
         except OSError as error:
-            raise UnknownBearerError(f"the file of tokens cannot be read: {error.strerror}") from error
+            raise UnknownBearerError(f"the token file cannot be read: {error.strerror}") from error
         if found is not None:
             return found
         if self._signed is None or token.count(".") != 2 or len(token) > LONGEST_TOKEN:

@@ -1,8 +1,8 @@
-"""Logins to the admin interface: who sends a request, by a password, a token or a certificate.
+"""Logins to the admin interface: they identify the sender of a request by a password, a token or a certificate.
 
-The passwords from one address are checked one after the other, and a wrong one is answered late, the later the more
-were wrong. So guessing costs the broker little. Users at that address whose login is known already do not wait, and
-neither do bearer tokens, which are too long to guess. Loop thread only.
+The passwords from one address are checked one after the other, and the answer to a wrong one is delayed, the more so
+the more were wrong. So guessing costs the broker little. Users at that address whose password was checked lately do not
+wait, and neither do bearer tokens, which are too long to guess. Loop thread only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CHALLENGES = {BASIC: 'Basic realm="tidelog", charset="UTF-8"', BEARER: "Bearer"
 
 
 class Caller(NamedTuple):
-    """The sender of a request."""
+    """The sender of a request; a token may allow its user only to read."""
 
     principal: Principal
     may_write: bool = True
@@ -53,7 +53,7 @@ class LoginError(Exception):
 
 
 class Logins:
-    """The ways to log in, with their users."""
+    """The login methods of an interface, with their users."""
 
     def __init__(self, broker: Broker, tls: Callable[[], TlsListener] | None, listener: str = ADMIN_LISTENER) -> None:
         """``tls`` is the interface's own TLS, ``listener`` its key. Raises ConfigError."""
@@ -73,26 +73,26 @@ class Logins:
         return Passwords(broker.config, users.get, broker.time.monotonic_ms, self._executor, users.usual_iterations)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads that check passwords and tokens."""
         if self._bearers is not None:
             self._bearers.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     @property
     def challenges(self) -> list[str]:
-        """The values of WWW-Authenticate."""
+        """The values of the response header WWW-Authenticate."""
         return [challenge for method, challenge in _CHALLENGES.items() if method in self.methods]
 
     def has_credentials(self, request: web.Request) -> bool:
-        """Return whether a request says who sends it."""
+        """Return whether a request has a login or a certificate, valid or not."""
         return "Authorization" in request.headers or self._certificate_of(request) is not None
 
     async def identify(self, request: web.Request) -> Caller | None:
-        """Tell who sends a request; None without a login, after a wrong one, or when the client has gone."""
+        """Return the sender of a request; None without a login, after a wrong one, or when the client is gone."""
         if not self.methods:
             return Caller(ANONYMOUS)
         try:
-            known = self._known(request)
+            known = self._find_known(request)
         except LoginError as error:
             await self._refuse(request, error)
             return None
@@ -101,8 +101,8 @@ class Logins:
         is_guessable = authorization_of(request)[0] == BASIC
         return await (self._wait_for_turn(request) if is_guessable else self._check(request))
 
-    def _known(self, request: web.Request) -> Caller | None:
-        """Tell the sender by a certificate, or by a password that was proved lately. Raises LoginError."""
+    def _find_known(self, request: web.Request) -> Caller | None:
+        """Find the sender by a certificate, or by a password that was checked lately. Raises LoginError."""
         certificate = self._certificate_of(request)
         if certificate is not None and self._tls is not None:
             try:
@@ -117,7 +117,7 @@ class Logins:
         return None
 
     async def _wait_for_turn(self, request: web.Request) -> Caller | None:
-        """Check a password after the earlier ones from this address are answered."""
+        """Check a password once the earlier ones from this address are answered."""
         source = source_of(request.remote or "")
         lock = self._turns.setdefault(source, asyncio.Lock())
         self._waiting[source] += 1
@@ -130,14 +130,14 @@ class Logins:
                 del self._waiting[source], self._turns[source]
 
     async def _check(self, request: web.Request) -> Caller | None:
-        """Check a password or a token. A wrong one is answered later."""
+        """Check a password or a token. The answer to a wrong one is delayed."""
         scheme, value = authorization_of(request)
         try:
             if scheme == BASIC and self._passwords is not None:
                 return await self._check_password(self._passwords, source_of(request.remote or ""), *parse_basic(value))
             if scheme == BEARER and self._bearers is not None:
                 return await self._check_token(self._bearers, value)
-            raise LoginError(scheme, "", "this way to log in is not configured")
+            raise LoginError(scheme, "", "this login method is not configured")
         except LoginError as error:
             await self._refuse(request, error)
             return None
@@ -162,7 +162,7 @@ class Logins:
         await asyncio.sleep(self._failed.delay_ms(host, FAILED_DELAY_MS) / 1000)
 
     def _certificate_of(self, request: web.Request) -> bytes | None:
-        """Return the certificate that the client has shown, checked by the truststore."""
+        """Return the client's certificate (DER), which TLS has verified by the truststore; None without one."""
         found = None if request.transport is None else request.transport.get_extra_info("ssl_object")
         if MTLS not in self.methods or not isinstance(found, ssl.SSLObject):
             return None
@@ -170,7 +170,8 @@ class Logins:
 
 
 def authorization_of(request: web.Request) -> tuple[str, str]:
-    """Return the scheme of a login, in lower case, and what follows it; empty where there is none, or more than one."""
+    """Return the scheme of the Authorization header, in lower case, and its value; both empty unless there is exactly
+    one such header."""
     values = request.headers.getall("Authorization", [])
     scheme, _, value = values[0].partition(" ") if len(values) == 1 else ("", "", "")
     return scheme.lower(), value.strip()

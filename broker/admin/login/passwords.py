@@ -1,9 +1,9 @@
-"""Passwords of users, checked for the admin interface: those of PLAIN's JAAS texts, and SCRAM's credentials.
+"""Check of users' passwords for the admin interface: those of PLAIN's JAAS configuration, and SCRAM credentials.
 
-SCRAM stores no password: one is proved by deriving the stored key from it, which takes milliseconds, in a thread. A
-proof is remembered by a keyed digest of address, user and password, until it is unused for a minute or the user's
-credential changes. An unknown user takes as long as a known one: a key is derived for every mechanism, also for a user
-with a credential for one alone. Loop thread only.
+SCRAM stores no passwords: a password is proved by deriving the stored key from it, which takes milliseconds in a
+thread. A proof is remembered under a keyed digest of address, user and password. It is forgotten when it has not been
+used for a minute or the user's credential changes. An unknown user takes as long as a known one: a key is derived for
+every mechanism, even if the user has a credential for only one. Loop thread only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_REMEMBERED = 1_000
 
 
 class Passwords:
-    """The users of a broker with their passwords."""
+    """The passwords of a broker's users."""
 
     def __init__(
         self,
@@ -40,22 +40,23 @@ class Passwords:
         executor: Executor,
         usual_iterations: UsualIterations,
     ) -> None:
-        """``usual_iterations`` gives those to derive for unknown users. Raises ConfigError."""
+        """``usual_iterations`` returns the number of iterations for unknown users. Raises ConfigError."""
         self._plain = all_plain_users(config)
         self._credentials = credentials
         self._usual_iterations = usual_iterations
         self._monotonic_ms = monotonic_ms
         self._key = secrets.token_bytes(32)
         self._proved: dict[bytes, tuple[float, ScramState | PlainUsers]] = {}
-        """Digest of address, user and password -> when the proof expires, and the credential that proved it."""
+        """Digest of address, user and password -> expiry of the proof, by the monotonic clock, and the credential that
+        proved it."""
         self._executor = executor
         nothing = bytes(32)
-        self._nobody = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
+        self._no_credential = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
 
     def is_known(self, source: str, user: str, password: str) -> bool:
-        """Return whether the user has proved this password from this source lately; asking counts as a use."""
+        """Return whether the user has proved this password from this source lately; the call renews the proof."""
         digest, now_ms = self._digest(source, user, password), self._monotonic_ms()
-        expires_ms, proof = self._proved.get(digest, (0.0, self._nobody))
+        expires_ms, proof = self._proved.get(digest, (0.0, self._no_credential))
         if now_ms >= expires_ms:
             return False
         if not isinstance(proof, PlainUsers) and all(proof is not one for _, one in self._candidates(user)):
@@ -80,16 +81,16 @@ class Passwords:
         return next((users for users in self._plain if users.is_password(user, password)), None)
 
     async def _prove_scram(self, user: str, password: str) -> ScramState | None:
-        """Return the user's credential that the password fits."""
+        """Return the credential of the user that the password matches, or None."""
         known = dict(self._candidates(user))
         candidates = [(mechanism, known.get(mechanism) or self._decoy(mechanism)) for mechanism in ScramMechanism]
-        work = partial(first_proved, password, candidates)
+        work = partial(find_proved, password, candidates)
         found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
         return found if found in known.values() else None
 
     def _decoy(self, mechanism: ScramMechanism) -> ScramState:
-        """Make a credential that no password fits, which takes as long as most do."""
-        return self._nobody._replace(iterations=self._usual_iterations(mechanism))
+        """Make a credential that no password matches, and that takes as long to check as most users' credentials."""
+        return self._no_credential._replace(iterations=self._usual_iterations(mechanism))
 
     def _candidates(self, user: str) -> list[tuple[ScramMechanism, ScramState]]:
         found = [(mechanism, self._credentials(user, mechanism)) for mechanism in ScramMechanism]
@@ -100,8 +101,8 @@ class Passwords:
         return hashlib.blake2b(text, key=self._key, digest_size=32).digest()
 
 
-def first_proved(password: str, candidates: list[tuple[ScramMechanism, ScramState]]) -> ScramState | None:
-    """Find the first credential that the password fits. Any thread; 1 to 11 ms."""
+def find_proved(password: str, candidates: list[tuple[ScramMechanism, ScramState]]) -> ScramState | None:
+    """Find the first credential that the password matches. Any thread; takes 1 to 11 ms."""
     secret = password.encode("utf-8", "surrogatepass")
     for mechanism, known in candidates:
         salted = hashlib.pbkdf2_hmac(mechanism.hash_name, secret, known.salt, known.iterations)
@@ -111,7 +112,7 @@ def first_proved(password: str, candidates: list[tuple[ScramMechanism, ScramStat
 
 
 def all_plain_users(config: BrokerConfig) -> list[PlainUsers]:
-    """Collect the users of every listener that takes PLAIN. Raises ConfigError."""
+    """Collect the users of every listener that accepts PLAIN. Raises ConfigError."""
     texts, found = config.listener_texts(), []
     for endpoint in config.listeners:
         name = endpoint.listener_name

@@ -2,8 +2,8 @@
 
     SHA-256 of the token, hexadecimal   user   read|write   seconds since 1970
 
-One token a line; words are separated by blanks, ``#`` begins a comment. The token itself is 32 random bytes, which
-only its bearer has. The file is read again when it has changed. Reading waits for the disk: for a thread.
+One token per line; words are separated by blanks, ``#`` begins a comment. The token itself is 32 random bytes, known
+only to its bearer. The file is read again when it has changed. Reading it may wait for the disk: not for the loop.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class TokenFile:
         self._tokens: dict[str, Token] = {}
 
     def find(self, token: str, now_s: float) -> Token | None:
-        """Find the token that is valid now. It is looked up by digest, so the time taken tells nothing of it. Raises
-        OSError.
+        """Find a token, if it is valid now. It is looked up by digest, so the time of the look-up reveals nothing about
+        it. Raises OSError.
         """
         self._refresh()
         found = self._tokens.get(digest_of(token))
@@ -54,7 +54,7 @@ class TokenFile:
 
 
 def parse_tokens(text: str) -> dict[str, Token]:
-    """Parse the file's lines into tokens by digest; malformed lines are passed over."""
+    """Parse the file's lines into tokens by digest. Malformed lines are ignored."""
     tokens = {}
     for line in text.splitlines():
         words = line.partition("#")[0].split()
@@ -64,7 +64,7 @@ def parse_tokens(text: str) -> dict[str, Token]:
 
 
 def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]:
-    """Make a new token, and its line for the file."""
+    """Make a new token. Returns it and its line for the file."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     return token, f"{digest_of(token)} {quote(user, safe='')} {WRITE if may_write else READ} {expires_s}\n"
 

@@ -1,5 +1,5 @@
-"""Groups of every protocol: the shard, committed offsets, administration, assignors and changes of protocol.
+"""Groups of all protocols: their shard, committed offsets, administration, assignors and changes of protocol.
 
 Imports: ``tidelog.broker.coordinator.share_state`` and ``runtime``; never ``transaction``.
-Invariant: a method of the shard returns a CoordinatorResult; its records change the group when they are replayed.
+Invariant: methods of the shard return a CoordinatorResult; the group changes when its records are replayed.
 """

@@ -1,6 +1,6 @@
-"""The admin client's view of groups: DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and ListGroups.
+"""Descriptions of groups for admin clients: DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and ListGroups.
 
-A classic group shows its members' subscriptions and assignments only while it is stable, as Kafka's does.
+The subscriptions and assignments of a classic group's members are included only while it is stable, as in Kafka.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _describe_share_member(member: ShareMember, topic_names: Mapping[bytes, str]
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-    """Answer ListGroups v0-5; empty filters let everything through, names compare without case."""
+    """Answer ListGroups v0-5. An empty filter matches all groups; names are compared without case."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {name.lower() for name in types}
     return [

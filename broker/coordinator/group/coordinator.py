@@ -1,7 +1,7 @@
-"""The group coordinator as handlers see it: finds the shard of a group, runs its decision, shapes the answer.
+"""The group coordinator, as handlers call it: it finds a group's shard, executes its result, and returns the response.
 
-Whole-request errors are raised, for the handler's ``error_response``; the rest stands in the answers. A failed append
-is told to group clients in the codes they know (``append_error_for_client``). Loop thread only.
+Errors of a whole request are raised, for the handler's ``error_response``; other errors are in the response. Errors of
+appends are converted to codes that group clients know (``append_error_for_client``). Loop thread only.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ _FIRST_BATCHED_LEAVE_VERSION = 3
 _FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
 
 Finish = Callable[[], Deferred[None]]
-"""The last step of a group's deletion, settled when that is committed."""
+"""The last step of a group's deletion. Its Deferred completes when the deletion is committed."""
 
 
 def finish_at_once(_group_id: str, finish: Finish) -> Steps[Deferred[None]]:
-    """Finish the deletion of a group of which no other coordinator keeps anything."""
+    """Finish the deletion of a group without state in the share coordinator."""
     yield None
     return finish()
 
@@ -76,7 +76,7 @@ class GroupCoordinator:
         runtime: CoordinatorRuntime[GroupShard],
         delete_share_group: Callable[[str, Finish], Steps[Deferred[None]]] = finish_at_once,
     ) -> None:
-        """``delete_share_group`` removes what another coordinator keeps of a share group, then calls back."""
+        """``delete_share_group`` deletes a share group's state in the share coordinator, then calls its ``Finish``."""
         self.runtime = runtime
         self._delete_share_group = delete_share_group
 
@@ -97,13 +97,13 @@ class GroupCoordinator:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def join_group(self, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-        """Answer JoinGroup v0-9, when the rebalance is through."""
+        """Answer JoinGroup v0-9, when the rebalance is complete."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute_waiting(request.group_id, shard.join(context, request))
 
     def sync_group(self, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-        """Answer SyncGroup v0-5, when the leader has brought the assignment."""
+        """Answer SyncGroup v0-5, when the leader has sent the assignment."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute_waiting(request.group_id, shard.sync(request))
@@ -115,14 +115,14 @@ class GroupCoordinator:
         return self.runtime.when_committed(request.group_id, response)
 
     def leave_group(self, context: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
-        """Answer LeaveGroup v0-5; before v3 the request names one member, whose error is the answer's."""
+        """Answer LeaveGroup v0-5. Before v3 the request names one member, whose error is that of the response."""
         check_group_id(request.group_id)
         batched = context.api_version >= _FIRST_BATCHED_LEAVE_VERSION
         members = request.members if batched else [MemberIdentity(member_id=request.member_id)]
         shard = self.runtime.shard_for(request.group_id)
         try:
             response = self._execute(request.group_id, shard.leave(request.group_id, members))
-        except UnknownMemberIdError as error:  # there is no such group
+        except UnknownMemberIdError as error:  # the group does not exist
             response = completed(refuse_leaving(members, error))
         if batched:
             return response
@@ -153,7 +153,7 @@ class GroupCoordinator:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Answer OffsetFetch v0-10, one group; errors stand in the group's answer."""
+        """Answer OffsetFetch v0-10 for one group; errors are in the group's response."""
         yield from self.runtime.until_open(request.group_id)
         try:
             shard = self.runtime.shard_for(request.group_id)
@@ -170,7 +170,8 @@ class GroupCoordinator:
     # -- administration -----------------------------------------------------------------------------------------
 
     def delete_group(self, group_id: str) -> Steps[Deferred[DeletableGroupResult]]:
-        """Answer DeleteGroups v0-2, one group; an error stands in the result, which is settled when it is committed."""
+        """Answer DeleteGroups v0-2 for one group. The Deferred completes when the deletion is committed; errors are in
+        its result."""
 
         def refuse(error: KafkaError) -> DeletableGroupResult:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
@@ -188,7 +189,7 @@ class GroupCoordinator:
         return deleted.then(lambda _: DeletableGroupResult(group_id=group_id)).otherwise(refuse)
 
     def _delete_offsets(self, group_id: str) -> Steps[None]:
-        """Delete most offsets of a group that has very many, in steps. Raises KafkaError."""
+        """Delete the offsets of a group in steps, except those that ``delete_group`` removes. Raises KafkaError."""
         shard = self.runtime.shard_for(group_id)
         for part in delete_offsets_in_parts(shard, group_id):
             self._execute(group_id, part, shard)
@@ -198,7 +199,7 @@ class GroupCoordinator:
         return self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
 
     def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
-        """Answer DescribeGroups v0-6, one group; one that does not exist is Dead, from v6 on an error."""
+        """Answer DescribeGroups v0-6 for one group. One that does not exist is Dead, and from v6 on an error."""
         try:
             group = self.runtime.shard_for(group_id).group(group_id)
             if not isinstance(group, ClassicGroup):
@@ -217,7 +218,7 @@ class GroupCoordinator:
     def describe_consumer_group(
         self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool
     ) -> Described:
-        """Answer ConsumerGroupDescribe v0-1, one group."""
+        """Answer ConsumerGroupDescribe v0-1 for one group."""
         try:
             check_group_id(group_id)
             shard = self.runtime.shard_for(group_id)
@@ -241,13 +242,13 @@ class GroupCoordinator:
         return (yield from settled(self.runtime.when_all_committed(listed)))
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Forget the offsets of a deleted topic, so that a new one of its name begins without any; settles when that is
-        done, or fails with the KafkaError of an append."""
+        """Remove the committed offsets of a deleted topic, so that a new topic of its name has none. The Deferred
+        completes when that is done, or fails with the KafkaError of an append."""
         return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end))
 
 
 def refuse_leaving(members: Iterable[MemberIdentity], error: KafkaError) -> LeaveGroupResponse:
-    """Answer every member with the error."""
+    """Build a LeaveGroup response with the same error for every member."""
     return LeaveGroupResponse(
         members=[
             MemberResponse(
@@ -259,6 +260,6 @@ def refuse_leaving(members: Iterable[MemberIdentity], error: KafkaError) -> Leav
 
 
 def check_group_id(group_id: str) -> None:
-    """Raise InvalidGroupIdError for the empty id: it has no members, only offsets of consumers from before 2.2."""
+    """Raise InvalidGroupIdError for the empty group id, which can only have offsets, by clients from before 2.2."""
     if not group_id:
         raise InvalidGroupIdError

@@ -1,14 +1,15 @@
-"""Groups that change their protocol with members in them (KIP-848, ``group.consumer.migration.policy``).
+"""Migration of non-empty groups between the classic and the consumer protocol (``group.consumer.migration.policy``).
 
-    upgrade     a member comes with the consumer protocol to a classic group of consumers: the group becomes a consumer
-                group whose members are classic ones, with what they were assigned; they are told of a rebalance and are
-                served by ``classic.members`` until they are replaced, one by one
-    downgrade   the last member of the consumer protocol goes and only classic ones are left: the group becomes a
-                classic one with their assignments, and rebalances. Where a classic member takes the place of that last
-                one (static), nothing moves
+    upgrade     a member with the consumer protocol joins a classic group of consumers: the group becomes a consumer
+                group, in which the old members remain classic and keep their assignments; they are told of a rebalance,
+                and ``classic.members`` answers them until they are replaced one by one
+    downgrade   the last member of the consumer protocol leaves, and only classic ones are left: the group becomes a
+                classic one with their assignments, and rebalances. If a static classic member replaces that last one,
+                no partition moves
 
-Records are tombstones of one kind and records of the other, in one batch: a crash leaves the one or the other. What the
-members of a classic group speak among themselves (ConsumerProtocol) is read and written here. Loop thread only.
+One batch has the tombstones of the old kind of group and the records of the new: after a crash the group is of either
+kind. The clients' own format of subscriptions and assignments (ConsumerProtocol) is read and written here. Loop thread
+only. Source: KIP-848.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ DOWNGRADES = ("bidirectional", "downgrade")
 
 
 class Migration:
-    """Decisions on changes of protocol; ``finish_upgrade`` and the callback of ``downgrade`` carry them out."""
+    """Builds the records of migrations; ``finish_upgrade`` and the callback of ``downgrade`` complete them."""
 
     def __init__(
         self,
@@ -80,9 +81,9 @@ class Migration:
     # -- classic to consumer ------------------------------------------------------------------------------------
 
     def upgrade(self, group: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
-        """Convert the group when a member of the consumer protocol joins; adds the records of the conversion.
+        """Convert a classic group because a member of the consumer protocol joins, and add the records for that.
 
-        Raises GroupIdNotFoundError where it cannot be: forbidden, not of consumers, too large.
+        Raises GroupIdNotFoundError if the policy forbids it, or the group is not of consumers or too large.
         """
         policy = self._config.group_consumer_migration_policy
         if policy not in UPGRADES or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -104,8 +105,8 @@ class Migration:
         return upgraded
 
     def _consumer_records(self, group: ClassicGroup) -> list[CoordinatorRecord]:
-        """Write members with the assignments of the last generation, all reconciled. The first record is the group's
-        epoch.
+        """Build the records of a consumer group whose members have the assignments of the last generation. The first
+        record is the group's epoch.
         """
         group_id, epoch = group.group_id, group.generation_id
         protocol = group.protocol_name or group.select_protocol()
@@ -135,10 +136,10 @@ class Migration:
     def _read_assignment(self, data: bytes) -> Assignment:
         if not data:
             return {}
-        return self.by_topic_id(ConsumerProtocolAssignment.decode_prefixed_lenient(data).assigned_partitions)
+        return self.group_by_topic_id(ConsumerProtocolAssignment.decode_prefixed_lenient(data).assigned_partitions)
 
-    def by_topic_id(self, topics: list[TopicPartition]) -> dict[bytes, frozenset[int]]:
-        """Group partitions of topics that exist by the topic's id."""
+    def group_by_topic_id(self, topics: list[TopicPartition]) -> dict[bytes, frozenset[int]]:
+        """Group the partitions of existing topics by topic id."""
         found: dict[bytes, frozenset[int]] = {}
         for topic in topics:
             image = self._metadata.find(topic.topic)
@@ -147,7 +148,7 @@ class Migration:
         return found
 
     def finish_upgrade(self, group: ClassicGroup) -> None:
-        """Tell members that wait for the classic group's rebalance of another one, once the records are in the log."""
+        """End the classic group once the records are in the log: its waiting members are told to rejoin."""
         self._rebalance.refuse_all(group, RebalanceInProgressError.code)
         for kind in ("join", "sync"):
             self._rebalance.timer.cancel((kind, group.group_id))
@@ -159,7 +160,8 @@ class Migration:
     # -- consumer to classic ------------------------------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving_id: str, *, replaced: bool) -> bool:
-        """Return whether only classic members are left when this one goes, or is replaced by a classic one."""
+        """Return whether the group may become classic when this member leaves or is replaced by a classic one: only
+        classic members would be left, and the policy allows it."""
         leaving = group.members[leaving_id]
         left = [member for member in group.members.values() if member is not leaving]
         if leaving.subscription.classic is not None or any(m.subscription.classic is None for m in left):
@@ -171,7 +173,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Build the records of a downgrade, and the callback that replaces the group once they are stored."""
+        """Build the records of a downgrade, and the callback that replaces the group once they are in the log."""
         classic = self._classic_group(group, leaving_id, joining)
         records = [*consumer_group_tombstones(group), group_metadata_record(classic)]
 
@@ -183,12 +185,12 @@ class Migration:
                 self._rebalance.schedule_session(classic, member)
             logger.info("group %s is a classic group now, with %d members", group.group_id, len(classic.members))
             if joining is None:
-                self._rebalance.prepare_rebalance(classic, "the last member of the consumer protocol is gone")
+                self._rebalance.prepare_rebalance(classic, "the last member of the consumer protocol left")
 
         return records, on_append
 
     def _classic_group(self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None) -> ClassicGroup:
-        """Build a stable classic group of this generation; ``joining`` takes over the target of the leaving member."""
+        """Build a stable classic group of this epoch. A member ``joining`` gets the target of the leaving one."""
         classic = ClassicGroup(group.group_id, now_ms=self._rebalance.time.milliseconds(), state=STABLE)
         classic.generation_id = group.epoch
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE
@@ -204,7 +206,7 @@ class Migration:
         return classic
 
     def encode_assignment(self, assigned: Assignment, subscription: bytes) -> bytes:
-        """Encode ConsumerProtocolAssignment in the version that the member's subscription has."""
+        """Encode a ConsumerProtocolAssignment in the version of the member's subscription."""
         names = self._metadata.topic_names
         topics = [
             TopicPartition(topic=names[topic_id], partitions=sorted(indexes))

@@ -1,9 +1,9 @@
 """Common base of consumer, share and streams groups: the server assigns, and everything durable has an epoch.
 
     epoch             raised when members or topics change
-    assignment_epoch  the epoch that ``target`` was worked out for
-    assigned_at_ms    when that was, 0 when the log does not say
-    target            member -> what it is to have
+    assignment_epoch  the epoch for which ``target`` was computed
+    assigned_at_ms    the time of that, 0 if unknown
+    target            member -> its target assignment
 
 Changed by ``replay`` only. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
 """
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class EpochGroup(Generic[M, T]):
-    """One group with members of one kind, and what each is to have."""
+    """One group with members of type M, and their target assignments of type T."""
 
     pending_join_members: frozenset[str] = frozenset()
 
@@ -33,8 +33,8 @@ class EpochGroup(Generic[M, T]):
         self.assigned_at_ms = 0
         self.members: dict[str, M] = {}
         self.target: dict[str, T] = {}
-        #: State of the topics when the group last looked; soft, so that a restart looks again.
         self.metadata_version = -1
+        """Version of the metadata that the group has seen last; in memory only, so a restart looks again."""
 
     @property
     def is_empty(self) -> bool:
@@ -46,12 +46,12 @@ class EpochGroup(Generic[M, T]):
             raise NonEmptyGroupError
 
     def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Return when offsets of topics that no member reads begin to expire: at their commit."""
+        """Return when the retention of an offset begins whose topic no member reads: at its commit."""
         return commit_timestamp_ms
 
 
 class ModernGroup(EpochGroup[M, Assignment]):
-    """One group whose members have partitions of topics."""
+    """One group whose members are assigned partitions of topics."""
 
     def target_of(self, member_id: str) -> Assignment:
         return self.target.get(member_id, EMPTY_ASSIGNMENT)
@@ -76,6 +76,6 @@ def assignment_of(topics: Iterable[TopicIndexes]) -> Assignment:
     return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in topics}
 
 
-def in_order(assignment: Assignment) -> Iterator[tuple[bytes, list[int]]]:
-    """Iterate over an assignment as records have it: partitions in order."""
+def iterate_sorted(assignment: Assignment) -> Iterator[tuple[bytes, list[int]]]:
+    """Iterate over an assignment, each topic's partitions in ascending order, as in records."""
     return ((topic_id, sorted(indexes)) for topic_id, indexes in assignment.items())

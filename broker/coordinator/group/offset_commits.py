@@ -1,11 +1,12 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete over the offsets of one partition; and their expiry.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete for the groups of one partition, and expiry of offsets.
 
-A commit checks the member, then makes one record per partition; partitions that cannot be committed (unknown topic,
-metadata too large) get their own error and leave the others alone. From OffsetCommit and OffsetFetch v10 on topics
-come by id; they are stored by name, as Kafka stores them.
+A commit makes one record per partition. Partitions that cannot be committed (unknown topic, metadata too large) get
+their own errors; the others are committed. From v10 on, OffsetCommit and OffsetFetch name topics by id; they are stored
+by name, as in Kafka.
 
-Retention (KIP-211): offsets of a group with members expire only for topics no member reads; offsets of an empty
-group ``offsets.retention.minutes`` after it became empty; those of a simple group after their commit.
+Retention (KIP-211): offsets expire ``offsets.retention.minutes`` after an event. In a group with members it is the
+commit, and only offsets of topics that no member reads expire; in an empty group it is when the group became empty; in
+a simple group it is the commit.
 
 Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelete v0; KIP-447 (require stable).
 """
@@ -70,13 +71,13 @@ if TYPE_CHECKING:
 
 INVALID_OFFSET = -1
 EXPIRY_PART = 128
-"""Offsets and groups looked at before others are served, and tombstones in one batch: about 1 ms of work."""
+"""Most offsets and groups in one step of expiry, and most tombstones in one batch: about 1 ms of work."""
 
 TopicPartitionKey = tuple[str, int]
 
 
 class OffsetCommits:
-    """Decides on offsets; ``OffsetStore.replay`` takes them over. Loop thread only."""
+    """Builds the records and responses of requests for offsets; ``OffsetStore`` has the offsets. Loop thread only."""
 
     def __init__(self, offsets: OffsetStore, *, metadata: MetadataCache, time: Time, config: GroupConfig) -> None:
         self._offsets = offsets
@@ -86,9 +87,7 @@ class OffsetCommits:
         self.expiry_clock = RetentionClock(time)
 
     def partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[bytes, int]]:
-        """Yield topic ids and partitions that a request commits for; topics that are not there are refused one by
-        one.
-        """
+        """Yield the topic ids and partitions of a request, without topics that do not exist, which get errors later."""
         for topic in request.topics:
             topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
             if topic_id == ZERO_UUID:
@@ -100,7 +99,7 @@ class OffsetCommits:
                 yield bytes(topic_id), partition.partition_index
 
     def named_partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[str, int]]:
-        """Yield topic names and partitions that a request commits for."""
+        """Yield the topic names and partitions of a request, without topics that do not exist."""
         for topic_id, partition in self.partitions_of(request):
             image = self._metadata.topic_by_id(topic_id)
             if image is not None:
@@ -109,7 +108,7 @@ class OffsetCommits:
     # -- OffsetCommit -------------------------------------------------------------------------------------------
 
     def commit(self, request: OffsetCommitRequest) -> CoordinatorResult[OffsetCommitResponse]:
-        """Commit for a member that was checked already."""
+        """Commit offsets of a request whose member was checked already."""
         now_ms = self._time.milliseconds()
         expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
         records: list[CoordinatorRecord] = []
@@ -159,7 +158,7 @@ class OffsetCommits:
     # -- TxnOffsetCommit ----------------------------------------------------------------------------------------
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest) -> CoordinatorResult[TxnOffsetCommitResponse]:
-        """Commit as part of the producer's transaction: pending until its marker comes."""
+        """Commit offsets in the producer's transaction: they are pending until its marker is written."""
         records: list[CoordinatorRecord] = []
         response = TxnOffsetCommitResponse(
             topics=[self._commit_topic_in_transaction(request.group_id, topic, records) for topic in request.topics]
@@ -194,7 +193,7 @@ class OffsetCommits:
     def fetch(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Read offsets of the asked partitions, or of all the group has when ``topics`` is None."""
+        """Return the offsets of the requested partitions, or all offsets of the group if ``topics`` is None."""
         if request.topics is None:
             topics = yield from self._all_topics(request.group_id, require_stable, by_id)
         else:
@@ -209,7 +208,7 @@ class OffsetCommits:
         for name, partitions in list(self._offsets.of_group(group_id).items()):
             image = self._metadata.find(name)
             if by_id and image is None:
-                continue  # a topic that is gone has no id to be called by
+                continue  # a deleted topic cannot be named by id
             answer = OffsetFetchResponseTopics(name=name)
             if image is not None:
                 answer.topic_id = image.topic_id
@@ -224,7 +223,7 @@ class OffsetCommits:
         name = self._metadata.topic_names.get(topic.topic_id) if by_id else topic.name
         response = OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id)
         if name is None:
-            fetch = partial(no_offset, error_code=UnknownTopicIdError.code)
+            fetch = partial(build_no_offset, error_code=UnknownTopicIdError.code)
         else:
             fetch = partial(self._fetch_partition, group_id, name, require_stable)
         response.partitions = yield from apply_each(topic.partition_indexes, fetch)
@@ -234,10 +233,10 @@ class OffsetCommits:
         self, group_id: str, topic: str, require_stable: bool, partition: int
     ) -> OffsetFetchResponsePartitions:
         if require_stable and self._offsets.is_pending(group_id, topic, partition):
-            return no_offset(partition, UnstableOffsetCommitError.code)
+            return build_no_offset(partition, UnstableOffsetCommitError.code)
         commit = self._offsets.get(group_id, topic, partition)
         if commit is None:
-            return no_offset(partition, NONE)
+            return build_no_offset(partition, NONE)
         return OffsetFetchResponsePartitions(
             partition_index=partition,
             committed_offset=commit.offset,
@@ -248,7 +247,7 @@ class OffsetCommits:
     # -- OffsetDelete -------------------------------------------------------------------------------------------
 
     def delete(self, group: Group, request: OffsetDeleteRequest) -> CoordinatorResult[OffsetDeleteResponse]:
-        """Delete offsets of topics the group does not read any more."""
+        """Delete offsets of topics that no member of the group reads."""
         records: list[CoordinatorRecord] = []
         topics = [self._delete_topic(group, topic, records) for topic in request.topics]
         return CoordinatorResult(OffsetDeleteResponse(topics=topics), records)
@@ -277,8 +276,8 @@ class OffsetCommits:
     # -- expiry -------------------------------------------------------------------------------------------------
 
     def offsets_in_parts(self, group_id: str) -> Iterator[list[TopicPartitionKey]]:
-        """Yield the partitions for which a group has committed offsets, at most EXPIRY_PART at a time; one empty part
-        where there are none.
+        """Yield the partitions for which a group has committed offsets, in lists of at most EXPIRY_PART. Without any
+        it yields one empty list.
         """
         offsets = self._offsets.of_group
         found = (
@@ -293,7 +292,7 @@ class OffsetCommits:
     def collect_expired(
         self, group: Group, partitions: Iterable[TopicPartitionKey], now_ms: int
     ) -> list[CoordinatorRecord]:
-        """Build tombstones of the given offsets that have expired at ``now_ms``."""
+        """Build tombstones for those of the given offsets that have expired at ``now_ms``."""
         group_id = group.group_id
         tombstones = []
         subscribed: dict[str, bool] = {}
@@ -318,10 +317,10 @@ class OffsetCommits:
             return now_ms >= commit.expire_timestamp_ms
         return now_ms - begin_ms >= self._config.offsets_retention_ms
 
-    def of_deleted_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
-        """Yield tombstones of all groups' offsets of a topic that is gone, in parts of EXPIRY_PART offsets.
+    def tombstones_of_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
+        """Yield tombstones for all groups' offsets of a deleted topic, in lists for EXPIRY_PART offsets.
 
-        What was committed from ``end_offset`` on is of a new topic of that name, and stays.
+        Commits at ``end_offset`` or later in ``__consumer_offsets`` belong to a new topic of that name, and remain.
         """
         offsets = self._offsets
         found = (
@@ -337,8 +336,8 @@ class OffsetCommits:
             ]
 
 
-def no_offset(partition: int, error_code: int) -> OffsetFetchResponsePartitions:
-    """Build the answer for a partition without a committed offset."""
+def build_no_offset(partition: int, error_code: int) -> OffsetFetchResponsePartitions:
+    """Build the response of a partition without a committed offset."""
     return OffsetFetchResponsePartitions(
         partition_index=partition, committed_offset=INVALID_OFFSET, metadata="", error_code=error_code
     )

@@ -2,13 +2,13 @@
 
     committed   group -> topic -> partition -> OffsetAndMetadata
     pending     producer id -> group -> topic -> partition -> OffsetAndMetadata      (TxnOffsetCommit, no marker yet)
-    groups      topic -> groups with a commit of either kind: a topic that is deleted costs those alone
+    groups      topic -> groups with a commit of either kind, so that deleting a topic need not search all groups
 
 A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is
-replayed. Of a plain and a transactional commit for one partition the later *record* wins, not the later marker:
-compaction may have removed either, so the record's own offset decides.
+replayed. If a partition has a plain and a transactional commit, the later *record* is valid, not the later marker. It
+is the one with the larger record offset; compaction may have removed the other.
 
-Only the ``replay`` methods change anything. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98,
+Only the ``replay`` methods change the offsets. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98,
 KIP-211.
 """
 
@@ -25,7 +25,7 @@ NO_PRODUCER_ID = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A commit. ``record_offset`` is where in ``__consumer_offsets`` it stands; timestamps are wall-clock ms."""
+    """A commit. ``record_offset`` is its record's offset in ``__consumer_offsets``; timestamps are wall-clock ms."""
 
     record_offset: int
     offset: int
@@ -41,7 +41,7 @@ NO_OFFSETS: TopicOffsets = {}
 
 
 class OffsetStore:
-    """Offsets of the groups of one partition. ``replay`` and ``replay_end_transaction`` alone change it. Loop thread
+    """Offsets of the groups of one partition. Only ``replay`` and ``replay_end_transaction`` change them. Loop thread
     only.
     """
 
@@ -56,7 +56,7 @@ class OffsetStore:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def of_group(self, group_id: str) -> TopicOffsets:
-        """Return all committed offsets of a group; not to be changed."""
+        """Return all committed offsets of a group. The caller must not change them."""
         return self._committed.get(group_id, NO_OFFSETS)
 
     def get(self, group_id: str, topic: str, partition: int) -> OffsetAndMetadata | None:
@@ -82,7 +82,7 @@ class OffsetStore:
         )
 
     def pending_partitions(self, group_id: str) -> Iterator[tuple[str, int]]:
-        """Yield topic and partition of each pending commit of the group; may repeat."""
+        """Yield topic and partition of each pending commit of the group, possibly more than once."""
         for producer_id in self._producers.get(group_id, ()):
             for topic, partitions in self._pending[producer_id].get(group_id, NO_OFFSETS).items():
                 for partition in partitions:
@@ -97,7 +97,8 @@ class OffsetStore:
         return sorted({partition for commits in self._commits_of(group_id, topic) for partition in commits})
 
     def is_older(self, group_id: str, topic: str, partition: int, end_offset: int) -> bool:
-        """Return whether all records of the group's offsets for a partition, of either kind, stand before this one."""
+        """Return whether all records of the group's commits for a partition, of either kind, are below
+        ``end_offset``."""
         found = (commits.get(partition) for commits in self._commits_of(group_id, topic))
         return all(commit is None or commit.record_offset < end_offset for commit in found)
 
@@ -109,7 +110,7 @@ class OffsetStore:
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> list[CoordinatorRecord]:
-        """Build records that remove every offset of the group."""
+        """Build tombstones for all offsets of the group, committed and pending."""
         partitions = dict.fromkeys(
             (topic, partition) for topic, found in self.of_group(group_id).items() for partition in found
         )
@@ -121,7 +122,7 @@ class OffsetStore:
     def replay(
         self, key: OffsetCommitKey, value: OffsetCommitValue | None, *, record_offset: int, producer_id: int
     ) -> None:
-        """Take over one offset record; of a transaction when ``producer_id`` is not -1."""
+        """Apply one offset record, which is in a transaction if ``producer_id`` is not -1."""
         if value is None:
             self._remove(key)
             return
@@ -147,8 +148,8 @@ class OffsetStore:
         partitions[key.partition] = commit
 
     def replay_end_transaction(self, producer_id: int, *, committed: bool) -> list[str]:
-        """Apply a transaction marker: pending commits of the producer become visible, or are gone. Returns the groups
-        it touched.
+        """Apply a transaction marker: pending commits of the producer become visible or are dropped. Returns the groups
+        that had any.
         """
         pending = self._pending.pop(producer_id, None)
         if pending is None:
@@ -165,7 +166,7 @@ class OffsetStore:
         return list(pending)
 
     def _forget_unused(self, group_id: str, topics: Iterable[str]) -> None:
-        """Remove the group from the index of those of ``topics`` of which it has no offset any more."""
+        """Remove the group from the index of each topic for which it no longer has an offset."""
         for topic in topics:
             groups = self._groups.get(topic)
             if groups is None or topic in self.of_group(group_id):

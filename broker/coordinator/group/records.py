@@ -47,7 +47,7 @@ from tidelog.protocol.schema.fields import Message
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.classic.group import ClassicGroup
 
-#: Key class -> version in which its value is written.
+# Key class -> version in which its value is written.
 WRITTEN_VERSIONS: dict[type[Message], int] = {
     OffsetCommitKey: 3,
     GroupMetadataKey: 3,
@@ -62,7 +62,7 @@ WRITTEN_VERSIONS: dict[type[Message], int] = {
     **{key: 0 for key, _ in STREAMS_RECORD_TYPES.values()},
 }
 
-#: Record type -> key class, value class.
+# Record type -> key class, value class.
 RECORD_TYPES: dict[int, tuple[type[Message], type[Message]]] = {
     0: (OffsetCommitKey, OffsetCommitValue),
     1: (OffsetCommitKey, OffsetCommitValue),
@@ -84,14 +84,14 @@ class GroupRecordSerde:
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-        """Return key and value as they are in the log; the value is None for a tombstone."""
+        """Encode key and value; the value is None for a tombstone."""
         key, value = record.key, record.value
         encoded_key = _TYPE_PREFIXES[key.__class__] + key.encode(0)
         if value is None:
             return encoded_key, None
         version = WRITTEN_VERSIONS[key.__class__]
         if value.__class__ is OffsetCommitValue and value.expire_timestamp >= 0:
-            version = 1  # the only version with an expiry of its own
+            version = 1  # the only version with the field expire_timestamp
         return encoded_key, value.encode_prefixed(version)
 
     @staticmethod
@@ -136,7 +136,7 @@ def group_metadata_record(group: ClassicGroup, assignments: Mapping[str, bytes] 
 
 
 def empty_group_record(group: ClassicGroup) -> CoordinatorRecord:
-    """Build the record of a new group: generation 0 and no members, though some may be waiting to join."""
+    """Build the record of a new group: generation 0 and no members, even if some are waiting to join."""
     timestamp = -1 if group.state_timestamp_ms is None else group.state_timestamp_ms
     value = GroupMetadataValue(protocol=None, leader=None, current_state_timestamp=timestamp)
     return CoordinatorRecord(GroupMetadataKey(group=group.group_id), value)
@@ -148,5 +148,5 @@ def group_tombstone(group_id: str) -> CoordinatorRecord:
 
 
 def offset_tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
-    """Build the tombstone that removes a committed offset, with the commits of it in open transactions."""
+    """Build the tombstone that removes a committed offset, and pending commits of it in open transactions."""
     return CoordinatorRecord(OffsetCommitKey(group=group_id, topic=topic, partition=partition), None)

@@ -1,6 +1,6 @@
-"""Replay of ``__consumer_offsets`` into groups: classic groups from record 2, consumer groups from 3 and on.
+"""Replay of the records of ``__consumer_offsets`` that create and remove groups: type 2 for classic, 3 for consumer.
 
-A group changes its protocol by the tombstone of one kind and the records of the other, in one batch. Loop thread only.
+A group changes its protocol by a batch with the tombstone of one kind and the records of the other. Loop thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-    """Replace a classic group, or remove it, as record 2 says."""
+    """Replace a classic group, or remove it for a tombstone (record 2)."""
     if value is not None:
         groups[key.group] = classic_group_of(key.group, value)
     elif isinstance(groups.get(key.group), ClassicGroup):
@@ -30,7 +30,7 @@ def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value:
 def replay_consumer_group(
     groups: dict[str, Group], key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None
 ) -> None:
-    """Set the epoch of a consumer group, or remove it, as record 3 says."""
+    """Set the epoch of a consumer group, or remove it for a tombstone (record 3)."""
     if value is None:
         if isinstance(groups.get(key.group_id), ConsumerGroup):
             del groups[key.group_id]
@@ -41,7 +41,8 @@ def replay_consumer_group(
 
 
 def find_consumer_group(groups: dict[str, Group], group_id: str, *, create: bool) -> ConsumerGroup | None:
-    """Find the consumer group of that id; where there is none, or only a simple group's offsets, it may be made."""
+    """Find the consumer group with this id. With ``create``, a new one is added if there is none, in place of a group
+    of another kind."""
     group = groups.get(group_id)
     if isinstance(group, ConsumerGroup):
         return group
@@ -52,7 +53,7 @@ def find_consumer_group(groups: dict[str, Group], group_id: str, *, create: bool
 
 
 def classic_group_of(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """Build the group that a record describes: stable with the members it had, or empty."""
+    """Build the group of a record: stable with the record's members, or empty."""
     group = ClassicGroup(group_id, now_ms=0, state=STABLE if value.members else EMPTY)
     group.state_timestamp_ms = None if value.current_state_timestamp < 0 else value.current_state_timestamp
     group.generation_id = value.generation

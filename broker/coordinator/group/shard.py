@@ -1,16 +1,16 @@
 """The state machine of one partition of ``__consumer_offsets``: its groups and their offsets.
 
-Requests come in through the methods, each returning a CoordinatorResult; ``replay`` takes records over. The parts:
+Each request has a method, which returns a CoordinatorResult; ``replay`` applies records. The parts:
 
-    groups          group id -> ClassicGroup or ConsumerGroup
-    joins, syncs    requests of classic groups, over the moves of ``rebalance``
+    groups          group id -> group, of any kind
+    joins, syncs    requests of classic groups, and ``rebalance`` for both
     consumers       heartbeats of consumer groups (KIP-848), and requests of their classic members
     shares          heartbeats of share groups (KIP-932)
     streams         heartbeats of streams groups (KIP-1071)
-    commits         requests about offsets, over ``offsets``
+    commits         requests about offsets, which are in ``offsets``
 
-An empty group changes its protocol with the first member that comes with the other one; its offsets stay. One with
-members does so as ``migration`` says.
+An empty group changes its protocol with the first member that uses another one, and keeps its offsets. ``migration``
+converts groups with members.
 
 Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
 """
@@ -94,7 +94,7 @@ _FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
 
 
 class GroupShard:
-    """Groups and offsets of one partition."""
+    """State machine of the groups and offsets of one partition."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class GroupShard:
         self.timer = timer
         self.groups: dict[str, Group] = {}
         self.share_groups: dict[str, ShareGroup] = {}
-        """Those of ``groups`` that are share groups."""
+        """The share groups among ``groups``."""
         self.offsets = OffsetStore()
         self.commits = OffsetCommits(self.offsets, metadata=metadata, time=time, config=config)
         self._time = time
@@ -137,14 +137,14 @@ class GroupShard:
         )
 
     def group(self, group_id: str) -> Group:
-        """Return the group of this id. Raises GroupIdNotFoundError."""
+        """Return the group with this id. Raises GroupIdNotFoundError."""
         group = self.groups.get(group_id)
         if group is None:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         return group
 
     def _member_group(self, group_id: str) -> ClassicGroup | ConsumerGroup:
-        """Return the group that a classic member names. Raises UnknownMemberIdError."""
+        """Return the group of a request by a classic member. Raises UnknownMemberIdError."""
         group = self.groups.get(group_id)
         if not isinstance(group, ClassicGroup | ConsumerGroup):
             raise UnknownMemberIdError
@@ -153,7 +153,7 @@ class GroupShard:
     # -- membership ---------------------------------------------------------------------------------------------
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinResult:
-        """Answer JoinGroup v0-9. A group comes into being with the first member that has no id yet."""
+        """Answer JoinGroup v0-9. A group is created with the first member that has no member id yet."""
         self._joins.validate_session_timeout(request)
         existing = self.groups.get(request.group_id)
         if isinstance(existing, ClassicGroup):
@@ -167,7 +167,7 @@ class GroupShard:
         group = ClassicGroup(request.group_id, now_ms=self._time.milliseconds())
         names = [protocol.name for protocol in request.protocols]
         if existing is not None and not group.supports_protocols(request.protocol_type, names):
-            return refuse(InconsistentGroupProtocolError, "")  # the group stays what it is
+            return refuse(InconsistentGroupProtocolError, "")  # the group keeps its kind
         self.groups[request.group_id] = group
         result = self._joins.join(context, request, group)
         tombstones = [] if existing is None else tombstones_of(existing)
@@ -201,7 +201,7 @@ class GroupShard:
     def commit_offsets(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> CoordinatorResult[OffsetCommitResponse]:
-        """Answer OffsetCommit v0-10. A commit without a generation to no group makes a simple group."""
+        """Answer OffsetCommit v0-10. Without a group, a commit without generation creates a simple group."""
         group = self.groups.get(request.group_id)
         generation_id = request.generation_id_or_member_epoch
         if group is not None:
@@ -277,17 +277,18 @@ class GroupShard:
         return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
     def topic_deleted(self, topic: str, topic_id: bytes, end_offset: int) -> Parts:
-        """Remove the offsets of a topic that is gone, but those committed from ``end_offset`` on; share groups have no
-        state for it any more.
+        """Remove the offsets of a deleted topic, except those committed at ``end_offset`` or later, and note that share
+        groups have no state for it any more.
         """
-        for tombstones in self.commits.of_deleted_topic(topic, end_offset):
+        for tombstones in self.commits.tombstones_of_topic(topic, end_offset):
             yield CoordinatorResult(None, tombstones)
         groups = iter(list(self.share_groups.values()))
         while part := list(islice(groups, EXPIRY_PART)):
-            yield CoordinatorResult(None, [record for group in part for record in without_states(group, topic_id)])
+            yield CoordinatorResult(None, [record for group in part for record in remove_states(group, topic_id)])
 
     def expire_offsets(self) -> TimerResult:
-        """Drop what is too old, and groups that hold nothing any more. Runs again after the check interval."""
+        """Remove expired offsets, and groups that have neither members nor offsets. Runs again after
+        ``offsets.retention.check.interval.ms``."""
         self._schedule_expiry()
         return expire(self, self.commits.expiry_clock.now())
 
@@ -297,7 +298,7 @@ class GroupShard:
     # -- replay -------------------------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Take one record over, when serving and when loading."""
+        """Apply one record, when serving and when loading."""
         key, value = record.key, record.value
         if key.__class__ is OffsetCommitKey:
             self._replay_offset(key, value, context)
@@ -321,13 +322,13 @@ class GroupShard:
         self.offsets.replay(key, value, record_offset=context.offset, producer_id=context.producer_id)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """Apply a marker in this partition: offsets committed in the transaction become visible, or are gone."""
+        """Apply a transaction marker: offsets committed in the transaction become visible or are dropped."""
         self.offsets.replay_end_transaction(producer_id, committed=committed)
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Give members that were in the log a whole session to show up again."""
+        """Start the timers of the loaded groups' members, with full session timeouts."""
         self._schedule_expiry()
-        self.commits.expiry_clock.now()  # a jump before the first round is noticed, too
+        self.commits.expiry_clock.now()  # so that a jump of the clock before the first expiry is noticed too
         results = []
         for group in list(self.groups.values()):
             if isinstance(group, ConsumerGroup):
@@ -342,37 +343,37 @@ class GroupShard:
             for member in group.members.values():
                 self._rebalance.schedule_session(group, member)
             if len(group.members) > self._config.group_max_size:
-                step = self._rebalance.prepare_rebalance(group, "it is larger than group.max.size allows now")
+                step = self._rebalance.prepare_rebalance(group, "it is larger than group.max.size")
                 if step is not None:
                     results.append(step)
         return results
 
     def close(self) -> None:
-        """Answer all who wait: this partition is not served any more."""
+        """Answer all waiting requests NOT_COORDINATOR, because this partition is unloaded."""
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
                 self._rebalance.refuse_all(group, NotCoordinatorError.code)
 
 
 def expire(shard: GroupShard, now_ms: int) -> Parts:
-    """Write the tombstones of what has expired at ``now_ms``, part by part: there may be a million groups."""
+    """Yield results with the tombstones of what has expired at ``now_ms``, in parts: there may be a million groups."""
     records: list[CoordinatorRecord] = []
-    looked_at = count = 0
+    checked = count = 0
     for group_id in list(shard.groups):
-        going = 0
+        removed = 0
         for part in shard.commits.offsets_in_parts(group_id):
             group = shard.groups.get(group_id)
             if group is not None:
                 tombstones = shard.commits.collect_expired(group, part, now_ms)
                 records += tombstones
-                going += len(tombstones)
-            looked_at += 1 + len(part)
-            if looked_at >= EXPIRY_PART:
+                removed += len(tombstones)
+            checked += 1 + len(part)
+            if checked >= EXPIRY_PART:
                 count += len(records)
                 yield CoordinatorResult(None, records)
-                records, looked_at, going = [], 0, 0
+                records, checked, removed = [], 0, 0
         group = shard.groups.get(group_id)
-        if group is not None and is_spent(shard.offsets, group, going):
+        if group is not None and is_unused(shard.offsets, group, removed):
             records += tombstones_of(group)
     if count + len(records):
         logger.info("%d offsets and groups have expired", count + len(records))
@@ -380,10 +381,10 @@ def expire(shard: GroupShard, now_ms: int) -> Parts:
 
 
 def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
-    """Delete most offsets of a group that has very many, so that at most EXPIRY_PART are left for ``delete_group``.
+    """Yield results that delete the offsets of a group, until at most EXPIRY_PART are left for ``delete_group``.
 
-    A part raises as ``delete_group`` where the group has got members meanwhile: then the offsets that went stay gone,
-    as after OffsetDelete.
+    Raises what ``delete_group`` raises if the group has got members meanwhile. The offsets deleted by then stay
+    deleted, as after OffsetDelete.
     """
     left = shard.offsets.count(group_id)
     for part in shard.commits.offsets_in_parts(group_id):
@@ -394,24 +395,24 @@ def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
         yield CoordinatorResult(None, [offset_tombstone(group_id, topic, partition) for topic, partition in part])
 
 
-def without_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
-    """Yield the record by which a share group forgets its states for a topic, where it has any."""
+def remove_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
+    """Yield the record by which a share group no longer has states for a topic, if it has any."""
     if topic_id in group.topics_with_states():
         left = {known: topic for known, topic in group.initialized.items() if known != topic_id}
         deleting = {known: name for known, name in group.deleting.items() if known != topic_id}
         yield initialized_record(group.group_id, left, deleting)
 
 
-def is_spent(offsets: OffsetStore, group: Group, going: int) -> bool:
-    """Return whether nothing keeps a group once ``going`` of its offsets are gone. A share group stays until it is
-    deleted."""
+def is_unused(offsets: OffsetStore, group: Group, removed: int) -> bool:
+    """Return whether a group has no members, and no offsets but ``removed`` ones whose tombstones are not replayed yet.
+    A share group stays until it is deleted."""
     if isinstance(group, ShareGroup) or not group.is_empty or group.pending_join_members:
         return False
-    return offsets.count(group.group_id) == going and not offsets.has_open_transactions(group.group_id)
+    return offsets.count(group.group_id) == removed and not offsets.has_open_transactions(group.group_id)
 
 
 def note_share_group(groups: dict[str, Group], share_groups: dict[str, ShareGroup], group_id: str) -> None:
-    """Have ``share_groups`` hold the group if it is there and a share group."""
+    """Add the group to ``share_groups`` if it exists and is a share group, else remove it."""
     group = groups.get(group_id)
     if isinstance(group, ShareGroup):
         share_groups[group_id] = group

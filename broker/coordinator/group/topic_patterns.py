@@ -1,7 +1,7 @@
-"""Regular expressions that clients send: which topics a subscription names, which transactional ids a list asks for.
+"""Regular expressions of clients: for topics in subscriptions, and for transactional ids in ListTransactions.
 
-They are run by RE2, as in Apache Kafka: it takes time in proportion to the text, and so no pattern can stop the broker.
-It has no look-around and no back references. The package (google-re2) is imported with the first pattern.
+They are run by RE2, as in Apache Kafka. Its time is linear in the text, so no pattern can block the broker. It has no
+look-around and no back references. The package (google-re2) is imported with the first pattern.
 
 Source: KIP-848 (ConsumerGroupHeartbeat v1), KIP-1152 (ListTransactions v2).
 """
@@ -17,7 +17,7 @@ from tidelog.protocol.errors import InvalidRegularExpressionError
 
 MAX_PATTERN_LENGTH = 1_024
 MAX_COMPILED_BYTES = 1 << 20
-"""A pattern that would be larger than this as a program is refused."""
+"""Largest size of a compiled pattern; larger ones are refused."""
 KEPT_PATTERNS = 256
 
 
@@ -25,17 +25,17 @@ class Pattern(Protocol):
     """A compiled pattern."""
 
     def fullmatch(self, text: str) -> object | None:
-        """Return something true when the whole text matches."""
+        """Return a true value if the pattern matches the whole text."""
         ...
 
 
 @lru_cache(maxsize=KEPT_PATTERNS)
 def compile_pattern(text: str) -> Pattern:
-    """Compile the pattern, safe to run on any text. Raises InvalidRegularExpressionError."""
+    """Compile a pattern. Raises InvalidRegularExpressionError."""
     if len(text) > MAX_PATTERN_LENGTH:
         raise InvalidRegularExpressionError(f"a pattern has at most {MAX_PATTERN_LENGTH} characters, not {len(text)}")
     try:
-        re2: Any = import_module("re2")  # 40 ms, and few brokers ever see a pattern; it has no types
+        re2: Any = import_module("re2")  # late: it takes 40 ms, and few clients send patterns
     except ImportError as error:
         raise InvalidRegularExpressionError(
             f"SubscribedTopicRegex `{text}` cannot be run: the broker lacks the package google-re2 "

@@ -1,4 +1,4 @@
-"""Identity of a client that commits offsets, as each kind of group checks it."""
+"""Identity of a client that commits offsets, which each kind of group checks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ Member = TypeVar("Member")
 class Committer(NamedTuple):
     """Identity in OffsetCommit and TxnOffsetCommit: member, instance and epoch.
 
-    ``partitions()`` are the topic ids and partitions it is for, ``named_partitions()`` the same by name; only a member
-    in an older epoch needs them (KIP-1251).
-    ``version`` is that of OffsetCommit.
+    ``partitions()`` returns the topic ids and partitions of the request, ``named_partitions()`` the same with topic
+    names; they are needed only for a member in an older epoch (KIP-1251). ``version`` is the version of OffsetCommit.
     """
 
     member_id: str
@@ -28,15 +27,15 @@ class Committer(NamedTuple):
 
     @property
     def is_anonymous(self) -> bool:
-        """True when it says nothing at all of who it is."""
+        """True if the request has no generation, no member id and no instance id."""
         return self.generation_id < 0 and not self.member_id and self.instance_id is None
 
 
 def committing_member(committer: Committer, members: Mapping[str, Member]) -> Member | None:
-    """Return the member that commits, whose epoch is to be checked. Raises UnknownMemberIdError.
+    """Return the member that commits, whose epoch must be checked. Raises UnknownMemberIdError.
 
-    Returns None where there is none to check: an admin client of a group without members, or a producer that says
-    nothing of who it is.
+    Returns None if there is no member to check: for an admin client and a group without members, and for an anonymous
+    producer.
     """
     if committer.generation_id < 0 and not members:
         return None

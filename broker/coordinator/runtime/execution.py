@@ -1,4 +1,4 @@
-"""Execution of decisions that no client waits for, and of long ones, part by part."""
+"""Execution of results without a waiting client, such as those of timers, and of long decisions in parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S_contra = TypeVar("S_contra", bound=Shard, contravariant=True)
 
 
 class Writer(Protocol[S_contra]):
-    """The part of a runtime that executes what was decided."""
+    """The part of a runtime that executes results."""
 
     steps: StepRunner
 
@@ -28,7 +28,7 @@ class Writer(Protocol[S_contra]):
 
 
 class Decided(NamedTuple, Generic[S]):
-    """A long decision of a loaded shard, and how the partition's next shard begins again with it."""
+    """A long decision of a loaded shard. ``begin_again`` has the partition's next shard decide again."""
 
     partition: int
     shard: S
@@ -37,7 +37,7 @@ class Decided(NamedTuple, Generic[S]):
 
 
 def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | None:
-    """Call ``on_append`` with the error of a failed append; return the error that refuses the request, if one does."""
+    """Call ``on_append`` with the error of a failed append. Returns the KafkaError that it raises, or None."""
     try:
         on_append(error)
     except KafkaError as refusal:
@@ -46,12 +46,12 @@ def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | Non
 
 
 def refuse_uncommitted(_error: KafkaError) -> NoReturn:
-    """Raise NotCoordinatorError: what an answer rests on may be lost, and clients look for their coordinator again."""
+    """Raise NotCoordinatorError, upon which clients find their coordinator again: records may be lost."""
     raise NotCoordinatorError
 
 
-def execute_for_clock(runtime: Writer[S], partition: int, shard: S, result: TimerResult) -> None:
-    """Execute a step that a clock or the loading itself asks for; no client waits for an answer."""
+def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerResult) -> None:
+    """Execute the result of a timer or of ``on_loaded``, for which no client waits."""
     if result is None:
         return
     if not isinstance(result, CoordinatorResult):
@@ -60,12 +60,12 @@ def execute_for_clock(runtime: Writer[S], partition: int, shard: S, result: Time
     try:
         runtime.write(partition, shard, result)
     except KafkaError as error:
-        logger.warning("partition %d: a timed change was not stored, and is tried again later: %s", partition, error)
+        logger.warning("partition %d: a timed change cannot be stored, and is tried again later: %s", partition, error)
 
 
 def execute_decided(runtime: Writer[S], decided: list[Decided[S]]) -> Steps[None]:
-    """Execute long decisions one after another, each for as long as its shard is served; the next shard of a partition
-    that was given up begins again. Raises KafkaError."""
+    """Execute long decisions one after another, each as long as its shard is served. If a shard was given up meanwhile,
+    the partition's next shard begins again. Raises KafkaError."""
     for partition, shard, parts, begin_again in decided:
         for part in parts:
             try:
@@ -79,9 +79,9 @@ def execute_decided(runtime: Writer[S], decided: list[Decided[S]]) -> Steps[None
 
 
 def execute_parts(runtime: Writer[S], partition: int, shard: S, parts: Parts) -> Steps[None]:
-    """Execute a long decision part by part, for as long as the shard is served."""
+    """Execute a long decision in parts, as long as the shard is served."""
     for part in parts:
-        execute_for_clock(runtime, partition, shard, part)
+        execute_timed(runtime, partition, shard, part)
         yield None
         if not runtime.is_served(partition, shard):
             return

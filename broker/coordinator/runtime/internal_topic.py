@@ -1,4 +1,4 @@
-"""Interface of an internal topic, as coordinators need it."""
+"""Interface of an internal topic for coordinators."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from tidelog.broker.loop.deferred import Deferred
 
 
 class TopicLog(Protocol):
-    """An internal topic, as coordinators need it."""
+    """An internal topic, with the operations that coordinators need."""
 
     def partition_count(self) -> int:
-        """Return the number of partitions it has, or will have once created."""
+        """Return the number of partitions that the topic has, or will be created with."""
         ...
 
     def exists(self) -> bool: ...
@@ -21,17 +21,18 @@ class TopicLog(Protocol):
         ...
 
     def opening(self, partition: int) -> Deferred[None] | None:
-        """Begin to open a partition's log; None where it is open, or where there is nothing to open."""
+        """Begin to open a partition's log. Returns None if it is open or does not exist."""
         ...
 
     def leader_epoch(self, partition: int) -> int: ...
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch (a marker has a version), and the topic if needed; return the offset. Raises KafkaError."""
+        """Append one batch, and return its first offset. The topic is created if need be. ``transaction_version`` is
+        for markers. Raises KafkaError."""
         ...
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
-        """Return a Deferred that settles once all that was appended so far is committed; None where it is."""
+        """Return a Deferred that completes when all records appended so far are committed; None if they are already."""
         ...
 
     def start_offset(self, partition: int) -> int: ...
@@ -39,5 +40,5 @@ class TopicLog(Protocol):
     def end_offset(self, partition: int) -> int: ...
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Read whole batches from ``offset`` on, at least one. Raises KafkaError."""
+        """Read complete batches from ``offset`` on, at least one. Raises KafkaError."""
         ...

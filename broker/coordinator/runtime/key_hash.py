@@ -1,12 +1,10 @@
-"""Hash of keys by which groups and transactional ids are spread over the partitions of an internal topic."""
+"""Hash of group ids and transactional ids, which selects their partition of an internal topic."""
 
 from __future__ import annotations
 
 
 def java_string_hash(text: str) -> int:
-    """Compute the absolute value of ``String.hashCode``, 0 where there is none: how keys are spread over an internal
-    topic.
-    """
+    """Compute the absolute value of Java's ``String.hashCode``, 0 for the integer that has none."""
     value = 0
     for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
         value = (31 * value + unit) & 0xFFFFFFFF

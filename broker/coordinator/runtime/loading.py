@@ -1,4 +1,4 @@
-"""State of a partition whose log is being read, and the pace of loading."""
+"""State of a partition that is being loaded, and the limits and pauses of loading."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tidelog.broker.coordinator.runtime.result import Parts
 LOAD_CHUNK_BYTES = 128 * 1024
 """Bytes that are read in a turn of the loop: about 1,500 offset commits, 15 ms of work."""
 RETRY_MS = 1_000
-"""A partition whose log is refused, or that was given up, is tried again after this time."""
+"""Time after which a partition is loaded again, if its log was refused or its shard was given up."""
 MAX_RETRY_MS = 60_000
-"""The longest pause between two loads that end with an unexpected error; each is twice the one before."""
+"""Longest pause after loads that failed with an unexpected error; each pause is twice the one before."""
 FIRST_TURN_CHUNKS = 4
-"""Chunks that are read while the first request of a partition waits; after them it is told to try again."""
+"""Most chunks that are read while the first request of a partition waits; after that the client must retry."""
 
 S = TypeVar("S", bound=Shard)
 
 
 class Loading(Generic[S]):
-    """A partition whose log is being read."""
+    """A partition that is being loaded."""
 
     __slots__ = ("end_offset", "next_offset", "partition", "parts", "shard")
 
@@ -30,4 +30,4 @@ class Loading(Generic[S]):
         self.next_offset = next_offset
         self.end_offset = end_offset
         self.parts: Parts | None = None
-        """What is left of the first decision that the shard has to execute before it serves."""
+        """The remaining parts of the first decision that the shard must execute before it is served."""

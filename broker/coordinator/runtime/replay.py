@@ -1,8 +1,8 @@
-"""From records to batches and from batches to replayed records: what serving and loading have in common.
+"""Encoding of records to batches, and replay of records and batches, when serving and when loading.
 
-Loading hands each record with its offset, and with its producer where its batch belongs to a transaction, to the
-shard's ``replay``; control batches become ``replay_end_transaction``. A record that is not understood (a newer
-Kafka's) is skipped with a log line and stays in the log.
+Each record is passed to the shard's ``replay`` with its offset, and with its producer if its batch belongs to a
+transaction; control batches are passed to ``replay_end_transaction``. A record that cannot be decoded (of a newer
+Kafka) is logged and skipped, and stays in the log.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Serde(Protocol):
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
 
     def decode(self, key: Any, value: Any) -> CoordinatorRecord | None:
-        """Decode a record; return None for one of a newer kind. Raises InvalidRequestError, UnsupportedVersionError."""
+        """Decode a record; None for an unknown type. Raises InvalidRequestError, UnsupportedVersionError."""
         ...
 
 
 class ReplayContext:
-    """Position of a replayed record: its offset, and the producer when its batch belongs to a transaction."""
+    """Context of a replayed record: its offset, and its producer if its batch belongs to a transaction."""
 
     __slots__ = ("offset", "producer_epoch", "producer_id")
 
@@ -53,22 +53,22 @@ class Shard(Protocol):
     timer: CoordinatorTimer
 
     def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Take over one record; the only way durable state changes."""
+        """Apply one record. Durable state changes only here."""
         ...
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """Take over a transaction marker."""
+        """Apply a transaction marker."""
         ...
 
     def on_loaded(self) -> Sequence[CoordinatorResult[None]]:
-        """Start the clocks, as the log is replayed, and say what is to be done at once."""
+        """Start the timers, after the log was replayed. Returns results to execute at once."""
         ...
 
 
 def encode_batch(
     serde: Serde, records: Sequence[CoordinatorRecord], stamp: ProducerStamp | None, now_ms: int
 ) -> bytearray:
-    """Encode the records as one batch, of the transaction that ``stamp`` names if there is one."""
+    """Encode the records as one batch, which belongs to the transaction of ``stamp`` if there is one."""
     encode = serde.encode
     batch = [Record(offset, now_ms, *encode(record)) for offset, record in enumerate(records)]
     if stamp is None:
@@ -78,7 +78,7 @@ def encode_batch(
 
 
 def replay_result(shard: Shard, result: CoordinatorResult[Any], first_offset: int) -> None:
-    """Replay what was just appended at this offset."""
+    """Replay the records of a result, which were just appended at this offset."""
     stamp = result.stamp
     context = ReplayContext(first_offset)
     if stamp is not None:
@@ -89,7 +89,7 @@ def replay_result(shard: Shard, result: CoordinatorResult[Any], first_offset: in
 
 
 def replay_chunk(shard: Shard, serde: Serde, chunk: bytes | memoryview, from_offset: int) -> int:
-    """Replay whole batches of a log; returns the offset after them. Raises KafkaError for damaged ones."""
+    """Replay complete batches of a log. Returns the offset after them. Raises KafkaError for damaged batches."""
     next_offset = from_offset
     for batch in iter_batches(chunk):
         next_offset = batch.next_offset
@@ -114,14 +114,14 @@ def _replay_record(shard: Shard, serde: Serde, record: Record, context: ReplayCo
     try:
         decoded = serde.decode(record.key, record.value)
     except (InvalidRequestError, UnsupportedVersionError) as error:
-        logger.error("the record at offset %d is not understood and skipped: %s", context.offset, error)
+        logger.error("the record at offset %d cannot be decoded and is skipped: %s", context.offset, error)
         return
     if decoded is not None:
         shard.replay(decoded, context)
 
 
 def replay_control(shard: Shard, batch: RecordBatch) -> None:
-    """Replay a control batch: the end of a transaction, where it is one."""
+    """Replay a control batch, if it is the end of a transaction."""
     for record in batch.records():
         marker = parse_end_transaction_marker(record)
         if marker is not None:

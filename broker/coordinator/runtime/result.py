@@ -1,9 +1,9 @@
-"""Results of a coordinator's state machine: records to append, the answer, and what to settle after the append.
+"""Results of a coordinator's state machine: records to append, the response, and a callback after the append.
 
-A state machine decides and returns; the runtime appends. Durable state changes only in ``replay(record)``, which the
-runtime calls after the append and the loader calls for each record of the log: serving and loading go one way. Soft
-state (who waits for a rebalance, deadlines) is not in the log; whatever of it depends on the append is settled in
-``on_append``, which learns whether the append went well.
+A state machine returns a result; the runtime appends its records. Durable state changes only in ``replay(record)``,
+which is called after the append, and for each record of the log when loading: both in the same way. Soft state (waiting
+requests, deadlines) is not in the log. If it depends on the append, it is changed in ``on_append``, which gets None or
+the error of the append.
 
 Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).
 """
@@ -18,13 +18,13 @@ from tidelog.protocol.errors import KafkaError
 
 T = TypeVar("T")
 
-#: Settles soft state once the append is done: None, or why it failed.
 AppendCallback = Callable[[KafkaError | None], None]
+"""Callback after the append, with None or the error of the append."""
 
 
 @dataclass(slots=True)
 class CoordinatorRecord:
-    """One record of an internal topic as values; ``value`` None is a tombstone."""
+    """One record of an internal topic, decoded. It is a tombstone if ``value`` is None."""
 
     key: Any
     value: Any | None
@@ -32,7 +32,7 @@ class CoordinatorRecord:
 
 @dataclass(slots=True, frozen=True)
 class ProducerStamp:
-    """The transaction a batch of records belongs to."""
+    """Producer id and epoch of the transaction to which a batch of records belongs."""
 
     producer_id: int
     producer_epoch: int
@@ -40,10 +40,10 @@ class ProducerStamp:
 
 @dataclass(slots=True)
 class CoordinatorResult(Generic[T]):
-    """A decision of a state machine.
+    """Result of a request to a state machine, or of a timer.
 
-    ``replay`` is False where the soft state already holds what the records say (a classic group's members): the
-    records then serve only the next load. Records are appended as one batch: all or none.
+    ``replay`` is False if the state already agrees with the records (a classic group's members): then only the next
+    load replays them. Records are appended as one batch: all or none.
     """
 
     response: T
@@ -53,8 +53,8 @@ class CoordinatorResult(Generic[T]):
     stamp: ProducerStamp | None = None
 
 
-#: A long decision, part by part: each part rests on the state at its moment, and is written before others are served.
 Parts = Iterator[CoordinatorResult[None]]
+"""A long decision in parts. Each is decided by the state at its time, and written before other requests are served."""
 
-#: What a timer's action may return.
 TimerResult = CoordinatorResult[None] | Parts | None
+"""Result of a timer's action."""

@@ -1,22 +1,22 @@
-"""Runs coordinators over the partitions of an internal topic: loads them, appends what they decide, replays it.
+"""Runtime of coordinators over the partitions of an internal topic: loads shards, appends their records, replays them.
 
     request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records
-            -> the high watermark passes them -> answer
+            -> the high watermark passes them -> response
 
-A partition is loaded when it is first asked for. After a start all partitions that hold something are loaded one
-after the other (sessions and open transactions have clocks that must run without requests). Loading reads
-``LOAD_CHUNK_BYTES`` per turn of the loop; a partition that is not there yet answers COORDINATOR_LOAD_IN_PROGRESS,
-which clients retry. A small partition loads within the first request's turn, so that a quick restart is not seen.
+A partition is loaded by its first request. After a start, all partitions that have records are loaded one after the
+other, because timeouts of sessions and transactions must run without requests. Loading reads ``LOAD_CHUNK_BYTES`` per
+turn of the loop; until it is complete, requests are answered COORDINATOR_LOAD_IN_PROGRESS, which clients retry. A small
+partition is loaded in the turn of its first request, so that clients do not notice a quick restart.
 
-The topic is created with its first record: reading what is not there needs no topic. Records are replayed when they are
-appended, and what was decided stands; no client is told of it before the high watermark has passed them, neither by
-an answer to a change nor by one to a read. With one replica that is at once, or after the sync that ``flush.messages``
-asks for. If an append fails nothing is replayed: the state is what the log says.
+The topic is created with its first record; reads do not need it. Records are replayed when they are appended. No client
+sees their effect before the high watermark has passed them, neither in the response to a change nor in a read. With one
+replica that is at once, or after the sync of ``flush.messages``. If an append fails, nothing is replayed, so the state
+always agrees with the log.
 
-An unexpected error (MemoryError, a mistake of ours) between an append and the end of what it changes leaves a state
-that may not be the log's. The shard is given up then: all who wait for it, and all who come within ``RETRY_MS``, are
-told NOT_COORDINATOR; after that it is loaded again from the log. A load that ends so is tried again, later and later.
-One thread: the loop's.
+After an unexpected error (MemoryError, a defect) between an append and the end of its effects, the state may not agree
+with the log. Then the shard is given up: requests that wait for it, and those of the next ``RETRY_MS``, are answered
+NOT_COORDINATOR; after that it is loaded again from the log. If a load fails so, it is tried again after longer and
+longer pauses. All of this is for the loop's thread.
 
 Source: KIP-848 (coordinator runtime).
 """
@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 from tidelog.broker.coordinator.runtime.execution import (
     Decided,
     execute_decided,
-    execute_for_clock,
+    execute_timed,
     refusal_of,
     refuse_uncommitted,
 )
@@ -76,7 +76,7 @@ S = TypeVar("S", bound=Shard)
 
 
 class CoordinatorRuntime(Generic[S]):
-    """The shards of one internal topic. ``call_soon`` and ``call_later(ms, …)`` are the loop's."""
+    """The shards of one internal topic. ``call_soon`` and ``call_later(ms, callback)`` schedule on the loop."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class CoordinatorRuntime(Generic[S]):
         call_later: Callable[[float, Callable[[], None]], object],
         close: Callable[[S], object] = bool,
     ) -> None:
-        """``close`` answers all who wait within a shard that is given up or forgotten."""
+        """``close`` answers all waiting requests of a shard that is given up or unloaded."""
         self._name = name
         self._log = log
         self._serde = serde
@@ -102,16 +102,17 @@ class CoordinatorRuntime(Generic[S]):
         self._shards: dict[int, S] = {}
         self._loading: dict[int, Loading[S]] = {}
         self._opening: dict[int, Deferred[None]] = {}
-        """Partitions whose logs a thread opens."""
+        """Partitions whose logs are being opened by a thread."""
         self._empty: set[int] = set()
-        """Partitions whose logs held nothing when they were opened, and that were not asked for since."""
+        """Partitions whose logs were empty when they were opened, and that have had no request since."""
         self._epochs: dict[int, int] = {}
-        """The leader epochs in which partitions were looked at: those that are loaded, loading or empty."""
+        """Leader epochs of partitions that are loaded, loading or empty, as they were then."""
         self._failed: dict[int, KafkaError] = {}
+        """Partitions that cannot be loaded, until they are tried again."""
         self._pauses: dict[int, float] = {}
-        """Pauses in milliseconds after the last unexpected error of a load, until one goes well."""
+        """Next pause of a partition after an unexpected error, in milliseconds, until a load succeeds."""
         self._reported: dict[int, str] = {}
-        """Why partitions could not be loaded, as the log has it: a reason that stays is logged once."""
+        """Error of a partition that was logged last: the same error is not logged again."""
         self.steps = StepRunner(call_soon, time.monotonic_ms)
         self._when_loaded: dict[int, list[Callable[[S, int], Parts]]] = {}
         self._partition_of: dict[str, int] = {}
@@ -119,13 +120,13 @@ class CoordinatorRuntime(Generic[S]):
     # -- finding ------------------------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
-        """Return the partition that a group id or transactional id lives in."""
+        """Return the partition of a group id or transactional id."""
         partition = self._partition_of.get(key)
         if partition is None:
             if len(self._partition_of) >= MAX_REMEMBERED_KEYS:
                 self._partition_of.clear()
             partition = java_string_hash(key) % self._log.partition_count()
-            if self._log.exists():  # the topic may get another number of partitions than is planned here
+            if self._log.exists():  # the topic may be created with another number of partitions
                 self._partition_of[key] = partition
         return partition
 
@@ -134,14 +135,14 @@ class CoordinatorRuntime(Generic[S]):
         return self._log.is_led(self.partition_for(key))
 
     def leader_epoch(self, key: str) -> int:
-        """Return the leader epoch of the key's partition: the coordinator epoch of what is decided in it."""
+        """Return the leader epoch of the key's partition, which is its coordinator epoch."""
         return self._log.leader_epoch(self.partition_for(key))
 
     def shard_for(self, key: str) -> S:
         """Return the loaded shard of a group id or transactional id.
 
-        Raises CoordinatorLoadInProgressError, which is a NotReadyError while its log is opened, or NotCoordinatorError
-        when that cannot be read.
+        Raises CoordinatorLoadInProgressError (NotReadyError while its log is being opened), or NotCoordinatorError if
+        the log cannot be read.
         """
         partition = self._partition_of.get(key)
         if partition is None:
@@ -150,7 +151,7 @@ class CoordinatorRuntime(Generic[S]):
         return shard if shard is not None else self.shard(partition)
 
     def shard(self, partition: int) -> S:
-        """Return the loaded shard of a partition. Raises as ``shard_for``."""
+        """Return the loaded shard of a partition. Raises what ``shard_for`` raises."""
         shard = self._shards.get(partition)
         if shard is not None:
             return shard
@@ -187,13 +188,13 @@ class CoordinatorRuntime(Generic[S]):
         return list(self._shards.items())
 
     def load_all(self) -> None:
-        """Load every partition that holds something, one after the other, in the background."""
+        """Load all partitions that have records, one after the other, in the background."""
         if self._log.exists():
             self._load_next(iter(range(self._log.partition_count())))
 
     def resign_lost(self) -> list[S]:
-        """Forget the partitions that this broker does not lead any more, or not in the epoch it led them in: others may
-        have written into them. Returns the shards of those."""
+        """Unload the partitions that this broker no longer leads, or leads in another epoch, because other leaders may
+        have written to them. Returns their shards."""
         for known in (self._failed, self._reported, self._when_loaded, self._pauses):
             for partition in [one for one in known if not self._log.is_led(one)]:
                 del known[partition]
@@ -208,7 +209,7 @@ class CoordinatorRuntime(Generic[S]):
         return self._log.is_led(partition) and self._log.leader_epoch(partition) == epoch
 
     def unload(self) -> None:
-        """Forget everything: the topic was deleted, or the broker stops. All who wait are answered."""
+        """Unload all partitions, because the topic was deleted or the broker stops. Waiting requests are answered."""
         shards, self._shards = self._shards, {}
         self._loading.clear()
         self._empty.clear()
@@ -224,22 +225,23 @@ class CoordinatorRuntime(Generic[S]):
     # -- writing ------------------------------------------------------------------------------------------------
 
     def execute(self, key: str, result: CoordinatorResult[T], decided_by: S | None = None) -> Deferred[T]:
-        """Append, replay, settle soft state; the answer comes once the high watermark has passed what it rests on.
+        """Append the records, replay them, and call ``on_append``. The Deferred gets the response once the high
+        watermark has passed all records of the partition.
 
-        ``decided_by`` is the shard of a decision that was not made in this turn: another one does not execute it.
-        Raises the KafkaError of the append where no callback is told of it (``on_append``). The Deferred fails with
-        NotCoordinatorError when what was appended is not committed.
+        ``decided_by`` is the shard of a result that was not decided in this turn; no other shard executes it. Raises
+        the KafkaError of the append if there is no ``on_append``. The Deferred fails with NotCoordinatorError if the
+        records are not committed.
         """
         return self.execute_in(self.partition_for(key), result, decided_by)
 
     def execute_in(self, partition: int, result: CoordinatorResult[T], decided_by: S | None = None) -> Deferred[T]:
-        """Do what ``execute`` does for a known partition, which is loaded."""
+        """Do what ``execute`` does, for a partition, which must be loaded."""
         if result.records or result.on_append is not None:
-            self.write(partition, self._served(partition, decided_by), result)
-        return self._committed(partition, result.response)
+            self.write(partition, self._find_served(partition, decided_by), result)
+        return self._answer_committed(partition, result.response)
 
-    def _served(self, partition: int, decided_by: S | None = None) -> S:
-        """Return the shard of a partition. Raises NotCoordinatorError where the shard that decided was given up
+    def _find_served(self, partition: int, decided_by: S | None = None) -> S:
+        """Return the shard of a partition. Raises NotCoordinatorError if there is none, or ``decided_by`` was given up
         meanwhile.
         """
         shard = self._shards.get(partition)
@@ -248,73 +250,74 @@ class CoordinatorRuntime(Generic[S]):
         return shard
 
     def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
-        """Do what ``execute`` does for an answer that others complete later: then it waits for what was appended by
-        then.
+        """Do what ``execute`` does, for a response that other requests complete later. It is returned once all records
+        that were appended by then are committed.
         """
         partition = self.partition_for(key)
         if result.records or result.on_append is not None:
-            self.write(partition, self._served(partition), result)
-        answer = result.response
-        if answer.done and self._log.uncommitted(partition) is None:
-            return answer
-        held: Deferred[T] = Deferred()
-        held.on_abandon(answer.abandon)
+            self.write(partition, self._find_served(partition), result)
+        response = result.response
+        if response.done and self._log.uncommitted(partition) is None:
+            return response
+        committed: Deferred[T] = Deferred()
+        committed.on_abandon(response.abandon)
 
-        def answered(done: Deferred[T]) -> None:
+        def wait_for_commit(done: Deferred[T]) -> None:
             try:
-                self._committed(partition, done.result()).pass_to(held)
+                self._answer_committed(partition, done.result()).pass_to(committed)
             except KafkaError:
-                done.pass_to(held)
+                done.pass_to(committed)
 
-        answer.on_done(answered, held.refuse)
-        return held
+        response.on_done(wait_for_commit, committed.refuse)
+        return committed
 
     def when_committed(self, key: str, answer: T, read_from: S | None = None) -> Deferred[T]:
-        """Return ``answer``, which was read from the key's shard, once all that the shard appended is committed.
+        """Return a Deferred of ``answer``, which was read from the key's shard, once the shard's records are committed.
 
-        ``read_from`` is the shard of an answer that was read in several turns. Fails with NotCoordinatorError when it
-        is not served any more, or what it appended is not committed. A partition that another broker leads, or whose
-        log cannot be read, had no answer to give.
+        ``read_from`` is the shard of an answer that was read in several turns. The Deferred fails with
+        NotCoordinatorError if that shard is no longer served, or its records are not committed. If the partition has no
+        shard because another broker leads it or its log cannot be read, the answer (an error) is returned at once.
         """
         partition = self.partition_for(key)
         if read_from is not None and not self.is_served(partition, read_from):
             return failed(NotCoordinatorError())
         is_readable = partition in self._shards or isinstance(self._failed.get(partition), UnknownServerError)
-        return self._committed(partition, answer) if is_readable else completed(answer)
+        return self._answer_committed(partition, answer) if is_readable else completed(answer)
 
     def opening(self, key: str) -> Deferred[None] | None:
-        """Begin to open the log of a key's shard; None where it is open. A small one is loaded within the next look-up
-        then.
+        """Begin to open the log of a key's partition. Returns None if it is open: then the next ``shard_for`` loads a
+        small one at once.
         """
         partition = self.partition_for(key)
         return None if self._is_known(partition) else self._opening_of(partition)
 
     def until_open(self, key: str) -> Steps[None]:
-        """Wait until the log of a key's shard is open."""
+        """Wait until the log of a key's partition is open."""
         opening = self.opening(key)
         if opening is not None:
             yield opening
 
     def wait_until_committed(self, keys: Iterable[str]) -> Steps[None]:
-        """Wait until all that the shards of these keys appended is committed. Raises NotCoordinatorError."""
+        """Wait until all records of these keys' shards are committed. Raises NotCoordinatorError."""
         for number, key in enumerate(keys):
             yield from settled(self.when_committed(key, None))
             if not number % ITEMS_PER_STEP:
                 yield None
 
     def when_all_committed(self, answer: T) -> Deferred[T]:
-        """Do what ``when_committed`` does for an answer that was read from all shards."""
-        return when_all([self._committed(partition, None) for partition in self._shards], answer)
+        """Do what ``when_committed`` does, for an answer that was read from all shards."""
+        return when_all([self._answer_committed(partition, None) for partition in self._shards], answer)
 
-    def _committed(self, partition: int, answer: T) -> Deferred[T]:
+    def _answer_committed(self, partition: int, answer: T) -> Deferred[T]:
+        """Return a Deferred of ``answer`` once all records of the partition are committed."""
         waiting = self._log.uncommitted(partition)
         if waiting is None:
             return completed(answer)
         return waiting.then(lambda _: answer).otherwise(refuse_uncommitted)
 
     def write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> None:
-        """Append, replay and settle soft state for a known partition. Raises as ``execute``; NotCoordinatorError for
-        an unexpected error, and for a shard that was given up."""
+        """Append the records of a result, replay them, and call ``on_append``. Raises what ``execute`` raises, and
+        NotCoordinatorError for an unexpected error and for a shard that was given up."""
         if not self._is_current(partition, shard):
             raise NotCoordinatorError
         try:
@@ -326,7 +329,7 @@ class CoordinatorRuntime(Generic[S]):
             raise refusal
 
     def _write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> KafkaError | None:
-        """Return the error of the append, where no callback is told of it, or else what the callback raises for it."""
+        """Write a result. Returns the error of the append, or if there is an ``on_append``, what that raises for it."""
         if result.records:
             try:
                 batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
@@ -341,19 +344,19 @@ class CoordinatorRuntime(Generic[S]):
         return None
 
     def execute_in_all(self, decide: Callable[[S, int], Parts]) -> Deferred[None]:
-        """Have each shard decide and execute it, part by part; those of partitions that are not loaded do so before
-        they serve.
+        """Have each shard decide, and execute its decision in parts. Shards that are not loaded do so before they are
+        served.
 
-        ``decide(shard, end_offset)`` gets the end of the shard's log at this moment: what comes between two parts is
-        written from there on. Settles when the loaded shards have done it, or were given up and do it when they are
-        loaded again; fails with the KafkaError of an append.
+        ``decide(shard, end_offset)`` gets the current end of the shard's log: records that are written between two
+        parts have larger offsets. The Deferred completes when all loaded shards have done it, or have been given up, to
+        do it when they are loaded again. It fails with the KafkaError of an append.
         """
         for partition in range(self._log.partition_count()):
             if partition not in self._shards and partition not in self._empty:
                 self._execute_when_loaded(partition, decide)
         try:
             decided = [
-                self._decided(partition, shard, decide, self._log.end_offset(partition))
+                self._decide(partition, shard, decide, self._log.end_offset(partition))
                 for partition, shard in self.loaded
             ]
         except KafkaError as error:
@@ -367,7 +370,7 @@ class CoordinatorRuntime(Generic[S]):
             return failed(error)
         return completed(None) if job is None else job.done
 
-    def _decided(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> Decided[S]:
+    def _decide(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> Decided[S]:
         def begin_again() -> None:
             self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
 
@@ -378,10 +381,10 @@ class CoordinatorRuntime(Generic[S]):
             self._when_loaded.setdefault(partition, []).append(decide)
 
     def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int = 0) -> Deferred[None]:
-        """Append a transaction marker, a control batch, and take it over where the partition is loaded; settles when
-        it is committed.
+        """Append a transaction marker (a control batch), and replay it if the partition is loaded. The Deferred
+        completes when it is committed.
 
-        Raises KafkaError. A partition that loads reads up to the end the log has by then, the marker included.
+        Raises KafkaError. A partition that is loading reads up to the end of its log, and so reads the marker too.
         """
         marker = RecordBatch(batch)
         self._log.append(partition, batch, transaction_version)
@@ -389,14 +392,14 @@ class CoordinatorRuntime(Generic[S]):
         if shard is not None:
             try:
                 replay_control(shard, marker)
-            except Exception:  # noqa: BLE001 - logged there; the marker stands in the log, and is loaded from it
+            except Exception:  # noqa: BLE001 - logged by _give_up; the marker is in the log, and is loaded from it
                 self._give_up(partition)
-        return self._committed(partition, None)
+        return self._answer_committed(partition, None)
 
     # -- loading ------------------------------------------------------------------------------------------------
 
     def _check_open(self, partitions: Iterable[int]) -> None:
-        """Raise NotReadyError, and have threads open them, unless these partitions' logs are open."""
+        """Raise NotReadyError unless the logs of these partitions are open. Threads open those that are not."""
         openings = [self._opening_of(partition) for partition in partitions if not self._is_known(partition)]
         waits = [opening for opening in openings if opening is not None]
         if waits:
@@ -406,21 +409,21 @@ class CoordinatorRuntime(Generic[S]):
         return partition in self._shards or partition in self._failed
 
     def _opening_of(self, partition: int) -> Deferred[None] | None:
-        """Begin to open a partition's log where it is not open; what is returned never fails. None where it is open."""
+        """Begin to open a partition's log. Returns a Deferred that never fails, or None if the log is open."""
         under_way = self._opening.get(partition)
         if under_way is None:
             opening = self._log.opening(partition) if self._log.is_led(partition) else None
             if opening is None:
                 return None
             under_way = self._opening[partition] = opening.otherwise(lambda error: self._fail(partition, error))
-            under_way.on_done(lambda _: self._opened(partition))
+            under_way.on_done(lambda _: self._end_opening(partition))
         return under_way
 
-    def _opened(self, partition: int) -> None:
+    def _end_opening(self, partition: int) -> None:
         self._opening.pop(partition, None)
 
     def _load_next(self, partitions: Iterator[int]) -> None:
-        """Begin with the next partition that holds something. One is looked at in a turn."""
+        """Begin with the next partition that has records. One is checked in each turn."""
         partition = next(partitions, None)
         if partition is None:
             return
@@ -431,12 +434,12 @@ class CoordinatorRuntime(Generic[S]):
             opening.on_done(lambda _: self._load_opened(partition, partitions))
 
     def _load_opened(self, partition: int, partitions: Iterator[int]) -> None:
-        """Go on with a partition whose log is open; what keeps it from being loaded keeps no other from it."""
+        """Go on with a partition whose log is open. If it cannot be loaded, the others are loaded all the same."""
         if not self._log.exists():
             return  # the topic was deleted meanwhile
         try:
             self._begin_opened(partition, partitions)
-        except Exception:  # noqa: BLE001 - logged there
+        except Exception:  # noqa: BLE001 - logged by _give_up
             self._give_up(partition)
             self._call_soon(lambda: self._load_next(partitions))
 
@@ -479,7 +482,7 @@ class CoordinatorRuntime(Generic[S]):
         self._loading[partition] = Loading(partition, shard, start, end)
 
     def _load_chunk(self, partition: int) -> bool:
-        """Replay one chunk; True when the partition is done, loaded or failed."""
+        """Replay one chunk. Returns True when the partition is loaded, or loading has failed."""
         loading = self._loading.get(partition)
         if loading is None:
             return True
@@ -487,29 +490,29 @@ class CoordinatorRuntime(Generic[S]):
             return self._replay_chunk_of(loading)
         except KafkaError as error:
             self._fail(partition, error)
-        except Exception:  # noqa: BLE001 - logged there
+        except Exception:  # noqa: BLE001 - logged by _give_up
             self._give_up(partition)
         return True
 
     def _replay_chunk_of(self, loading: Loading[S]) -> bool:
-        """Return whether the partition is loaded. Raises KafkaError."""
+        """Replay one chunk, and return whether the partition is loaded. Raises KafkaError."""
         partition = loading.partition
         if loading.next_offset < loading.end_offset:
             chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
             replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
-            # A compacted tail may hold nothing more below the end: then the log is read.
+            # After compaction no batch may be left below the end offset: then the log has been read.
             loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
         if loading.next_offset >= loading.end_offset and self._log.exists():
-            loading.end_offset = self._log.end_offset(partition)  # markers may have come while it was read
+            loading.end_offset = self._log.end_offset(partition)  # markers may have been appended meanwhile
         if loading.next_offset < loading.end_offset or self._execute_part(loading):
             return False
-        if self._is_current(partition, loading.shard):  # its last part may have made it give up
-            self._loaded(loading)
+        if self._is_current(partition, loading.shard):  # the shard may have been given up in its last part
+            self._finish_loading(loading)
         return True
 
     def _execute_part(self, loading: Loading[S]) -> bool:
-        """Execute the next part of what this shard has to do before it serves; False when all is done. The log was
-        read to its end in this turn."""
+        """Execute the next part of the decisions that this shard must execute before it is served. Returns False when
+        all are done. The log was read to its end in this turn."""
         decisions = self._when_loaded.get(loading.partition)
         while decisions:
             if loading.parts is None:
@@ -526,7 +529,8 @@ class CoordinatorRuntime(Generic[S]):
         return False
 
     def _is_executed(self, loading: Loading[S], part: CoordinatorResult[None]) -> bool:
-        """Execute a part; False where the log refuses it. A shard that is given up begins again when it is loaded."""
+        """Execute a part. Returns False if its records cannot be appended. A shard that was given up begins again when
+        it is loaded."""
         try:
             self.write(loading.partition, loading.shard, part)
         except KafkaError:
@@ -534,26 +538,27 @@ class CoordinatorRuntime(Generic[S]):
         return True
 
     def _postpone(self, partition: int, decide: Callable[[S, int], Parts], end_offset: int) -> None:
-        """Serve a shard whose log takes no records, on a full disk for one, and have it decide again later."""
+        """Have a shard decide again later, because its log cannot be written, such as on a full disk. Meanwhile it is
+        served."""
 
         def decide_again() -> None:
             shard = self._shards.get(partition)
             if shard is None:
                 self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
                 return
-            done = self._execute_long([self._decided(partition, shard, decide, end_offset)])
+            done = self._execute_long([self._decide(partition, shard, decide, end_offset)])
             done.otherwise(lambda _: self._postpone(partition, decide, end_offset))
 
         self._call_later(RETRY_MS, decide_again)
 
-    def _loaded(self, loading: Loading[S]) -> None:
+    def _finish_loading(self, loading: Loading[S]) -> None:
         partition, shard = loading.partition, loading.shard
         del self._loading[partition]
         self._shards[partition] = shard
         self._empty.discard(partition)
         self._reported.pop(partition, None)
         for result in shard.on_loaded():
-            execute_for_clock(self, partition, shard, result)
+            execute_timed(self, partition, shard, result)
         if not self.is_served(partition, shard):
             return
         self._pauses.pop(partition, None)
@@ -568,9 +573,9 @@ class CoordinatorRuntime(Generic[S]):
         self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
-        if isinstance(error, KafkaStorageError):  # the log may be served again: its disk was full
+        if isinstance(error, KafkaStorageError):  # it may be repaired: the disk was full
             self._try_again_later(partition, RETRY_MS)
-        elif isinstance(error, UnknownServerError):  # no fault of the log: there was no thread to open it, or no memory
+        elif isinstance(error, UnknownServerError):  # not the log's fault: no thread could be started, or no memory
             self._try_again_later(partition, self._next_pause_ms(partition))
 
     def _next_pause_ms(self, partition: int) -> float:
@@ -587,10 +592,10 @@ class CoordinatorRuntime(Generic[S]):
         self._call_later(delay_ms, try_again)
 
     def _give_up(self, partition: int) -> None:
-        """Forget the shard after an unexpected error, in its handler: its state may not be the log's, and it is loaded
-        again later. See the module.
+        """Drop the shard after an unexpected error, because its state may not agree with the log, and load it again
+        later. To be called within an ``except`` block.
         """
-        logger.exception("%s-%d is forgotten after an unexpected error, and loaded again", self._name, partition)
+        logger.exception("%s-%d is unloaded after an unexpected error, and loaded again", self._name, partition)
         shard = self._shards.pop(partition, None)
         self._loading.pop(partition, None)
         self._failed[partition] = UnknownServerError()
@@ -602,21 +607,21 @@ class CoordinatorRuntime(Generic[S]):
         try:
             self._close(shard)
         except Exception:
-            logger.exception("%s-%d: requests that wait for it could not be answered", self._name, partition)
+            logger.exception("%s-%d: waiting requests could not be answered", self._name, partition)
 
-    # -- clocks -------------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------
 
     def is_served(self, partition: int, shard: S) -> bool:
-        """Return whether this is still the partition's shard."""
+        """Return whether this is the partition's current shard."""
         return self._shards.get(partition) is shard
 
     def _is_current(self, partition: int, shard: S) -> bool:
-        """Return whether this is still the partition's shard, or will be."""
+        """Return whether this is the partition's current shard, or the one that is being loaded."""
         loading = self._loading.get(partition)
         return self.is_served(partition, shard) or (loading is not None and loading.shard is shard)
 
     def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
-        """Let the loop call back at the deadline, unless it does so earlier already: that call arms the next."""
+        """Have the loop call ``_run_timer`` at the deadline, unless it does so earlier: that call sets the next."""
         armed = shard.timer.armed
         if armed and armed[-1] <= deadline_ms:
             return
@@ -629,8 +634,8 @@ class CoordinatorRuntime(Generic[S]):
             return  # unloaded meanwhile
         shard.timer.armed.pop()
         try:
-            shard.timer.run_due(lambda result: execute_for_clock(self, partition, shard, result))
-        except Exception:  # noqa: BLE001 - logged there
+            shard.timer.run_due(lambda result: execute_timed(self, partition, shard, result))
+        except Exception:  # noqa: BLE001 - logged by _give_up
             self._give_up(partition)
         deadline_ms = shard.timer.next_deadline_ms()
         if deadline_ms is not None and self.is_served(partition, shard):
@@ -638,3 +643,4 @@ class CoordinatorRuntime(Generic[S]):
 
 
 MAX_REMEMBERED_KEYS = 100_000
+"""Most keys whose partition is remembered."""

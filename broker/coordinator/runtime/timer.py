@@ -1,10 +1,10 @@
 """Deadlines of a coordinator by key, on the monotonic clock.
 
-A heap of (deadline, sequence, key) beside a table key -> (deadline, action). Moving a deadline later, as each
-heartbeat does, is one table write: the heap keeps the old entry, and when that comes up it is pushed again with the
-true deadline. So the heap holds at most one live and a few stale entries per key and a heartbeat costs no heap work.
+A heap has (deadline, sequence, key), a table has key -> (deadline, action). To move a deadline later, as each heartbeat
+does, is one write to the table: the heap keeps the old entry, and when that is due, the true deadline is pushed. So the
+heap has at most one live and a few stale entries per key, and a heartbeat does not change the heap.
 
-Jumps of the wall clock move nothing here. Loop thread only.
+Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidelog.log.system.time import Time
 TimerKey = tuple[str, ...]
 TimerAction = Callable[[], TimerResult]
 
-#: Actions run in one turn of the loop; the rest follow in the next, so a mass expiry does not stall the others.
 MAX_EXPIRATIONS_PER_TURN = 200
+"""Most actions in one turn of the loop; others run in the next one, so that a mass expiry does not block clients."""
 
 
 class CoordinatorTimer:
-    """Schedules actions; the owner calls ``run_due`` when ``next_deadline_ms`` has come."""
+    """Schedules actions. Its owner (the runtime) calls ``run_due`` when ``next_deadline_ms`` is reached."""
 
     __slots__ = ("_entries", "_heap", "_sequence", "_time", "armed", "wake_up")
 
@@ -32,13 +32,13 @@ class CoordinatorTimer:
         self._entries: dict[TimerKey, tuple[float, float, TimerAction]] = {}
         self._heap: list[tuple[float, int, TimerKey]] = []
         self._sequence = 0
-        #: Deadlines at which the owner's loop calls back, the earliest last; the owner keeps it.
         self.armed: list[float] = []
-        #: Called with a deadline that is earlier than all others, so that the owner arms its clock.
+        """Deadlines for which the owner has set timers of the loop, the earliest last. Only the owner changes it."""
         self.wake_up: Callable[[float], None] | None = None
+        """Called with a new deadline that is earlier than all others, so that the owner sets a timer."""
 
     def schedule(self, key: TimerKey, delay_ms: float, action: TimerAction) -> None:
-        """Run ``action`` after ``delay_ms``; replaces what the key had."""
+        """Run ``action`` after ``delay_ms``. It replaces an earlier action of the key."""
         deadline = self._time.monotonic_ms() + delay_ms
         entry = self._entries.get(key)
         if entry is not None and entry[1] <= deadline:
@@ -48,18 +48,19 @@ class CoordinatorTimer:
         self._push(deadline, key)
 
     def cancel(self, key: TimerKey) -> None:
-        """Forget the key; nothing happens if there is none."""
+        """Cancel the action of a key, if there is one."""
         self._entries.pop(key, None)
 
     def is_scheduled(self, key: TimerKey) -> bool:
         return key in self._entries
 
     def next_deadline_ms(self) -> float | None:
-        """Return the time to call ``run_due`` next, in monotonic milliseconds; may be early, never late."""
+        """Return the monotonic time at which to call ``run_due`` next: not after the first deadline; None without
+        any."""
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, execute: Callable[[TimerResult], None]) -> int:
-        """Take what is due and hand each action's result to ``execute``; returns how many ran."""
+        """Run the actions that are due, and pass their results to ``execute``. Returns the number of actions."""
         now = self._time.monotonic_ms()
         ran = 0
         while self._heap and self._heap[0][0] <= now and ran < MAX_EXPIRATIONS_PER_TURN:
@@ -73,7 +74,7 @@ class CoordinatorTimer:
         pushed_for, _, key = heappop(self._heap)
         entry = self._entries.get(key)
         if entry is None or entry[1] != pushed_for:
-            return None  # cancelled, or another heap entry stands for the key
+            return None  # cancelled, or the key has another heap entry
         deadline, _, action = entry
         if deadline > now:
             self._entries[key] = (deadline, deadline, action)

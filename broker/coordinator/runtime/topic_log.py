@@ -1,7 +1,7 @@
-"""An internal topic as coordinators need it, over the broker's partitions.
+"""Internal topic for coordinators, over the broker's partitions.
 
-The topic is created by the first append. Reading goes up to the log's end: what a coordinator has written itself is
-its truth, whatever consumers may see. Loop thread only.
+The topic is created by the first append. Reads return records up to the log end, not only to the high watermark,
+because a coordinator's state includes its uncommitted records. Loop thread only.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ class InternalTopicLog:
         return partition < image.partition_count and image.partitions[partition].leader == self._broker.node_id
 
     def leader_epoch(self, partition: int) -> int:
-        """Return the leader epoch of a partition, 0 as long as there is no topic."""
+        """Return the leader epoch of a partition, 0 if the topic does not exist."""
         image = self._broker.metadata.topics.get(self._topic)
         return 0 if image is None else image.partitions[partition].leader_epoch
 
     def partition_count(self) -> int:
-        """Return the topic's partition count, or the count it will be created with."""
+        """Return the number of partitions that the topic has, or will be created with."""
         image = self._broker.metadata.topics.get(self._topic)
         return self._planned_partitions if image is None else image.partition_count
 
     def opening(self, partition: int) -> Deferred[None] | None:
-        """Begin to open the partition's log in a thread, unless it is open or there is none."""
+        """Begin to open the partition's log in a thread. Returns None if it is open or does not exist."""
         return self._partition(partition).opening() if self.exists() else None
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch and return its first offset; ``transaction_version`` is a marker's.
+        """Append one batch and return its first offset. ``transaction_version`` is for markers.
 
-        Raises KafkaError, in the words of coordinators where the partition's leader went, or has too few in-sync
-        replicas.
+        Raises KafkaError; if this broker lost the leadership or there are too few in-sync replicas, an error of
+        coordinators.
         """
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
-        if not found.is_open:  # the partition's first record: its shard was loaded before there was a topic
+        if not found.is_open:  # it is the partition's first record: the shard was loaded before the topic existed
             with opening_expected():
                 found.open()
         try:
@@ -80,8 +80,8 @@ class InternalTopicLog:
             raise NotCoordinatorError from error
 
     def uncommitted(self, partition: int) -> Deferred[None] | None:
-        """Return a Deferred that settles once all that was appended so far is committed, and its topic
-        durable; None where it is.
+        """Return a Deferred that completes when all records appended so far are committed, and the topic's creation is
+        durable; None if they are already.
         """
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
@@ -94,7 +94,7 @@ class InternalTopicLog:
         return self._with_topic(image.topic_id, waiting) if self._broker.topics.unsynced else waiting
 
     def _with_topic(self, topic_id: bytes, waiting: Deferred[None] | None) -> Deferred[None] | None:
-        """Wait for the topic as well: it is used from its creation on."""
+        """Add the wait for the topic's creation, which may not be durable yet although the topic is in use."""
         unsynced = self._broker.topics.unsynced
         if topic_id not in unsynced:
             return waiting
@@ -111,8 +111,8 @@ class InternalTopicLog:
         return self._partition(partition).log_end_offset
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Read whole batches from ``offset`` on, at least one while there is one. Raises KafkaError."""
-        from tidelog.log.fetch import FetchIsolation  # loaded with the first log, not with the coordinators
+        """Read complete batches from ``offset`` on, at least one if there is one. Raises KafkaError."""
+        from tidelog.log.fetch import FetchIsolation  # imported with the first log, not with the coordinators
 
         found = self._partition(partition).read(
             offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True

@@ -1,9 +1,9 @@
-"""Calls of the share coordinator as brokers make them of each other, APIs 83 to 87: one shape, with one table.
+"""Calls of share coordinators by other brokers (APIs 83 to 87): their messages have the same structure, in one table.
 
     request(group_id, topics(topic_id, partitions(partition, ...))) -> results(topic_id, partitions(partition, error))
 
-A call is about one share partition; ``build_request`` puts calls of one group together, ``results_of`` takes their
-answers apart, ``apply`` makes a call of the coordinator in this process. Source: KIP-932, KIP-1226.
+A call is for one share partition. ``build_request`` builds one request of several calls of a group, ``results_of``
+returns the results in a response, and ``Call.apply`` calls the coordinator in this process. Source: KIP-932, KIP-1226.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
 
 MAX_BATCHES = 20_000
-"""State batches of one share partition in a request: twice the records of a partition that may be locked at once."""
+"""Most state batches of one share partition in a request: twice the largest number of its locked records."""
 
 
 class Call(NamedTuple):
-    """The messages of one API, and what its results say. ``apply`` raises KafkaErrors."""
+    """The messages of one API, and how its requests are executed and its results converted. ``apply`` raises
+    KafkaErrors."""
 
     request: type[Any]
     topic: type[Any]
@@ -40,15 +41,15 @@ class Call(NamedTuple):
     result: type[Any]
     apply: Callable[[ShareCoordinator, StateKey, Any], Deferred[Any]]
     value_of: Callable[[Any], ShareState | None]
-    """Return what a result of another broker says."""
+    """Converts the result of a partition, from another broker, to a state."""
     fields_of: Callable[[ShareState], dict[str, Any]]
-    """Return what a result says of a state."""
+    """Converts a state to the fields of a partition's result."""
     needs_topic: bool = True
-    """False: without a state the call is refused for that, whether or not there is a topic."""
+    """Whether the call is refused if the topic does not exist. If not, it is refused only for a missing state."""
 
 
 def written_of(partition: writing.PartitionData) -> Written:
-    """Return the change that a request asks for."""
+    """Return the change in the part of a request for one partition."""
     return Written(
         partition.start_offset,
         partition.delivery_complete_count,
@@ -59,14 +60,16 @@ def written_of(partition: writing.PartitionData) -> Written:
 
 
 def _write(coordinator: ShareCoordinator, key: StateKey, asked: writing.PartitionData) -> Deferred[None]:
-    """Make a change of the coordinator in this process. Raises KafkaErrors; for more than MAX_BATCHES, too."""
+    """Write a change by the coordinator in this process. Raises KafkaErrors, also for more than MAX_BATCHES."""
     if len(asked.state_batches) > MAX_BATCHES:
-        raise InvalidRequestError(f"{len(asked.state_batches)} state batches of one share partition")
+        raise InvalidRequestError(
+            f"{len(asked.state_batches)} state batches of one share partition; at most {MAX_BATCHES} are allowed"
+        )
     return coordinator.write(key, written_of(asked))
 
 
 def write_partition(key: StateKey, written: Written) -> writing.PartitionData:
-    """Return the part of a request that asks for a change."""
+    """Return the part of a request that writes a change of one partition."""
     return writing.PartitionData(
         partition=key.partition,
         state_epoch=written.state_epoch,
@@ -88,7 +91,7 @@ def batch_fields(span: Span) -> dict[str, int]:
 
 
 def stored_state(state: RecordState) -> RecordState:
-    """Return the state that outlives its leader: what a member holds is available to the next one."""
+    """Return the state to store. Acquired records are stored as available: a new leader does not know their locks."""
     return RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
 
 
@@ -123,7 +126,7 @@ def _summary_value(result: summarizing.PartitionResult) -> ShareState:
     )
 
 
-NEVER_MADE = ShareState(-1)
+NO_STATE = ShareState(-1)
 """The summary of a share partition without a state."""
 
 CALLS = {
@@ -160,11 +163,11 @@ CALLS = {
         _summary_value, _summary_fields,
     ),
 }  # fmt: skip
-"""API -> its messages."""
+"""API -> its messages and conversions."""
 
 
 def build_request(api: ApiKey, group_id: str, asked: Iterable[tuple[StateKey, Struct]]) -> Message:
-    """Return the request for share partitions of one group."""
+    """Build the request for share partitions of one group."""
     call = CALLS[api]
     topics: dict[bytes, list[Struct]] = {}
     for key, partition in asked:
@@ -175,7 +178,7 @@ def build_request(api: ApiKey, group_id: str, asked: Iterable[tuple[StateKey, St
 
 
 def results_of(api: ApiKey, group_id: str, answer: Any) -> dict[StateKey, ShareState | KafkaError | None]:
-    """Return what an answer says of each share partition."""
+    """Return the result of each share partition in a response: a state, an error, or None."""
     return {
         StateKey(group_id, bytes(topic.topic_id), one.partition): CALLS[api].value_of(one)
         if one.error_code == NONE

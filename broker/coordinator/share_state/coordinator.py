@@ -1,8 +1,8 @@
-"""The share coordinator: keeps the states of share partitions in ``__share_group_state`` (KIP-932).
+"""The share coordinator: it keeps the states of share partitions in ``__share_group_state`` (KIP-932).
 
-It is asked by the leaders of partitions and by group coordinators: over the network (APIs 83 to 87) where they are on
-other brokers, else called. A share partition's state lives in the partition of the topic that Kafka puts it in: by the
-hash of ``group:topic-id:partition``. Loop thread only.
+Leaders of partitions and group coordinators call it: directly if they are on this broker, else over the network (APIs
+83 to 87). As in Kafka, the hash of ``group:topic-id:partition`` selects the partition of the topic for a state. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class ShareStateLog(InternalTopicLog):
-    """``__share_group_state`` of this broker, whose beginning can be cut off."""
+    """``__share_group_state`` on this broker, whose first records can be deleted."""
 
     def delete_before(self, partition: int, offset: int) -> None:
-        """Delete the records below ``offset`` once all that was appended so far is committed; keep them where it is
-        not.
+        """Delete the records below ``offset`` when all records appended so far are committed. If that fails, they are
+        kept.
 
-        What stands for those records was appended after them. It may be lost with this broker as long as it is not
-        committed; followers hear at once where the log begins.
+        Later records replace them. These could be lost with this broker before they are committed, while followers
+        learn the new log start offset at once.
         """
         waiting = self.uncommitted(partition)
         (completed(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))
@@ -43,32 +43,33 @@ class ShareStateLog(InternalTopicLog):
             committed.result()
             self._partition(partition).move_log_start(offset)
         except KafkaError as error:
-            logger.warning("%s-%d keeps records that nothing needs: %s", self._topic, partition, error)
+            logger.warning("%s-%d keeps records that are no longer needed: %s", self._topic, partition, error)
 
 
 class ShareStates(Protocol):
-    """States of share partitions, wherever their coordinators are. Methods raise KafkaErrors."""
+    """Store of the states of share partitions, on this broker or on others. Methods raise KafkaErrors."""
 
     def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None] | None:
-        """Begin to make a state readable for the leader of its partition; None where it is."""
+        """Begin to load a state for the leader of its partition. Returns None if ``read`` needs no wait."""
         ...
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState | None: ...
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Make a state that starts there; -1 leaves it to the first read. Settles when committed."""
+        """Create a state with this start offset; with -1 the first read decides it. The Deferred completes when the
+        state is committed."""
         ...
 
     def write(self, key: StateKey, written: Written) -> Deferred[None]:
-        """Write a change; settles when it is committed."""
+        """Write a change. The Deferred completes when it is committed."""
         ...
 
     def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Forget states; ends when that is committed."""
+        """Delete states, and wait until that is committed."""
         ...
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
-        """Return states without their batches, None for one that was never made; all of them are committed."""
+        """Return committed states without their batches, None for a state that does not exist."""
         ...
 
 
@@ -79,42 +80,42 @@ class ShareCoordinator:
         self.runtime = runtime
 
     def opening(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> Deferred[None] | None:
-        """Begin to open the log of a state; None where it is open. Here no other leader is to be fenced."""
+        """Begin to open the log of a state. Returns None if it is open. On this broker the leader epoch is not used."""
         return self.runtime.opening(coordinator_key(key))
 
     def read(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> ShareState | None:
-        """Read the state, None where none was made. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
+        """Return the state, None if it does not exist. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
         return self.runtime.shard_for(coordinator_key(key)).read(key)
 
     def read_as_leader(self, key: StateKey, leader_epoch: int) -> Deferred[ShareState]:
-        """Read a state for the leader of its partition, and fence those before it; settles when that is committed.
-
-        Raises KafkaError.
+        """Read a state for the leader of its partition, and fence earlier leaders. The Deferred completes when that is
+        committed. Raises KafkaError.
         """
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).read_as_leader(key, leader_epoch))
 
     def summary(self, key: StateKey) -> Deferred[ShareState | None]:
-        """Read a state for its group's coordinator; settles when it is committed. Raises KafkaError."""
+        """Read a state for its group's coordinator. The Deferred completes when it is committed. Raises KafkaError."""
         return self.runtime.when_committed(coordinator_key(key), self.read(key))
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Make a state that starts there; -1 leaves it to the first read. Settles when committed. Raises KafkaError."""
+        """Create a state with this start offset; with -1 the first read decides it. The Deferred completes when the
+        state is committed. Raises KafkaError."""
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).initialize(key, start_offset, state_epoch))
 
     def write(self, key: StateKey, written: Written) -> Deferred[None]:
-        """Write a change; settles when it is committed. Raises KafkaError."""
+        """Write a change. The Deferred completes when it is committed. Raises KafkaError."""
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))
 
     def delete_one(self, key: StateKey) -> Deferred[None]:
-        """Forget a state, if there is one; settles when that is committed. Raises KafkaError."""
+        """Delete a state, if it exists. The Deferred completes when that is committed. Raises KafkaError."""
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).delete([key]))
 
     def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Forget states, some of one partition of the topic in a step, and wait until that is committed.
+        """Delete states, ITEMS_PER_STEP of one partition of the topic in a step, and wait until that is committed.
 
         Raises KafkaError.
         """
@@ -131,7 +132,7 @@ class ShareCoordinator:
         yield from all_settled(waits)
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
-        """Read states once their logs are open, and wait until what was read is committed. Raises KafkaError."""
+        """Read states once their logs are open, and wait until they are committed. Raises KafkaError."""
         for key in keys:
             yield self.opening(key)
         found = {}
@@ -143,11 +144,11 @@ class ShareCoordinator:
         return found
 
     def topic_deleted(self, topic_id: bytes) -> Deferred[None]:
-        """Forget the states of all groups for a topic that is gone; settles when that is done, or fails with the
-        KafkaError of an append."""
+        """Delete the states of all groups for a deleted topic. The Deferred completes when that is done, or fails with
+        the KafkaError of an append."""
         return self.runtime.execute_in_all(lambda shard, _: shard.delete_topic(topic_id))
 
 
 def coordinator_key(key: StateKey) -> str:
-    """Return the key by which the topic's partition is found."""
+    """Return the text whose hash selects the partition of a state."""
     return f"{key.group_id}:{uuid_to_str(key.topic_id)}:{key.partition}"

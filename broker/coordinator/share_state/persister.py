@@ -1,13 +1,13 @@
-"""Queues of what this broker asks share coordinators on other brokers, and on itself (Kafka's PersisterStateManager).
+"""Queues of calls to share coordinators, on other brokers and on this one (Kafka's PersisterStateManager).
 
-    ask -> next_batch: calls of one API and group for one coordinator -> take_results: answers, refusals, again later
-                                                                      -> take_failure: again later
+    ask -> next_batch: calls of one API and group for one coordinator -> take_results: results, errors, retries
+                                                                      -> take_failure: retries
 
-Calls about one share partition go one after the other, in their order; changes that wait become one. A coordinator that
-moved, loads or does not answer is asked again, wherever it is then, until the time is over. When a change is refused,
-the changes that wait after it are refused with it: they were worked out upon it. A state that several members ask for
-at once is made once: the second time would undo what the first one's member has done. A callback may ask again, so
-callbacks are called when the queues hold the present state. Sans-io; loop thread only.
+Calls for one share partition are made one after the other, in their order; changes that wait are joined. If a
+coordinator has moved, is loading or does not answer, the call is repeated to the coordinator of that time, until the
+call's deadline. If a change is refused, the changes that wait after it are refused too, because they depend on it. A
+state that several members need at once is created once: a second creation would undo what the first one's member has
+done. Callbacks may add calls, so they run only when the queues are consistent. Sans-io; loop thread only.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tidelog.protocol.messages.write_share_group_state import PartitionData as W
 from tidelog.protocol.schema.fields import Message, Struct
 
 TIMEOUT_MS = 20_000.0
-"""Time after which a call fails. Clients wait 30 s for the answers that rest on it (``request.timeout.ms``)."""
+"""Time after which a call fails. Clients wait 30 s for the responses that need it (``request.timeout.ms``)."""
 FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
 """Most share partitions in one request."""
 MAX_READS = 100
-"""Most share partitions in one read: an answer with more elements than 2^20 is not decoded here, and this one has
-``MOST_BATCHES_OF_ONE`` of each at the most."""
+"""Most share partitions in one read: responses with more than 2^20 elements are not decoded, and each partition has up
+to ``MOST_BATCHES_OF_ONE``."""
 MAX_BATCHES = 40_000
-"""Most state batches in one request: with more elements than 50,000 a broker does not take it."""
+"""Most state batches in one request: brokers refuse requests with more than 50,000 elements."""
 MOST_BATCHES_OF_ONE = 10_000
-"""Of a share partition: it has no more records in flight (``group.share.max.partition.max.record.locks``)."""
+"""Most state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its records."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
 
 AGAIN = (
@@ -50,7 +50,7 @@ Outcome = ShareState | errors.KafkaError | None
 
 
 class QueuedCall:
-    """One call, and those who wait for it."""
+    """One call, and the Deferreds that wait for its result."""
 
     __slots__ = ("answers", "api", "asked", "backoff_ms", "deadline_ms", "not_before_ms")
 
@@ -63,7 +63,7 @@ class QueuedCall:
         self.backoff_ms = FIRST_BACKOFF_MS
 
     def settle(self, outcome: Outcome) -> None:
-        """Tell those who wait."""
+        """Settle all Deferreds that wait for this call."""
         for answer in self.answers:
             if answer.abandoned:
                 continue
@@ -74,11 +74,11 @@ class QueuedCall:
 
 
 Ended = tuple[QueuedCall, Outcome]
-"""A call, and what those who wait for it are told."""
+"""A call, and its result or error."""
 
 
 class Batch(NamedTuple):
-    """Calls that go in one request."""
+    """Calls that are sent in one request."""
 
     node_id: int
     api: ApiKey
@@ -87,33 +87,33 @@ class Batch(NamedTuple):
 
     @property
     def request(self) -> Message:
-        """The request for all of them."""
+        """The request with all calls."""
         return build_request(self.api, self.group_id, ((key, call.asked) for key, call in self.calls.items()))
 
     @property
     def response_type(self) -> type[Any]:
-        """The type of its answer."""
+        """The type of the response."""
         return CALLS[self.api].response
 
 
 class ShareStatePersister:
-    """Calls that are under way or wait, by share partition."""
+    """Calls that are in progress or wait, by share partition."""
 
     def __init__(self, coordinator_of: Callable[[StateKey], int | None]) -> None:
-        """``coordinator_of`` names the broker that leads the partition of a state; None while there is none."""
+        """``coordinator_of`` returns the id of the broker that leads the partition of a state, or None."""
         self._coordinator_of = coordinator_of
         self._queues: dict[StateKey, deque[QueuedCall]] = {}
         self._under_way: set[StateKey] = set()
         self._busy: set[int] = set()
 
     def ask(self, api: ApiKey, key: StateKey, asked: Struct, now_ms: float) -> Deferred[Any]:
-        """Queue a call; settles with a state or nothing, or with the KafkaError of the coordinator."""
+        """Queue a call. The Deferred gets a state or None, or fails with the coordinator's KafkaError."""
         call = QueuedCall(api, asked, now_ms)
         self._queues.setdefault(key, deque()).append(call)
         return call.answers[0]
 
     def next_batch(self, now_ms: float) -> Batch | None:
-        """Return calls to make now, None while there are none for a coordinator that is not being asked."""
+        """Return the next calls to send; None if there are none, except to coordinators with a request in progress."""
         ended: list[Ended] = []
         found = self._gather(now_ms, ended)
         if found is not None:
@@ -123,7 +123,8 @@ class ShareStatePersister:
         return found
 
     def _gather(self, now_ms: float, ended: list[Ended]) -> Batch | None:
-        """Return the calls of the next request; those whose time is over go to ``ended``."""
+        """Return the calls of the next request. Calls without a coordinator whose deadline has passed are added to
+        ``ended``."""
         found: Batch | None = None
         calls: dict[StateKey, QueuedCall] = {}
         left = MAX_BATCHES
@@ -144,22 +145,22 @@ class ShareStatePersister:
         return found
 
     def wake_ms(self, now_ms: float) -> float | None:
-        """Return the next time at which a call is made again, None where none waits for one."""
+        """Return the next time at which a call is repeated, None if no call waits for that."""
         waiting = (queue[0].not_before_ms for key, queue in self._queues.items() if key not in self._under_way)
         return min((time_ms for time_ms in waiting if time_ms > now_ms), default=None)
 
     def take_failure(self, batch: Batch, reason: str, now_ms: float) -> None:
-        """Note that a coordinator did not answer."""
+        """Note that a coordinator did not answer a batch: its calls are repeated."""
         error = errors.CoordinatorNotAvailableError(reason)
         self.take_results(batch, dict.fromkeys(batch.calls, error), now_ms)
 
     def take_results(self, batch: Batch, results: Mapping[StateKey, Outcome], now_ms: float) -> None:
-        """Take the results of a batch."""
+        """Settle the calls of a batch by its results, or repeat them."""
         self._busy.discard(batch.node_id)
         self._under_way.difference_update(batch.calls)
         ended: list[Ended] = []
         for key in batch.calls:
-            outcome = results.get(key, errors.UnknownServerError("the share coordinator left a partition out"))
+            outcome = results.get(key, errors.UnknownServerError("the share coordinator's response lacks a partition"))
             if isinstance(outcome, AGAIN):
                 ended += self._ask_again(key, outcome, now_ms)
             else:
@@ -167,7 +168,8 @@ class ShareStatePersister:
         settle_all(ended)
 
     def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> list[Ended]:
-        """Have a call wait; return it, and those that it decides, where its time is over."""
+        """Have a call wait before it is repeated. If its deadline has passed, it ends, and all ended calls are
+        returned."""
         call = self._queues[key][0]
         if now_ms >= call.deadline_ms:
             return self._end(key, error)
@@ -176,7 +178,7 @@ class ShareStatePersister:
         return []
 
     def _end(self, key: StateKey, outcome: Outcome) -> list[Ended]:
-        """Take a call out of its queue, with those that it decides; return them."""
+        """Remove a call from its queue, and later ones that end with it. Returns them."""
         queue = self._queues[key]
         ended = [queue.popleft()]
         if ended[0].api is WRITE and isinstance(outcome, errors.KafkaError):
@@ -191,13 +193,13 @@ class ShareStatePersister:
 
 
 def settle_all(ended: Iterable[Ended]) -> None:
-    """Tell those who wait for these calls."""
+    """Settle these calls."""
     for call, outcome in ended:
         call.settle(outcome)
 
 
 def is_creation(asked: Struct) -> bool:
-    """Return whether a state is to be made without a start offset, as heartbeats of the group's members ask."""
+    """Return whether a call creates a state without a start offset, as heartbeats of the group's members do."""
     return isinstance(asked, InitializePartition) and asked.start_offset < 0
 
 
@@ -212,7 +214,7 @@ def batch_count(asked: Struct) -> int:
 
 
 def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
-    """Return the first call of a queue, with the changes by the same leader that wait right after it."""
+    """Return the first call of a queue, after joining to it the changes by the same leader that follow directly."""
     first = queue[0]
     while len(queue) > 1:
         whole, change = first.asked, queue[1].asked
@@ -227,12 +229,12 @@ def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
 
 
 def epochs_of(asked: WritePartition) -> tuple[int, int]:
-    """Return the epochs by which a change may be fenced."""
+    """Return the leader epoch and the state epoch of a change, by which it may be fenced."""
     return asked.leader_epoch, asked.state_epoch
 
 
 def join_written(earlier: Written, later: Written) -> Written:
-    """Return two changes as one, the later over the earlier."""
+    """Join two changes; where they differ, the later one is valid."""
     start_offset = earlier.start_offset if later.start_offset == UNCHANGED_OFFSET else later.start_offset
     spans = overlay(list(earlier.batches), later.batches)
     return later._replace(start_offset=start_offset, batches=[one for one in spans if one.last >= start_offset])

@@ -1,7 +1,7 @@
 """Records of ``__share_group_state``, in Kafka's own schemas (KIP-932): the state of each share partition.
 
-    ShareSnapshot (type 0)   the whole state: start offset, and batches at or after it that were acquired or are done
-    ShareUpdate   (type 1)   what changed since the snapshot of the same epoch
+    ShareSnapshot (type 0)   the full state: start offset, and batches from there on that are available or finished
+    ShareUpdate   (type 1)   changes since the snapshot of the same epoch
 
 A share partition's state is its last snapshot and the updates after that. A tombstone of a snapshot removes it.
 Source: share-coordinator ``common/message/*.json`` of Kafka 4.3.
@@ -26,14 +26,14 @@ class ShareStateSerde:
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-        """Encode key and value as they stand in the log."""
+        """Encode key and value; the value is None for a tombstone."""
         key, value = record.key, record.value
         encoded_key = key.API_KEY.to_bytes(2, "big") + key.encode(0)
         return encoded_key, None if value is None else value.encode_prefixed(0)
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """Decode the record of these bytes; None for a type that is not declared here. Raises InvalidRequestError."""
+        """Decode a record; None for a type that is not declared here. Raises InvalidRequestError."""
         types = _STATE_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
         if types is None:
             return None

@@ -1,17 +1,17 @@
-"""States of a share partition's records, as spans of offsets that are alike.
+"""States of a share partition's records, as spans of offsets in the same state.
 
-    AVAILABLE      to be delivered; with a delivery count above 0 it was delivered and came back
-    ACQUIRED       a member has it, until it acknowledges or its lock runs out
+    AVAILABLE      can be acquired; with a delivery count above 0 it was delivered and released
+    ACQUIRED       acquired by a member, until it acknowledges or the lock expires
     ACKNOWLEDGED   processed: terminal
-    ARCHIVED       rejected, delivered too often, or not there at all: terminal
+    ARCHIVED       rejected, delivered too often, or without a record: terminal
 
         AVAILABLE --acquire, count + 1--> ACQUIRED --accept--> ACKNOWLEDGED
             ^                               |  |
             +--release, lock timed out------+  +--reject, gap, or released at the delivery count limit--> ARCHIVED
 
-Spans are immutable, in order, and do not overlap; between them may be holes, where the log has no records. Functions
-here are pure: they return new lists. A list is as long as the changes in state below the record lock limit, so walking
-it is cheap. Source: KIP-932.
+Spans are immutable, in order, and do not overlap. There may be holes between them, where the log has no records. The
+functions are pure: they return new lists. The record lock limit bounds the length of a list, so iterating is cheap.
+Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 
 class RecordState(IntEnum):
-    """State of a record, by the numbers of the log."""
+    """State of a record; the values are those in the log."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -39,7 +39,8 @@ NO_DEADLINE = 0.0
 
 
 class Span(NamedTuple):
-    """Offsets ``first`` to ``last``, both included, in one state. ``deadline_ms`` is monotonic, of acquired ones."""
+    """Offsets ``first`` to ``last``, both included, in one state. An acquired span has its member, and the deadline of
+    its lock by the monotonic clock."""
 
     first: int
     last: int
@@ -53,18 +54,18 @@ class Span(NamedTuple):
         return self.state >= ACKNOWLEDGED
 
     def settle(self, state: RecordState) -> Span:
-        """Return the span in this state, held by no member."""
+        """Return the span in this state, without a member."""
         return Span(self.first, self.last, state, self.delivery_count)
 
     def clip(self, first: int, last: int) -> Span:
-        """Cut out the part between these offsets, which it must touch."""
+        """Return the part of the span between these offsets, with which it must overlap."""
         if first <= self.first and self.last <= last:
             return self
         return self._replace(first=max(self.first, first), last=min(self.last, last))
 
     @property
     def size(self) -> int:
-        """Offsets in it, with or without a record."""
+        """Number of offsets, with or without a record."""
         return self.last - self.first + 1
 
 
@@ -73,8 +74,8 @@ def find_touching(spans: list[Span], offset: int) -> int:
     return bisect_left(spans, offset, key=lambda span: span.last)
 
 
-def parts_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
-    """Yield the parts of spans between two offsets, both included; holes are left out."""
+def clip_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
+    """Yield the parts of spans between two offsets, both included, without holes."""
     if first > last:
         return
     for index in range(find_touching(spans, first), len(spans)):
@@ -85,7 +86,7 @@ def parts_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
 
 
 def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
-    """Lay these, in order and without overlap, over the spans."""
+    """Return the spans after these changes, which must be in order and not overlap."""
     result: list[Span] = []
     pending = spans[::-1]
     for change in changes:
@@ -101,7 +102,8 @@ def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
 
 
 def join_terminal(spans: Iterable[Span]) -> list[Span]:
-    """Join neighbours in the same terminal state to one span: so a list cannot grow by acknowledgements alone."""
+    """Join neighbours in the same terminal state to one span, so that acknowledgements cannot make a list ever
+    longer."""
     result: list[Span] = []
     for span in spans:
         before = result[-1] if result else None

@@ -1,16 +1,16 @@
 """The state machine of one partition of ``__share_group_state``: the states of share partitions (KIP-932).
 
-A state is written whole (ShareSnapshot) when it is made and after every ``UPDATES_PER_SNAPSHOT`` changes, and as what
-changed (ShareUpdate) in between. So the log below the oldest snapshot still in use says nothing any more: each
-``PRUNE_INTERVAL_MS`` it is cut off. A state that never changes would hold the cut back always. So one that has been
-quiet for ``COLD_AFTER_MS`` is written again whole, if anything could be cut for it. The log is cut only once the
-snapshots that stand for the cut part are committed: the next coordinator may not have them otherwise.
+The full state is written (ShareSnapshot) when it is created and after every ``UPDATES_PER_SNAPSHOT`` changes; other
+changes are written as such (ShareUpdate). So records below the oldest snapshot in use are not needed: they are deleted
+every ``PRUNE_INTERVAL_MS``. A state that never changes would keep all later records. So a new snapshot is written of a
+state that has not changed for ``COLD_AFTER_MS``, if records can be deleted then. They are deleted only when the new
+snapshots are committed: otherwise the next coordinator might have neither.
 
-Epochs: ``state_epoch`` is the group's epoch when the state was made, ``snapshot_epoch`` counts snapshots. A leader of
-the partition that reads the state leaves its leader epoch there: from then on the leaders before it are fenced, as is
-one that read the state before the group was reset.
+Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. When a
+leader of the partition reads the state, its leader epoch is stored: from then on earlier leaders are fenced, as is one
+that read the state before the group was reset.
 
-Decisions return records, ``replay`` takes them over. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
+Methods return records, ``replay`` applies them. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ COLD_AFTER_MS = 300_000
 MAX_SNAPSHOTS_PER_PRUNE = 1_000
 UNCHANGED_OFFSET = -1
 NO_EPOCH = -1
-"""The epoch of a caller that gives none, and is not fenced."""
+"""Epoch of a caller that has none, and so is not fenced."""
 KEYS_PER_PART = 128
-"""States that are looked at before others are served, where a topic is deleted."""
+"""States that are checked in one part of a topic's deletion."""
 
 _PRUNE_KEY = ("prune-share-state",)
 
 
 class StateKey(NamedTuple):
-    """One share partition."""
+    """Key of one share partition."""
 
     group_id: str
     topic_id: bytes
@@ -62,8 +62,8 @@ class StateKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """Start offset, in-flight batches and delivery counts of one share partition. ``batches`` lie at or after the start
-    offset, which is -1 before the first read."""
+    """State of one share partition: start offset, in-flight batches with delivery counts, and epochs. No batch begins
+    below the start offset, which is -1 before the first read."""
 
     start_offset: int
     batches: tuple[Span, ...] = ()
@@ -75,7 +75,7 @@ class ShareState:
 
 
 class Written(NamedTuple):
-    """A change of a state: changed batches, the new start offset, and how many records after it are done."""
+    """A change of a state: changed batches, the new start offset, and the number of finished records after it."""
 
     start_offset: int
     delivery_complete_count: int
@@ -85,7 +85,7 @@ class Written(NamedTuple):
 
 
 class _Held:
-    """A state, and where the log has it."""
+    """A state, the offset of its snapshot, the number of updates since, and the time of its last change."""
 
     __slots__ = ("changed_ms", "snapshot_offset", "state", "updates")
 
@@ -97,7 +97,7 @@ class _Held:
 
 
 class ShareStateShard:
-    """States of one partition."""
+    """State machine of the share states of one partition of the topic."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class ShareStateShard:
         updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
         delete_before: Callable[[int], object] = lambda offset: None,
     ) -> None:
-        """``delete_before(offset)`` cuts the beginning of the partition's log off, once what stands for it is
+        """``delete_before(offset)`` deletes the records below an offset, once all records appended so far are
         committed."""
         self.timer = timer
         self._time = time
@@ -116,17 +116,17 @@ class ShareStateShard:
         self._held: dict[StateKey, _Held] = {}
         self._next_offset = 0
 
-    # -- asking -------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, key: StateKey) -> ShareState | None:
-        """Return a share partition's state, None where none was made."""
+        """Return a share partition's state, None if it does not exist."""
         held = self._held.get(key)
         return None if held is None else held.state
 
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def read_as_leader(self, key: StateKey, leader_epoch: int) -> CoordinatorResult[ShareState]:
-        """Read a state, and keep the epoch of the leader that asked. Raises InvalidRequestError where there is none,
+        """Return a state, and store the leader epoch of the reader. Raises InvalidRequestError without a state, and
         FencedLeaderEpochError."""
         held = self._held.get(key)
         if held is None:
@@ -139,7 +139,7 @@ class ShareStateShard:
         return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, news).records)
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
-        """Create the state, or replace it where the group was reset. Raises FencedStateEpochError."""
+        """Create the state, or replace it after the group was reset. Raises FencedStateEpochError."""
         held = self._held.get(key)
         if held is not None:
             check_epoch(state_epoch, held.state.state_epoch, FencedStateEpochError)
@@ -153,8 +153,7 @@ class ShareStateShard:
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
     def write(self, key: StateKey, written: Written) -> CoordinatorResult[None]:
-        """Change a state. Raises InvalidRequestError where there is no state, FencedLeaderEpochError,
-        FencedStateEpochError."""
+        """Change a state. Raises InvalidRequestError without a state, FencedLeaderEpochError, FencedStateEpochError."""
         held = self._held.get(key)
         if held is None:
             raise InvalidRequestError("Write operation on uninitialized share partition not allowed.")
@@ -173,14 +172,14 @@ class ShareStateShard:
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
     def delete(self, keys: Iterable[StateKey]) -> CoordinatorResult[None]:
-        """Forget these states."""
+        """Delete these states."""
         return CoordinatorResult(
             None,
             [CoordinatorRecord(ShareSnapshotKey(**key._asdict()), None) for key in keys if key in self._held],
         )
 
     def delete_topic(self, topic_id: bytes) -> Parts:
-        """Forget the states of all groups for a topic, part by part: the shard may hold a million."""
+        """Delete the states of all groups for a topic, in parts: the shard may have a million."""
         keys = iter(list(self._held))
         while part := list(islice(keys, KEYS_PER_PART)):
             yield self.delete([key for key in part if key.topic_id == topic_id])
@@ -201,8 +200,8 @@ class ShareStateShard:
     # -- pruning ------------------------------------------------------------------------------------------------
 
     def prune(self) -> TimerResult:
-        """Write the states again whose old records keep the beginning of the log, then delete that. Runs again after
-        the interval.
+        """Write new snapshots of unchanged states that keep old records in use, then delete the records that are not
+        needed. Runs again after PRUNE_INTERVAL_MS.
         """
         self._schedule_pruning()
         quiet_since = self._time.monotonic_ms() - COLD_AFTER_MS
@@ -227,7 +226,7 @@ class ShareStateShard:
     # -- replay -------------------------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Take one record over, when serving and when loading."""
+        """Apply one record, when serving and when loading."""
         key = StateKey(record.key.group_id, bytes(record.key.topic_id), record.key.partition)
         self._next_offset = context.offset + 1
         if record.value is None:
@@ -240,7 +239,7 @@ class ShareStateShard:
     def _replay_update(self, key: StateKey, value: ShareUpdateValue) -> None:
         held = self._held.get(key)
         if held is None or value.snapshot_epoch != held.state.snapshot_epoch:
-            return  # of a state that was deleted or replaced
+            return  # an update of a state that was deleted or replaced
         written = Written(
             value.start_offset, value.delivery_complete_count, value.leader_epoch, decode_spans(value.state_batches)
         )
@@ -249,10 +248,10 @@ class ShareStateShard:
         held.changed_ms = self._time.monotonic_ms()
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """Do nothing: nothing here is written in transactions."""
+        """Do nothing: this topic has no transactional records."""
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Start the clock that prunes."""
+        """Start the timer of ``prune``."""
         self._schedule_pruning()
         return []
 
@@ -264,7 +263,7 @@ def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
 
 
 def apply_update(state: ShareState, written: Written) -> ShareState:
-    """Lay a change over the state; -1 means that the start offset or leader epoch has not changed."""
+    """Return the state after a change. A start offset or leader epoch of -1 leaves that of the state."""
     start_offset = state.start_offset if written.start_offset == UNCHANGED_OFFSET else written.start_offset
     spans = overlay(list(state.batches), written.batches)
     return replace(
@@ -277,7 +276,7 @@ def apply_update(state: ShareState, written: Written) -> ShareState:
 
 
 def join_equal(spans: Iterable[Span]) -> list[Span]:
-    """Join neighbours in the same state, delivered equally often, to one."""
+    """Join neighbouring spans with the same state and delivery count."""
     result: list[Span] = []
     for span in spans:
         before = result[-1] if result else None
@@ -289,7 +288,7 @@ def join_equal(spans: Iterable[Span]) -> list[Span]:
 
 
 def snapshot_state(value: ShareSnapshotValue) -> ShareState:
-    """Read the state that a snapshot holds."""
+    """Return the state in a snapshot record."""
     return ShareState(
         value.start_offset,
         tuple(decode_spans(value.state_batches)),
@@ -302,7 +301,7 @@ def snapshot_state(value: ShareSnapshotValue) -> ShareState:
 
 
 def encode_spans(spans: Iterable[Span]) -> list[StateBatch]:
-    """Convert spans to what records hold."""
+    """Convert spans to the batches of a record."""
     return [
         StateBatch(
             first_offset=span.first,
@@ -315,7 +314,7 @@ def encode_spans(spans: Iterable[Span]) -> list[StateBatch]:
 
 
 def decode_spans(batches: Iterable[Any]) -> list[Span]:
-    """Read the spans that records hold, in order. A state that is not known counts as available."""
+    """Convert the batches of a record or message to spans, in order. An unknown state becomes AVAILABLE."""
     known = {int(state): state for state in RecordState}
     return sorted(
         Span(

@@ -1,13 +1,13 @@
-"""The transaction coordinator as handlers see it, and the writing of markers.
+"""The transaction coordinator, as handlers call it, and the writing of markers.
 
-    EndTxn, timeout or fence -> prepare record in the log -> markers into every partition -> complete record
+    EndTxn, timeout or fence -> prepare record in the log -> markers to all partitions -> complete record
 
-All of it happens in one turn of the loop, up to MARKERS_PER_TURN partitions, so a client seldom meets a transaction
-between its states; each step waits until the one before is committed. Otherwise a power loss could leave a marker
-without its decision, or a complete record without a marker: a transaction that never ends. A partition that cannot
-take its marker now (its directory is full) is tried again; one whose topic is gone, or whose producer has moved on,
-needs none. After a crash between two steps the loader finds the prepare record and writes all markers again: a second
-marker where the first stands changes nothing.
+Each step waits until the one before is committed. Otherwise a power loss could leave a marker without its prepare
+record, or a complete record without a marker: a transaction that never ends. If nothing has to wait, all steps of up to
+MARKERS_PER_TURN partitions are done in one turn of the loop, so clients seldom get CONCURRENT_TRANSACTIONS. A marker
+that cannot be written now (the directory is full) is tried again; none is needed if the topic was deleted, or the
+producer has a newer epoch. After a crash between two steps the loaded shard has the prepare record, and all markers are
+written again: a second marker changes nothing.
 
 Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 """
@@ -45,18 +45,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKERS_PER_TURN = 100
-"""Markers written in one turn of the loop: about 2 ms."""
+"""Most markers written in one turn of the loop, in about 2 ms."""
 RETRY_MS = 1_000
 
-#: A marker that is not needed any more: the topic is gone, or the producer has a newer epoch or coordinator there.
 _NEEDLESS = (UnknownTopicOrPartitionError, InvalidProducerEpochError, TransactionCoordinatorFencedError)
+"""Errors that show that a marker is not needed: the topic was deleted, or the partition has a newer producer epoch or
+coordinator epoch."""
 
 
 class MarkerWriter(Protocol):
-    """Puts the end of a transaction into a partition."""
+    """Writes transaction markers to partitions."""
 
     def opening(self, partition: PartitionKey) -> Deferred[None] | None:
-        """Begin to open the partition's log; None where it is open, or where there is nothing to open."""
+        """Begin to open the partition's log. Returns None if it is open or does not exist."""
         ...
 
     def write(
@@ -68,7 +69,7 @@ class MarkerWriter(Protocol):
         coordinator_epoch: int,
         transaction_version: int,
     ) -> Deferred[None]:
-        """Append the marker; settles when it is committed. Raises KafkaError."""
+        """Append the marker. The Deferred completes when it is committed. Raises KafkaError."""
         ...
 
 
@@ -85,23 +86,23 @@ class TransactionCoordinator:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> Deferred[InitProducerIdResponse]:
-        """Answer InitProducerId v0-6 with a transactional id; over an open transaction it only decides its abort.
+        """Answer InitProducerId v0-6 with a transactional id. If a transaction is open, it is only aborted.
 
         Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
-        UnsupportedVersionError (two-phase commit is not offered).
+        UnsupportedVersionError (two-phase commit is not supported).
         """
         shard = self._shard(request.transactional_id)
         if not 0 < request.transaction_timeout_ms <= self._config.transaction_max_timeout_ms:
             raise InvalidTransactionTimeoutError
         if (request.producer_id < 0) != (request.producer_epoch < 0):
-            raise InvalidRequestError("a producer id comes with its epoch")
+            raise InvalidRequestError("producer id and producer epoch must be given together")
         if request.enable2_pc or request.keep_prepared_txn:
-            raise UnsupportedVersionError("two-phase commit is not offered")
+            raise UnsupportedVersionError("two-phase commit is not supported")
         transactional_id = request.transactional_id or ""
         result = shard.init_producer_id(request)
         response = self.runtime.execute(transactional_id, result)
         if result.response.error_code == ConcurrentTransactionsError.code:
-            raise ConcurrentTransactionsError  # the open transaction is aborted; the client comes again
+            raise ConcurrentTransactionsError  # the open transaction is being aborted; the client retries
         return response
 
     def is_here(self, transactional_id: str) -> bool:
@@ -111,10 +112,8 @@ class TransactionCoordinator:
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
     ) -> Deferred[None]:
-        """Make partitions part of the transaction; ``version`` is the client's transaction version. Settles when that
-        is committed.
-
-        Raises what ``TransactionShard.add_partitions`` raises.
+        """Add partitions to the transaction. ``version`` is the client's transaction version. The Deferred completes
+        when that is committed. Raises what ``TransactionShard.add_partitions`` raises.
         """
         shard = self._shard(transactional_id)
         try:
@@ -127,14 +126,14 @@ class TransactionCoordinator:
     def verify_partition(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey
     ) -> Deferred[None]:
-        """Raise TransactionAbortableError unless the partition is part of the open transaction; settles when it is
-        committed that it is.
+        """Raise TransactionAbortableError unless the partition is part of the open transaction. The Deferred completes
+        when the records that added it are committed.
         """
         self._shard(transactional_id).verify_partition(transactional_id, producer, partition)
         return self.runtime.when_committed(transactional_id, None)
 
     def end(self, request: EndTxnRequest, version: int) -> Deferred[ProducerIdAndEpoch]:
-        """Answer EndTxn v0-5 once the decision is committed, with the id and epoch to go on with."""
+        """Answer EndTxn v0-5 once the prepare record is committed, with the next producer id and epoch."""
         shard = self._shard(request.transactional_id)
         producer = (request.producer_id, request.producer_epoch)
         result = shard.end(request.transactional_id, producer, commit=request.committed, version=version)
@@ -144,11 +143,11 @@ class TransactionCoordinator:
             raise NotCoordinatorError from error
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """Find the transaction of an id, for admin clients. Raises InvalidRequestError for the empty id."""
+        """Return the transaction of an id, or None, for admin clients. Raises InvalidRequestError for an empty id."""
         return self._shard(transactional_id).transactions.get(transactional_id)
 
     def all_transactions(self) -> list[Transaction]:
-        """Return every transaction. Raises CoordinatorLoadInProgressError."""
+        """Return all transactions of this coordinator. Raises CoordinatorLoadInProgressError."""
         return [found for shard in self.runtime.loaded_shards() for found in shard.transactions.values()]
 
     def _shard(self, transactional_id: str | None) -> TransactionShard:
@@ -159,23 +158,24 @@ class TransactionCoordinator:
     # -- markers ------------------------------------------------------------------------------------------------
 
     def finish(self, transaction: Transaction, marked: Sequence[Deferred[None]] = ()) -> None:
-        """Write the markers that are due, then the complete record; what fails now is tried again.
+        """Write the missing markers of a prepared transaction, then the complete record. If a step fails, it is tried
+        again.
 
         ``marked`` are the markers that were appended before."""
         decided = self.runtime.when_committed(transaction.transactional_id, None)
-        self._after(decided, transaction, partial(self._mark, transaction, marked))
+        self._go_on_after(decided, transaction, partial(self._mark, transaction, marked))
 
     def _mark(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
-        """Write the markers of a committed decision, once the logs of the next partitions are open."""
+        """Write markers after the prepare record is committed, once the logs of the next partitions are open."""
         if not self._is_due(transaction, decided):
             return
         found = [self._markers.opening(partition) for partition in next_unmarked(transaction)]
         openings = [opening for opening in found if opening is not None]
         opened = when_all_done(openings, lambda: None) or completed(None)
-        self._after(opened, transaction, lambda _: self._mark_open(transaction, marked, decided))
+        self._go_on_after(opened, transaction, lambda _: self._mark_open(transaction, marked, decided))
 
     def _mark_open(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:
-        """Write markers into partitions whose logs are open, or could not be opened."""
+        """Write the next markers. The logs of their partitions are open, or could not be opened."""
         if not self._is_due(transaction, decided):
             return
         delay_ms, written = self._write_markers(transaction)
@@ -183,10 +183,10 @@ class TransactionCoordinator:
         if transaction.unmarked:
             self._finish_later(transaction, delay_ms, marked)
         else:
-            self._after(when_all(marked, None), transaction, partial(self._complete, transaction))
+            self._go_on_after(when_all(marked, None), transaction, partial(self._complete, transaction))
 
     def _complete(self, transaction: Transaction, marked: Deferred[None]) -> None:
-        """Write the complete record, as the markers are committed."""
+        """Write the complete record, after all markers are committed."""
         if not self._is_due(transaction, marked):
             return
         shard = self.runtime.shard_for(transaction.transactional_id)
@@ -195,23 +195,24 @@ class TransactionCoordinator:
         except KafkaError:
             self._finish_later(transaction, RETRY_MS, ())
 
-    def _after(
+    def _go_on_after(
         self, waited_for: Deferred[None], transaction: Transaction, step: Callable[[Deferred[None]], None]
     ) -> None:
-        """Go on with ``step``; what an unexpected error ends begins again later, with all markers that are due."""
+        """Call ``step`` once ``waited_for`` has completed or failed. After an unexpected error all markers are written
+        again later."""
 
-        def guarded(done: Deferred[None]) -> None:
+        def run_step(done: Deferred[None]) -> None:
             try:
                 step(done)
             except Exception:
-                logger.exception("the end of the transaction of %s is tried again", transaction.transactional_id)
+                logger.exception("the transaction of %s is not ended; it is tried again", transaction.transactional_id)
                 self._begin_again(transaction)
 
-        waited_for.on_done(guarded)
+        waited_for.on_done(run_step)
 
     def _is_due(self, transaction: Transaction, committed: Deferred[None]) -> bool:
-        """Return whether the transaction is still to be ended here, and now: where the step before may be lost, its end
-        begins again later."""
+        """Return whether this coordinator must still end the transaction. If the step before failed (``committed``),
+        returns False, and ending the transaction begins again later."""
         try:
             shard = self.runtime.shard_for(transaction.transactional_id)
         except KafkaError:
@@ -226,14 +227,12 @@ class TransactionCoordinator:
         return error is None
 
     def _begin_again(self, transaction: Transaction) -> None:
-        """Have all markers written later, also those that are there: a second one changes nothing."""
+        """Have all markers written again later, also those that were written: a second one changes nothing."""
         transaction.unmarked = set(transaction.partitions)
         self._finish_later(transaction, RETRY_MS, ())
 
     def _write_markers(self, transaction: Transaction) -> tuple[float, list[Deferred[None]]]:
-        """Write markers; return how long to wait before the next attempt, should partitions be left, and those that
-        were appended.
-        """
+        """Write the next markers. Returns the delay before the others are written, and the appended markers."""
         written = []
         producer = (transaction.producer_id, transaction.producer_epoch)
         epoch = self.runtime.leader_epoch(transaction.transactional_id)
@@ -249,9 +248,19 @@ class TransactionCoordinator:
                 )
                 written.append(marker)
             except _NEEDLESS as error:
-                logger.info("no marker of %s for %s-%d: %s", transaction.transactional_id, *partition, error)
+                logger.info(
+                    "the transaction of %s needs no marker in %s-%d: %s",
+                    transaction.transactional_id,
+                    *partition,
+                    error,
+                )
             except KafkaError as error:
-                logger.warning("marker of %s for %s-%d failed: %s", transaction.transactional_id, *partition, error)
+                logger.warning(
+                    "the marker of the transaction of %s in %s-%d cannot be written, and is tried again: %s",
+                    transaction.transactional_id,
+                    *partition,
+                    error,
+                )
                 delay_ms = RETRY_MS
                 continue
             transaction.unmarked.discard(partition)
@@ -261,7 +270,7 @@ class TransactionCoordinator:
         try:
             shard = self.runtime.shard_for(transaction.transactional_id)
         except KafkaError:
-            return  # the next load ends it
+            return  # the transaction is ended when its partition is loaded again
 
         def retry() -> TimerResult:
             if shard.transactions.get(transaction.transactional_id) is transaction and transaction.state in PREPARED:
@@ -272,5 +281,5 @@ class TransactionCoordinator:
 
 
 def next_unmarked(transaction: Transaction) -> list[PartitionKey]:
-    """Return the partitions whose markers are written in one turn."""
+    """Return the partitions whose markers are written next, in one turn."""
     return sorted(transaction.unmarked)[:MARKERS_PER_TURN]

@@ -1,4 +1,4 @@
-"""Markers into partitions: data partitions by their log, group partitions by their coordinator, others by their leader.
+"""Writing of markers: to data partitions, to group partitions by the group coordinator, to others by their leaders.
 
 The coordinator epoch in a marker is the leader epoch of the transaction's partition of ``__transaction_state``. Loop
 thread only. Source: KIP-98; WriteTxnMarkers v0-2.
@@ -27,13 +27,13 @@ class BrokerMarkerWriter:
     """The ``MarkerWriter`` of a broker, for the partitions of its topics and of its group coordinator."""
 
     def __init__(self, broker: Broker, coordinators: Coordinators, peers: Peers | None = None) -> None:
-        """``peers`` write the markers of partitions that other brokers lead; without them such ones are refused."""
+        """``peers`` writes markers to partitions that other brokers lead; without it they are refused."""
         self._broker = broker
         self._peers = peers
         self._coordinators = coordinators
 
     def opening(self, partition: PartitionKey) -> Deferred[None] | None:
-        """Begin to open the partition's log in a thread; None where it is open, or where there is none."""
+        """Begin to open the partition's log in a thread. Returns None if it is open or does not exist."""
         return opening_of(self._broker, *partition)
 
     def write(
@@ -45,17 +45,17 @@ class BrokerMarkerWriter:
         coordinator_epoch: int = 0,
         transaction_version: int = 0,
     ) -> Deferred[None]:
-        """Append the marker, here or where the partition's leader is; settles when it is committed.
+        """Append the marker, on this broker or by the partition's leader. The Deferred completes when it is committed.
 
         Raises UnknownTopicOrPartitionError and what the append raises.
         """
         end = EndTransactionMarker(commit, coordinator_epoch)
         try:
             return self._write_here(partition, producer, end, transaction_version)
-        except (NotLeaderOrFollowerError, NotCoordinatorError):  # of other topics, and of the groups'
+        except (NotLeaderOrFollowerError, NotCoordinatorError):  # the second one for __consumer_offsets
             if self._peers is None:
                 raise
-            from tidelog.broker.cluster.txn_markers import Marker  # a lone node has no use for it
+            from tidelog.broker.cluster.txn_markers import Marker  # only members of a cluster need it
 
             return self._peers.write_marker(Marker(*partition, *producer, *end, transaction_version))
 

@@ -1,6 +1,7 @@
-"""Records of ``__transaction_state``: one value per transactional id, the latest counts.
+"""Records of ``__transaction_state``: the last record of a transactional id has its state.
 
-Written in version 1, the first with tagged fields, as Kafka 4 does with transaction version 2; version 0 is read.
+They are written in version 1, the first with tagged fields, as by Kafka 4 with transaction version 2. Version 0 can be
+read.
 Source: transaction-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-98, KIP-890.
 """
 
@@ -20,13 +21,13 @@ class TransactionRecordSerde:
 
     @staticmethod
     def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
-        """Encode key and value as they stand in the log."""
+        """Encode key and value; the value is None for a tombstone."""
         value = record.value
         return _KEY_PREFIX + record.key.encode(0), None if value is None else value.encode_prefixed(_WRITTEN_VERSION)
 
     @staticmethod
     def decode(key: Any, value: Any) -> CoordinatorRecord | None:
-        """Decode the record of these bytes; None for a key of a newer kind. Raises InvalidRequestError."""
+        """Decode a record; None for an unknown type of key. Raises InvalidRequestError."""
         if bytes(key[:2]) != _KEY_PREFIX:
             return None
         decoded = None if value is None else TransactionLogValue.decode_prefixed(memoryview(value))

@@ -1,15 +1,15 @@
 """The state machine of one partition of ``__transaction_state``.
 
-Each method checks the producer against the transaction and decides the next record; ``replay`` takes it over. What is
-refused, and with which error:
+Each method checks the producer against the transaction and returns the next record; ``replay`` applies it. Errors:
 
     unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING
-    another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH to old clients)
-    markers are being written .......................... CONCURRENT_TRANSACTIONS, the client tries again
-    a commit of what is aborting, and the like ......... INVALID_TXN_STATE
+    another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
+    markers are being written .......................... CONCURRENT_TRANSACTIONS, upon which the client retries
+    a transition that the state does not allow ......... INVALID_TXN_STATE, such as a commit while aborting
 
-Once a prepare record is in the log the decision stands: ``finish`` (the coordinator's) writes the markers, now or
-after a restart. Clocks: ("timeout", id) aborts an open transaction, ("expire-ids",) forgets unused ids.
+Once a prepare record is in the log, the transaction will be committed or aborted: the coordinator's ``finish`` writes
+the markers, now or after a restart. Timers: ("timeout", id) aborts an open transaction, ("expire-ids",) removes unused
+ids.
 
 Loop thread only. Source: KIP-98, KIP-360, KIP-890; InitProducerId v0-6, AddPartitionsToTxn v0-5, EndTxn v0-5.
 """
@@ -57,12 +57,12 @@ logger = logging.getLogger(__name__)
 ProducerIdAndEpoch = tuple[int, int]
 
 EXPIRY_PART = 128
-"""Ids looked at before others are served, and tombstones in one batch."""
+"""Most ids in one step of expiry, and most tombstones in one batch."""
 _EXPIRY_KEY = ("expire-ids",)
 
 
 class TransactionShard:
-    """The transactional ids of one partition."""
+    """State machine of the transactional ids of one partition of ``__transaction_state``."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TransactionShard:
         self._expiry_clock = RetentionClock(time)
 
     def _find(self, transactional_id: str, producer_id: int, epoch: int) -> Transaction:
-        """Find the transaction of this very producer. Raises InvalidProducerIdMappingError, ProducerFencedError."""
+        """Find the transaction of this producer. Raises InvalidProducerIdMappingError, ProducerFencedError."""
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.producer_id != producer_id:
             raise InvalidProducerIdMappingError
@@ -93,10 +93,8 @@ class TransactionShard:
     # -- InitProducerId -----------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> CoordinatorResult[InitProducerIdResponse]:
-        """Give the producer its id and epoch; over an open transaction only decide that one's abort.
-
-        Raises ConcurrentTransactionsError, ProducerFencedError. With the abort of an open transaction decided it is the
-        answer's error.
+        """Assign the producer's id and epoch. If a transaction is open, it is only aborted, and the response has the
+        error CONCURRENT_TRANSACTIONS. Raises ConcurrentTransactionsError, ProducerFencedError.
         """
         transactional_id = request.transactional_id or ""
         transaction = self.transactions.get(transactional_id)
@@ -141,7 +139,7 @@ class TransactionShard:
         return CoordinatorResult(response, [_record(transactional_id, value)], on_append)
 
     def _next_identity(self, transaction: Transaction, request: InitProducerIdRequest) -> tuple[int, int, int]:
-        """Choose producer id, epoch, and the epoch a retry of this request would name (KIP-360)."""
+        """Choose producer id, epoch, and the epoch that a retry of this request would have (KIP-360)."""
         expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         current = transaction.producer_epoch
         if transaction.is_epoch_exhausted and expected in (None, current):
@@ -151,7 +149,7 @@ class TransactionShard:
         if expected == current:
             return transaction.producer_id, current + 1, current
         if expected == transaction.last_producer_epoch:
-            return transaction.producer_id, current, expected  # a retry of what succeeded: the same answer
+            return transaction.producer_id, current, expected  # a retry of a successful request: the same response
         raise ProducerFencedError
 
     def _fence(
@@ -159,7 +157,7 @@ class TransactionShard:
     ) -> CoordinatorResult[InitProducerIdResponse]:
         value = transaction.fence(self._time.milliseconds())
         return CoordinatorResult(
-            response, [_record(transaction.transactional_id, value)], self._finishing(transaction.transactional_id)
+            response, [_record(transaction.transactional_id, value)], self._build_finish(transaction.transactional_id)
         )
 
     # -- partitions ---------------------------------------------------------------------------------------------
@@ -167,8 +165,8 @@ class TransactionShard:
     def add_partitions(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
     ) -> CoordinatorResult[None]:
-        """Add partitions for AddPartitionsToTxn, AddOffsetsToTxn, and version 2's implicit adding; ``version`` is the
-        client's.
+        """Add partitions to a transaction, for AddPartitionsToTxn, AddOffsetsToTxn, and Produce in transactions v2.
+        ``version`` is the client's transaction version. Raises what ``_find`` raises, ConcurrentTransactionsError.
         """
         transaction = self._find(transactional_id, *producer)
         if transaction.state in PREPARED:
@@ -195,7 +193,7 @@ class TransactionShard:
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
     ) -> CoordinatorResult[ProducerIdAndEpoch]:
-        """Decide EndTxn v0-5. The answer holds the id and epoch to go on with (version 2).
+        """Decide EndTxn v0-5. The response has the next producer id and epoch, which differ in transactions v2.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
         """
@@ -228,9 +226,11 @@ class TransactionShard:
         if next_producer_id != NO_PRODUCER_ID:
             answer = (next_producer_id, 0)
         transactional_id = transaction.transactional_id
-        return CoordinatorResult(answer, [_record(transactional_id, value)], self._finishing(transactional_id))
+        return CoordinatorResult(answer, [_record(transactional_id, value)], self._build_finish(transactional_id))
 
-    def _finishing(self, transactional_id: str) -> Callable[[KafkaError | None], None]:
+    def _build_finish(self, transactional_id: str) -> Callable[[KafkaError | None], None]:
+        """Build the callback that ends a prepared transaction after the append of its record."""
+
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
                 raise error
@@ -239,12 +239,12 @@ class TransactionShard:
         return on_append
 
     def complete(self, transaction: Transaction) -> CoordinatorResult[None]:
-        """Complete the transaction, as all markers are written."""
+        """Complete the transaction, whose markers are all written."""
         assert transaction.state in PREPARED
         value = transaction.complete(self._time.milliseconds())
         return CoordinatorResult(None, [_record(transaction.transactional_id, value)])
 
-    # -- clocks -------------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------
 
     def _schedule_timeout(self, transaction: Transaction, delay_ms: float) -> None:
         transactional_id = transaction.transactional_id
@@ -254,15 +254,17 @@ class TransactionShard:
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.state is not ONGOING:
             return None
-        logger.info("transaction of %s is aborted: open for %d ms", transactional_id, transaction.timeout_ms)
-        # If the append fails the transaction stays open: its clock tries again.
+        logger.info(
+            "the transaction of %s is aborted after its timeout of %d ms", transactional_id, transaction.timeout_ms
+        )
+        # If the append fails, the transaction stays open: the timer tries again.
         self._schedule_timeout(transaction, self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         value = transaction.fence(self._time.milliseconds())
-        return CoordinatorResult(None, [_record(transactional_id, value)], self._finishing(transactional_id))
+        return CoordinatorResult(None, [_record(transactional_id, value)], self._build_finish(transactional_id))
 
     def _schedule_expiry(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
-        self._expiry_clock.now()  # a jump before the first round is noticed, too
+        self._expiry_clock.now()  # so that a jump of the clock before the first expiry is noticed too
         self.timer.schedule(_EXPIRY_KEY, interval_ms, self._expire_ids)
 
     def _expire_ids(self) -> TimerResult:
@@ -272,7 +274,7 @@ class TransactionShard:
     # -- replay -------------------------------------------------------------------------------------------------
 
     def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Take one record over, when serving and when loading."""
+        """Apply one record, when serving and when loading."""
         transactional_id: str = record.key.transactional_id
         if record.value is None:
             self.transactions.pop(transactional_id, None)
@@ -283,26 +285,27 @@ class TransactionShard:
         if transaction is None:
             transaction = self.transactions[transactional_id] = Transaction(transactional_id, record.value)
         else:
-            transaction.take_over(record.value)
+            transaction.apply(record.value)
         if transaction.state is not ONGOING:
             self.timer.cancel(("timeout", transactional_id))
         elif not was_ongoing:
             self._schedule_timeout(transaction, transaction.timeout_ms)
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:
-        """Do nothing: there are no transactions in this topic."""
+        """Do nothing: this topic has no transactional records."""
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Begin the markers of decided transactions; open ones have what is left of their timeout."""
+        """Return results that end the prepared transactions, and start the timeouts of open ones with the time that is
+        left."""
         self._schedule_expiry()
         now_ms = self._time.milliseconds()
         for transaction in list(self.transactions.values()):
             if transaction.state is ONGOING:
-                # The wall clock may have jumped: never more than the whole timeout.
+                # The wall clock may have jumped: wait at most for the full timeout.
                 left_ms = transaction.start_ms + transaction.timeout_ms - now_ms
                 self._schedule_timeout(transaction, min(max(left_ms, 0), transaction.timeout_ms))
         return [
-            CoordinatorResult(None, on_append=self._finishing(transaction.transactional_id))
+            CoordinatorResult(None, on_append=self._build_finish(transaction.transactional_id))
             for transaction in self.transactions.values()
             if transaction.state in PREPARED
         ]
@@ -313,8 +316,8 @@ def _record(transactional_id: str, value: TransactionLogValue) -> CoordinatorRec
 
 
 def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> bool:
-    """Tell whether a producer that names its id goes on: only as this id's, or as the one whose exhausted epoch was
-    replaced.
+    """Return whether a producer that sends its id may continue: it has the current id, or the previous one, which was
+    replaced because its epoch was exhausted.
     """
     if request.producer_id == transaction.producer_id:
         return True
@@ -322,7 +325,7 @@ def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> b
 
 
 def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether this version 2 EndTxn was answered before: its epoch is the one before the raise."""
+    """Return whether this EndTxn of transactions v2 is a retry: its epoch is the one before EndTxn raised it."""
     if transaction.client_version < 2 or transaction.state is ONGOING or transaction.state is EMPTY:
         return False
     producer_id, epoch = producer
@@ -334,7 +337,8 @@ def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
 
 
 def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResult[ProducerIdAndEpoch]:
-    """Answer an EndTxn that was decided already: the same if it asks the same."""
+    """Answer an EndTxn whose transaction is decided already. Raises InvalidTxnStateError if it was decided otherwise,
+    ConcurrentTransactionsError while markers are being written."""
     decided_commit = transaction.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
     if decided_commit is not commit:
         raise InvalidTxnStateError
@@ -344,7 +348,8 @@ def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResu
 
 
 def expire(transactions: dict[str, Transaction], oldest_ms: int) -> Parts:
-    """Write the tombstones of ids that were used last at ``oldest_ms``, part by part: there may be a million."""
+    """Yield results with the tombstones of ids that were last used at ``oldest_ms`` or before, in parts: there may be a
+    million ids."""
     known = list(transactions)
     for begin in range(0, len(known), EXPIRY_PART):
         found = [transactions.get(transactional_id) for transactional_id in known[begin : begin + EXPIRY_PART]]

@@ -1,18 +1,19 @@
-"""One transactional id: its producer, its state, and the values that move it on.
+"""State of one transactional id: its producer, its transaction, and the records of its transitions.
 
     Empty            <- Empty, CompleteCommit, CompleteAbort        InitProducerId
     Ongoing          <- Ongoing, Empty, CompleteCommit, CompleteAbort   partitions are added
-    PrepareCommit    <- Ongoing                                     EndTxn; from here on it will be committed
+    PrepareCommit    <- Ongoing                                     EndTxn; from now on it will be committed
     PrepareAbort     <- Ongoing (version 2: Empty, Complete*)       EndTxn, timeout, or a new producer fences the old
     CompleteCommit   <- PrepareCommit                               all markers are written
     CompleteAbort    <- PrepareAbort
 
-Every move is a ``TransactionLogValue``; ``Transaction.take_over`` reads it back, when serving and when loading.
+Every transition is a ``TransactionLogValue``; ``Transaction.apply`` sets the state from it, when serving and when
+loading.
 
-Epochs. InitProducerId raises the epoch; a fence (timeout, or InitProducerId over an open transaction) raises it once
-and writes the markers with the raised one: then the old producer can append nothing after its abort. In version 2
-(KIP-890) each EndTxn raises it: the marker carries the raised epoch and the client goes on with it. 32767 is never
-given to a client; from 32766 on the producer id changes.
+Epochs. InitProducerId raises the epoch. A fence (timeout, or InitProducerId during an open transaction) raises it once.
+Its markers have the raised epoch, so the old producer can append nothing after the abort. In transactions v2 (KIP-890)
+each EndTxn raises it: the marker has the raised epoch, and the client continues with it. No client gets 32767: after
+32766 the producer id changes.
 
 Source: KIP-98, KIP-360 (retries of InitProducerId), KIP-890.
 """
@@ -32,7 +33,7 @@ PartitionKey = tuple[str, int]
 
 
 class TransactionState(IntEnum):
-    """State of a transaction, by the numbers of the log; ``label`` is what admin clients see."""
+    """State of a transaction; the values are those in the log, ``label`` is the name in the admin APIs."""
 
     EMPTY = 0
     ONGOING = 1
@@ -45,7 +46,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as Kafka shows it."""
+        """Kafka's name of the state."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
 
@@ -61,10 +62,10 @@ AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 
 
 class Transaction:
-    """State of a transactional id, as its last record has it. Changed by ``take_over`` only; loop thread only.
+    """State of a transactional id by its last record. Only ``apply`` changes it; loop thread only.
 
-    ``last_producer_epoch`` is not in the log: a retry of InitProducerId across a restart is fenced, as in Kafka.
-    ``unmarked`` are partitions that still wait for their marker while the state is prepared.
+    ``last_producer_epoch`` is not in the log: a retry of InitProducerId after a restart is fenced, as in Kafka.
+    ``unmarked`` are the partitions of a prepared transaction whose marker is not written yet.
     """
 
     __slots__ = (
@@ -86,10 +87,10 @@ class Transaction:
     def __init__(self, transactional_id: str, value: TransactionLogValue) -> None:
         self.transactional_id = transactional_id
         self.last_producer_epoch = NO_PRODUCER_EPOCH
-        self.take_over(value)
+        self.apply(value)
 
-    def take_over(self, value: TransactionLogValue) -> None:
-        """Set every attribute from a record of the log."""
+    def apply(self, value: TransactionLogValue) -> None:
+        """Set all attributes from a record."""
         self.producer_id = value.producer_id
         self.previous_producer_id = value.previous_producer_id
         self.next_producer_id = value.next_producer_id
@@ -108,12 +109,12 @@ class Transaction:
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """True when no further epoch may be given to a client."""
+        """True if no client may get a further epoch of this producer id."""
         return self.producer_epoch >= MAX_EPOCH - 1
 
     @property
     def committed(self) -> bool:
-        """True when a prepared transaction writes COMMIT markers, False for ABORT."""
+        """True if a prepared transaction writes COMMIT markers, False if it writes ABORT markers."""
         return self.state is PREPARE_COMMIT
 
     # -- the next record ----------------------------------------------------------------------------------------
@@ -121,20 +122,20 @@ class Transaction:
     def _build_next(
         self, state: TransactionState, now_ms: int, partitions: Iterable[PartitionKey]
     ) -> TransactionLogValue:
-        """Return the transaction in another state; like Kafka, keep the former producer id as the previous one."""
+        """Build the value of another state. As in Kafka, the current producer id becomes the previous one."""
         return TransactionLogValue(
             producer_id=self.producer_id,
             previous_producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             transaction_timeout_ms=self.timeout_ms,
             transaction_status=state,
-            transaction_partitions=None if state is EMPTY else by_topic(partitions),
+            transaction_partitions=None if state is EMPTY else group_by_topic(partitions),
             transaction_last_update_timestamp_ms=now_ms,
             transaction_start_timestamp_ms=self.start_ms,
         )
 
     def initialize(self, producer_id: int, epoch: int, *, timeout_ms: int, now_ms: int) -> TransactionLogValue:
-        """Build the value after InitProducerId gave this id and epoch."""
+        """Build the value after InitProducerId assigned this id and epoch."""
         value = self._build_next(EMPTY, now_ms, ())
         value.producer_id = producer_id
         value.producer_epoch = epoch
@@ -143,7 +144,7 @@ class Transaction:
         return value
 
     def add_partitions(self, added: Iterable[PartitionKey], *, client_version: int, now_ms: int) -> TransactionLogValue:
-        """Build the value of an ongoing transaction with these partitions too."""
+        """Build the value of an ongoing transaction with these partitions added."""
         value = self._build_next(ONGOING, now_ms, self.partitions.union(added))
         value.client_transaction_version = client_version
         if self.state is not ONGOING:
@@ -151,14 +152,14 @@ class Transaction:
         return value
 
     def fence(self, now_ms: int) -> TransactionLogValue:
-        """Build PrepareAbort with the epoch raised once: the producer that has the old one is fenced."""
+        """Build the value of PrepareAbort with a raised epoch: a producer with the old one is fenced."""
         value = self._build_next(PREPARE_ABORT, now_ms, self.partitions)
         value.producer_epoch = self.producer_epoch + 1
         return value
 
     def prepare(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:
-        """Build the value of the decision. Version 2 raises the epoch; ``next_producer_id`` is -1 unless that exhausts
-        it.
+        """Build the value of PrepareCommit or PrepareAbort. Transactions v2 raise the epoch; ``next_producer_id`` is -1
+        unless it is exhausted.
         """
         value = self._build_next(PREPARE_COMMIT if commit else PREPARE_ABORT, now_ms, self.partitions)
         value.client_transaction_version = client_version
@@ -166,11 +167,11 @@ class Transaction:
             value.producer_epoch = self.producer_epoch + 1
             value.next_producer_id = next_producer_id
             if self.state is not ONGOING:
-                value.transaction_start_timestamp_ms = now_ms  # version 2 may abort what never began
+                value.transaction_start_timestamp_ms = now_ms  # v2 may abort a transaction that has not begun
         return value
 
     def complete(self, now_ms: int) -> TransactionLogValue:
-        """Build the value after all markers are written; a change of producer id that was due happens now."""
+        """Build the value after all markers are written, with the next producer id if there is one."""
         value = self._build_next(COMPLETE_COMMIT if self.committed else COMPLETE_ABORT, now_ms, ())
         value.client_transaction_version = self.client_version
         if self.next_producer_id != NO_PRODUCER_ID:
@@ -179,8 +180,8 @@ class Transaction:
         return value
 
 
-def by_topic(partitions: Iterable[PartitionKey]) -> list[PartitionsSchema]:
-    """Group partitions by topic, as records and answers hold them."""
+def group_by_topic(partitions: Iterable[PartitionKey]) -> list[PartitionsSchema]:
+    """Group partitions by topic, for records."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

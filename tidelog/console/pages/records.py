@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from tidelog.broker.admin.find import open_logs, parse_bound, parse_place
+from tidelog.broker.admin.find import open_logs, parse_bound, parse_position
 from tidelog.broker.find.finding import FindRequest, IndexBehindError, plan
 from tidelog.client.admin.offsets import READ_COMMITTED, list_offsets, log_ends, log_starts
 from tidelog.client.admin.topics import Topic, describe_topics
@@ -152,7 +152,11 @@ def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Find
     )
     committed = given.get("isolation") == "read_committed"
     return FindRequest(
-        topic=topic, query=query, max_records=MAX_RECORDS, committed=committed, below=parse_place(given.get("next", ""))
+        topic=topic,
+        query=query,
+        max_records=MAX_RECORDS,
+        committed=committed,
+        below=parse_position(given.get("next", "")),
     )
 
 

@@ -1,6 +1,6 @@
 """Classic groups (JoinGroup, SyncGroup, Heartbeat): members, joining, rebalances and assignments.
 
 Imports: what ``tidelog.broker.coordinator.group`` may.
-Invariant: only what ``GroupMetadataValue`` carries is in the log; requests that wait are soft state and die with the
+Invariant: only the fields of ``GroupMetadataValue`` are in the log; waiting requests are soft state and end with the
 process.
 """

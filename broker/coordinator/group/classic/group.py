@@ -1,4 +1,4 @@
-"""A classic group: its members, who waits for what, and the protocol they agree on.
+"""A classic group: its members, their waiting requests, and the protocol that they all support.
 
 States and the states each may come from:
 
@@ -8,9 +8,9 @@ States and the states each may come from:
     Stable               <- CompletingRebalance
     Dead                 <- all
 
-This module holds values and their bookkeeping; ``rebalance`` decides when to move. Of the group only what
-``GroupMetadataValue`` carries is in the log, written when a generation is complete; members waiting in JoinGroup or
-SyncGroup are soft state that dies with the process, and their clients retry.
+This module has the group's values and keeps them consistent; ``rebalance`` decides when the state changes. Only the
+fields of ``GroupMetadataValue`` are in the log, written when a generation is complete. Members that wait in JoinGroup
+or SyncGroup are soft state that ends with the process, and their clients retry.
 
 Source: JoinGroup v0-9, KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol name and type).
 """
@@ -41,7 +41,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class ClassicGroupState(Enum):
-    """State of a classic group; the value is the name that the admin APIs show."""
+    """State of a classic group; the value is its name in the admin APIs."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -137,7 +137,7 @@ class ClassicGroup:
     # -- members ------------------------------------------------------------------------------------------------
 
     def add(self, member: ClassicMember, awaiting: Deferred[JoinGroupResponse] | None = None) -> None:
-        """Add a member; the first one sets the protocol type's leader."""
+        """Add a member. The first one becomes the leader."""
         if self.leader_id is None:
             self.leader_id = member.member_id
         self.members[member.member_id] = member
@@ -150,7 +150,7 @@ class ClassicGroup:
             self.awaiting_join_count += 1
 
     def remove(self, member_id: str) -> None:
-        """Forget a member or a pending member id; another one becomes leader, preferably one that has joined."""
+        """Remove a member or a pending member id. If the leader is removed, the first of the others becomes leader."""
         member = self.members.pop(member_id, None)
         self.pending_join_members.discard(member_id)
         self.pending_sync_members.discard(member_id)
@@ -167,7 +167,8 @@ class ClassicGroup:
     def replace_static_member(
         self, instance_id: str, *, old_member_id: str, new_member_id: str
     ) -> tuple[ClassicMember, list[Deferred[JoinGroupResponse]], list[Deferred[SyncGroupResponse]]]:
-        """Give the static member a new id. Returns it and what its old incarnation was waiting for, to be fenced."""
+        """Give a static member a new id. Returns the member, and the waiting JoinGroup and SyncGroup requests of its
+        old incarnation, which must be fenced."""
         member = self.members.pop(old_member_id)
         joins = [member.awaiting_join] if member.awaiting_join is not None else []
         syncs = [member.awaiting_sync] if member.awaiting_sync is not None else []
@@ -193,7 +194,7 @@ class ClassicGroup:
         session_timeout_ms: int,
         awaiting: Deferred[JoinGroupResponse] | None,
     ) -> None:
-        """Take over what a rejoining member says, and that it waits for the rebalance."""
+        """Set what a member's new JoinGroup request says, in which it now waits (``awaiting``)."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
@@ -203,7 +204,7 @@ class ClassicGroup:
         member.awaiting_join = awaiting
 
     def complete_join(self, member: ClassicMember, response: JoinGroupResponse) -> bool:
-        """Answer the member's JoinGroup if it waits in one."""
+        """Answer the member's waiting JoinGroup. Returns False if it has none."""
         awaiting = member.awaiting_join
         if awaiting is None:
             return False
@@ -213,7 +214,7 @@ class ClassicGroup:
         return True
 
     def complete_sync(self, member: ClassicMember, response: SyncGroupResponse) -> bool:
-        """Answer the member's SyncGroup if it waits in one."""
+        """Answer the member's waiting SyncGroup. Returns False if it has none."""
         awaiting = member.awaiting_sync
         if awaiting is None:
             return False
@@ -224,7 +225,7 @@ class ClassicGroup:
     # -- states -------------------------------------------------------------------------------------------------
 
     def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
-        """Move to a state; an invalid move is our bug."""
+        """Change the state. An invalid transition is a defect of the broker (AssertionError)."""
         assert self.state in VALID_PREVIOUS_STATES[state], (self.group_id, self.state, state)
         self.previous_state = self.state
         self.state = state
@@ -244,11 +245,11 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest any member asks for."""
+        """The longest rebalance timeout of a member, 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make sure the leader is a member that has joined; False when none has."""
+        """Elect a leader that has joined, unless the current one has. Returns False if no member has joined."""
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -281,7 +282,7 @@ class ClassicGroup:
         return any(self._protocol_support.get(name, 0) == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """Choose the protocol all members support that most of them prefer."""
+        """Choose the protocol that most members prefer among those that all support."""
         size = len(self.members)
         candidates = {name for name, count in self._protocol_support.items() if count == size}
         votes: dict[str, int] = {}
@@ -291,8 +292,8 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def compute_subscribed_topics(self) -> set[str] | None:
-        """Collect topics of a consumer group's members; None when the group is not of consumers or they cannot be
-        read.
+        """Collect the topics to which members of a consumer group subscribe. Returns None for a group of another
+        protocol type, and if a subscription cannot be parsed.
         """
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
@@ -305,7 +306,7 @@ class ClassicGroup:
             for member in self.members.values():
                 topics.update(parse_subscribed_topics(member.protocols.get(self.protocol_name, b"")))
         except ValueError:
-            return None  # foreign bytes under the consumer's name: then no offset of the group expires
+            return None  # another format under the type "consumer": no offset of the group expires then
         return topics
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -350,7 +351,7 @@ class ClassicGroup:
             if committer.generation_id != self.generation_id:
                 raise IllegalGenerationError
         elif not committer.is_transactional:
-            raise UnknownMemberIdError  # no identity is accepted only while the group has no members
+            raise UnknownMemberIdError  # a commit without member id is accepted only while the group has no members
         if not committer.is_transactional and self.state is COMPLETING_REBALANCE:
             raise RebalanceInProgressError
 
@@ -365,7 +366,7 @@ class ClassicGroup:
             raise NonEmptyGroupError
 
     def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Return when an offset's retention begins, in wall-clock ms; None while it does not expire. KIP-211."""
+        """Return when an offset's retention begins, in ms of the wall clock; None if it does not expire (KIP-211)."""
         if self.protocol_type is None:
             return commit_timestamp_ms
         if self.state is EMPTY:
@@ -376,7 +377,7 @@ class ClassicGroup:
 
 
 def parse_subscribed_topics(metadata: bytes) -> list[str]:
-    """Parse topics of a ConsumerProtocolSubscription: int16 version, then what version 0 prescribes for all later ones.
+    """Parse the topics of a ConsumerProtocolSubscription: after an int16 version, all versions begin as version 0 does.
 
     Raises ValueError for other bytes. Source: ConsumerProtocolSubscription v0-3.
     """
@@ -395,4 +396,4 @@ def parse_subscribed_topics(metadata: bytes) -> list[str]:
             position += length
         return topics
     except struct.error as error:
-        raise ValueError("subscription is cut") from error
+        raise ValueError("the subscription is truncated") from error

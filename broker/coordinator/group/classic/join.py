@@ -1,8 +1,10 @@
-"""JoinGroup to a classic group: new members, members that come back, static members that take their old place.
+"""JoinGroup to a classic group: new members, members that rejoin, and static members that restarted.
 
-    no member id, dynamic ...... v4+: it is given an id, and must ask again with it (KIP-394); before v4 it is added
-    no member id, static ....... it is added, or replaces the incarnation that has its instance id, which is fenced
-    known member ............... rebalance; the generation stays if an answer was lost or a follower asks again
+    no member id, dynamic ...... v4+: it gets a member id, and must repeat the request with it (KIP-394); before v4 it
+                                 is added
+    no member id, static ....... it is added, or replaces the incarnation with its instance id, which is fenced
+    known member ............... a rebalance begins; but the generation stays if a response was lost, or a follower
+                                 repeats its request
     unknown member id .......... UNKNOWN_MEMBER_ID
 
 Source: JoinGroup v0-9; KIP-345, KIP-394, KIP-814 (skip assignment).
@@ -49,15 +51,16 @@ from tidelog.protocol.messages.sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
 
-#: The longest time that a new member may hold up a rebalance: it has no session yet, and its client may have gone.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""Time after which a new member is removed if it still waits in JoinGroup: it has no session yet, and its client may be
+gone."""
 
 JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
 
 
 @dataclass(frozen=True, slots=True)
 class StaticChange:
-    """State of a static member before it came back; it is restored if the member's new id cannot be stored."""
+    """State of a static member before it rejoined, which is restored if its new member id cannot be stored."""
 
     old_member_id: str
     old_leader: str | None
@@ -67,19 +70,19 @@ class StaticChange:
 
 
 def answer_now(response: JoinGroupResponse) -> JoinResult:
-    """Build the result of an answer that is complete already."""
+    """Build the result of a response that needs no wait."""
     deferred: Deferred[JoinGroupResponse] = Deferred()
     deferred.complete(response)
     return CoordinatorResult(deferred)
 
 
 def refuse(error: type[KafkaError] | KafkaError, member_id: str = "") -> JoinResult:
-    """Build the result of an error. The client asks again with the member id, if there is one."""
+    """Build the result of an error. If it has a member id, the client repeats its request with that."""
     return answer_now(JoinGroupResponse(error_code=error.code, member_id=member_id))
 
 
 def protocols_of(request: JoinGroupRequest) -> dict[str, bytes]:
-    """Return copies of the offered protocols, since the request's bytes are gone when its handler returns."""
+    """Return copies of the protocols of a request, whose bytes are only valid until its handler returns."""
     return {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
 
 
@@ -89,7 +92,7 @@ def rebalance_timeout_of(request: JoinGroupRequest) -> int:
 
 
 class ClassicJoin:
-    """Decisions on JoinGroup; ``ClassicRebalance`` carries out what they change. Loop thread only."""
+    """Decides on JoinGroup requests; ``ClassicRebalance`` carries rebalances out. Loop thread only."""
 
     def __init__(self, rebalance: ClassicRebalance, new_uuid: Callable[[], str]) -> None:
         self._rebalance = rebalance
@@ -103,7 +106,7 @@ class ClassicJoin:
             raise InvalidSessionTimeoutError
 
     def join(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
-        """Admit a member or refuse it; the answer may wait for a rebalance. The group exists; it may be empty."""
+        """Admit or refuse a member. The response may wait for a rebalance. The group may be empty."""
         member_id = request.member_id
         if not self._accepts(group, member_id):
             group.remove(member_id)
@@ -155,8 +158,8 @@ class ClassicJoin:
         member = group.members[member_id]
         unchanged = group.state is not PREPARING_REBALANCE and member.protocols == protocols_of(request)
         if unchanged and not (group.state is STABLE and group.leader_id == member_id):
-            # The answer was lost, or a follower asks again. The leader of a stable group asks again because the
-            # partitions it assigns have changed: that is a rebalance.
+            # The response was lost, or a follower repeats its request. The leader of a stable group repeats it because
+            # the partitions to assign have changed, which needs a rebalance.
             return answer_now(current_generation(group, member_id))
         return self._update(request, group, member)
 
@@ -211,7 +214,7 @@ class ClassicJoin:
     def _replace_static(
         self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup, member_id: str
     ) -> JoinResult:
-        """Give a member that came back without its id its old place, and fence the old incarnation."""
+        """Let a static member that rejoins without its member id replace its old incarnation, which is fenced."""
         assert request.group_instance_id is not None
         old_leader, old_member_id = group.leader_id, group.static_members[request.group_instance_id]
         member = self._rename(group, request.group_instance_id, old_member_id, member_id)
@@ -223,7 +226,7 @@ class ClassicJoin:
         if group.state is STABLE and group.protocol_name == group.select_protocol():
             return self._keep_generation(context, group, member, change)
         if group.state is STABLE or group.state is COMPLETING_REBALANCE:
-            # In CompletingRebalance the leader may know the old member id only: it would assign nothing to the new.
+            # In CompletingRebalance the leader may know only the old member id, and would assign nothing to the new.
             return _build_waiting(
                 awaiting, self._rebalance.prepare_rebalance(group, f"static member {member_id} joins again")
             )
@@ -244,7 +247,7 @@ class ClassicJoin:
     def _keep_generation(
         self, context: RequestContext, group: ClassicGroup, member: ClassicMember, change: StaticChange
     ) -> JoinResult:
-        """Store the member's new id without a rebalance: it goes on with the assignment it had."""
+        """Store the member's new id without a rebalance: the member keeps its assignment."""
         awaiting = member.awaiting_join
         assert awaiting is not None
         can_skip_assignment = context.api_version >= 9
@@ -258,8 +261,8 @@ class ClassicJoin:
             if can_skip_assignment:
                 response.skip_assignment = group.leader_id == member.member_id
             else:
-                # A client before v9 cannot be told to skip the assignment, so it must not think that it leads. It is
-                # told the previous leader, which may be its own old id.
+                # Before v9 a response cannot tell the client to skip the assignment, so it must not name the client as
+                # leader. It names the previous leader, which may be the client's old member id.
                 response.leader = change.old_leader or ""
                 response.members = []
             group.complete_join(member, response)

@@ -1,14 +1,16 @@
-"""Classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup, answered by a group of KIP-848.
+"""Classic members of a KIP-848 consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup requests.
 
-To its client the group looks like a classic one that it does not lead: the generation is the member's epoch, the
-assignment is what reconciliation has given it so far.
+To its client the group looks like a classic group with another leader: the generation is the member's epoch, the
+assignment is its current assignment after reconciliation.
 
-    JoinGroup    what the member says and holds (ConsumerProtocolSubscription), as a heartbeat would say it
-    SyncGroup    the partitions it has, unless a new rebalance began meanwhile
-    Heartbeat    REBALANCE_IN_PROGRESS while it is behind the group, has something to give back, or can have more
-    LeaveGroup   the members leave, each by itself
+    JoinGroup    has the member's subscription and owned partitions (ConsumerProtocolSubscription), like a heartbeat
+    SyncGroup    answered with the member's partitions, unless a new rebalance has begun meanwhile
+    Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is old, it must revoke partitions, or it can
+                 get more
+    LeaveGroup   removes each of the members in it
 
-No member waits: it gets what is free now and is told to come again when there is more. Loop thread only.
+No request waits: a member gets the partitions that are free now, and is told to rejoin when there are more. Loop thread
+only.
 
 Source: KIP-848 (migration); JoinGroup v0-9, SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5.
 """
@@ -66,7 +68,7 @@ _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4
 
 
 class ClassicMembers:
-    """Requests of classic members to the consumer groups of one partition."""
+    """Answers requests of classic members to the consumer groups of one partition of ``__consumer_offsets``."""
 
     def __init__(self, consumers: ConsumerHeartbeats) -> None:
         self._consumers = consumers
@@ -76,7 +78,7 @@ class ClassicMembers:
     # -- JoinGroup ----------------------------------------------------------------------------------------------
 
     def join(self, context: RequestContext, request: JoinGroupRequest, group: ConsumerGroup) -> JoinResult:
-        """Answer JoinGroup of a classic member of a consumer group, which has members already."""
+        """Answer JoinGroup of a classic member to a consumer group that has members."""
         protocols = protocols_of(request)
         try:
             self._consumers.check_size(group, request.member_id, request.group_instance_id)
@@ -96,7 +98,7 @@ class ClassicMembers:
         subscription = _update_subscription(draft, context, request, said, spec)
         self._consumers.steps.apply_subscription(draft, subscription, context)
         self._consumers.steps.update_target(draft)
-        take_a_step(draft, self._migration.by_topic_id(said.owned_partitions))
+        take_a_step(draft, self._migration.group_by_topic_id(said.owned_partitions))
         return self._answer_join(group, draft, request)
 
     @staticmethod
@@ -114,8 +116,8 @@ class ClassicMembers:
             raise InconsistentGroupProtocolError from error
 
     def _draft(self, group: ConsumerGroup, request: JoinGroupRequest, *, is_new: bool) -> Draft:
-        """Draft the change that a joining member makes. Raises UnknownMemberIdError, FencedInstanceIdError for a static
-        member that names an id it does not have.
+        """Draft the change by a joining member. Raises UnknownMemberIdError, and FencedInstanceIdError for a static
+        member with an outdated member id.
         """
         records: list[CoordinatorRecord] = []
         instance_id = request.group_instance_id
@@ -144,8 +146,8 @@ class ClassicMembers:
                 )
                 return
             settle(None)
-            self._clocks.heard_of(group.group_id, member_id, draft.subscription)
-            self._clocks.has_joined(group.group_id, member_id, draft.subscription)
+            self._clocks.restart_session(group.group_id, member_id, draft.subscription)
+            self._clocks.note_joined(group.group_id, member_id, draft.subscription)
             deferred.complete(response)
 
         replaced = draft.replaced
@@ -154,7 +156,7 @@ class ClassicMembers:
         return CoordinatorResult(deferred, draft.records, on_append)
 
     def _downgrade(self, draft: Draft, replaced: str, response: JoinGroupResponse) -> JoinResult:
-        """Turn the group into a classic one: this was the last member of the consumer protocol."""
+        """Convert the group to a classic one, because its last member of the consumer protocol is replaced."""
         joining = ConsumerMember(draft.member_id, draft.subscription, draft.current)
         records, become_classic = self._migration.downgrade(draft.group, replaced, joining)
         deferred: Deferred[JoinGroupResponse] = Deferred()
@@ -183,10 +185,10 @@ class ClassicMembers:
         if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (None, protocol):
             raise InconsistentGroupProtocolError
         if group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._clocks.must_rejoin(group.group_id, member.member_id, member.subscription)
+            self._clocks.require_rejoin(group.group_id, member.member_id, member.subscription)
             raise RebalanceInProgressError
-        self._clocks.has_collected(group.group_id, member.member_id)
-        self._clocks.heard_of(group.group_id, member.member_id, member.subscription)
+        self._clocks.note_synced(group.group_id, member.member_id)
+        self._clocks.restart_session(group.group_id, member.member_id, member.subscription)
         deferred: Deferred[SyncGroupResponse] = Deferred()
         deferred.complete(
             SyncGroupResponse(
@@ -205,17 +207,17 @@ class ClassicMembers:
         current = member.current
         if request.generation_id != current.epoch:
             raise IllegalGenerationError
-        self._clocks.heard_of(group.group_id, member.member_id, member.subscription)
+        self._clocks.restart_session(group.group_id, member.member_id, member.subscription)
         can_have_more = current.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
         if current.epoch < group.epoch or current.state is MemberState.UNREVOKED_PARTITIONS or can_have_more:
-            self._clocks.must_rejoin(group.group_id, member.member_id, member.subscription)
+            self._clocks.require_rejoin(group.group_id, member.member_id, member.subscription)
             return HeartbeatResponse(error_code=RebalanceInProgressError.code)
         return HeartbeatResponse()
 
     # -- LeaveGroup ---------------------------------------------------------------------------------------------
 
     def leave(self, group: ConsumerGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
-        """Remove each leaving member or give it its own error; the group's epoch rises once for all."""
+        """Remove the leaving members. Each gets its own error code; the group's epoch rises once for all."""
         records: list[CoordinatorRecord] = []
         answers = [self._leave_one(group, leaving, records) for leaving in members]
         if records:
@@ -228,7 +230,7 @@ class ClassicMembers:
         answer = MemberResponse(member_id=leaving.member_id, group_instance_id=leaving.group_instance_id)
         member_id = leaving.member_id
         if not member_id and leaving.group_instance_id is not None:
-            member_id = group.static_members.get(leaving.group_instance_id, "")  # the admin client's removal
+            member_id = group.static_members.get(leaving.group_instance_id, "")  # an admin client removes the member
         try:
             member, _ = classic_member_of(group, member_id, leaving.group_instance_id)
         except KafkaError as error:
@@ -243,8 +245,8 @@ class ClassicMembers:
 
 
 def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """Return the member of this id. Raises UnknownMemberIdError, FencedInstanceIdError when the static member has
-    another id now.
+    """Return the member with this id. Raises UnknownMemberIdError, and FencedInstanceIdError if the static member now
+    has another id.
     """
     if instance_id is not None:
         current = group.static_members.get(instance_id)
@@ -261,8 +263,8 @@ def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> 
 def classic_member_of(
     group: ConsumerGroup, member_id: str, instance_id: str | None
 ) -> tuple[ConsumerMember, ClassicSpec]:
-    """Return a member of the classic protocol, and what it said of itself. Raises UnknownMemberIdError too for a member
-    of the consumer protocol.
+    """Return a member of the classic protocol and its classic settings. Raises as ``member_of``, and
+    UnknownMemberIdError for a member of the consumer protocol.
     """
     member = member_of(group, member_id, instance_id)
     if member.subscription.classic is None:

@@ -1,17 +1,17 @@
 """Rebalances of a classic group, and the timers that drive them.
 
     JoinGroup of a member ........ Empty/Stable -> PreparingRebalance, the request waits
-    all joined, or time is up .... PreparingRebalance -> CompletingRebalance, all JoinGroups are answered
+    all joined, or timeout ....... PreparingRebalance -> CompletingRebalance, all JoinGroups are answered
     SyncGroup of the leader ...... the assignment is appended to the log; then -> Stable, all SyncGroups are answered
     a member is late or leaves ... -> PreparingRebalance again
 
-``join`` and ``sync`` hold what requests ask; this module holds the moves they share and what the
-clocks do. Clocks, by key: ("heartbeat", group, member) the session; ("join", group) the end of PreparingRebalance;
-("sync", group) members that joined but never sent SyncGroup. A request that waits holds a Deferred in its member; it
-is completed exactly once: with the outcome, or with the error that makes the client join again.
+``join`` and ``sync`` decide about requests; this module has the transitions that they share, and those by timers. The
+timers, by key: ("heartbeat", group, member) the session; ("join", group) the end of PreparingRebalance; ("sync", group)
+members that joined but never sent SyncGroup. The member of a waiting request has its Deferred, which is completed
+exactly once: with the outcome, or with an error upon which the client rejoins.
 
-Only the leader's assignment and an empty generation go to the log. The group object already is what such a record
-says, so those records are not replayed while serving (``CoordinatorResult.replay``).
+Only the leader's assignment and an empty generation are written to the log. The group already has the state of such a
+record, so it is not replayed while serving (``CoordinatorResult.replay``).
 
 Source: JoinGroup v0-9, SyncGroup v0-5; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -58,12 +58,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What a step of a rebalance adds to the answer of the request that caused it.
 Step = CoordinatorResult[None] | None
+"""Records and callback of a rebalance's step, which are added to the result of the request or timer that caused it."""
 
 
 def append_error_for_client(error: KafkaError) -> KafkaError:
-    """Return the error a group's client gets when the append to the group's partition failed."""
+    """Return the error for a group's client when an append to the group's partition has failed."""
     if isinstance(error, UnknownTopicOrPartitionError):
         return CoordinatorNotAvailableError()
     if isinstance(error, NotLeaderOrFollowerError | KafkaStorageError):
@@ -74,7 +74,7 @@ def append_error_for_client(error: KafkaError) -> KafkaError:
 
 
 def current_generation(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
-    """Build the JoinGroup answer of the generation as it stands; the leader gets the members' subscriptions."""
+    """Build the JoinGroup response for the current generation; the leader's has the members' subscriptions."""
     members = []
     if group.leader_id == member_id:
         protocol = group.protocol_name or ""
@@ -97,7 +97,7 @@ def current_generation(group: ClassicGroup, member_id: str) -> JoinGroupResponse
 
 
 def current_assignment(group: ClassicGroup, member: ClassicMember) -> SyncGroupResponse:
-    """Build the SyncGroup answer of the generation as it stands."""
+    """Build the SyncGroup response for the current generation."""
     return SyncGroupResponse(
         protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=member.assignment
     )
@@ -117,7 +117,7 @@ class ClassicRebalance:
     # -- sessions -----------------------------------------------------------------------------------------------
 
     def schedule_session(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """Restart the member's session timer, after a sign of life."""
+        """Restart the member's session timer, after a request of it."""
         self.schedule_expiration(group, member.member_id, member.session_timeout_ms)
 
     def schedule_expiration(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:
@@ -137,11 +137,11 @@ class ClassicRebalance:
         member = group.members.get(member_id)
         if member is None or _waits(member):
             return None
-        logger.info("group %s removes %s: its session is over", group.group_id, member_id)
-        return self.remove_member(group, member, f"session of {member_id} is over")
+        logger.info("group %s removes %s: its session timed out", group.group_id, member_id)
+        return self.remove_member(group, member, f"session of {member_id} timed out")
 
     def watch(self, group: ClassicGroup, member: ClassicMember, awaiting: Deferred[Any]) -> None:
-        """Give the member one session to come back, should the connection close under its waiting request."""
+        """Restart the member's session timer if the connection of its waiting request closes, so that it may rejoin."""
 
         def on_abandon() -> None:
             if group.members.get(member.member_id) is member:
@@ -150,14 +150,14 @@ class ClassicRebalance:
         awaiting.on_abandon(on_abandon)
 
     def remove_member(self, group: ClassicGroup, member: ClassicMember, reason: str) -> Step:
-        """Drop a member and rebalance without it."""
+        """Remove a member, and begin a rebalance without it or go on with the current one."""
         self.drop(group, member)
         if group.state is STABLE or group.state is COMPLETING_REBALANCE:
             return self.prepare_rebalance(group, reason)
         return self.maybe_complete(group)
 
     def drop(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """Forget a member; what it waits for is answered so that a living client joins again."""
+        """Remove a member. Its waiting requests are answered UNKNOWN_MEMBER_ID, so that a living client rejoins."""
         group.complete_join(member, JoinGroupResponse(error_code=UnknownMemberIdError.code))
         group.complete_sync(member, SyncGroupResponse(error_code=UnknownMemberIdError.code))
         group.remove(member.member_id)
@@ -166,13 +166,13 @@ class ClassicRebalance:
     # -- the rebalance ------------------------------------------------------------------------------------------
 
     def rebalance_or_complete(self, group: ClassicGroup, reason: str) -> Step:
-        """Begin a rebalance, or go on with the one under way."""
+        """Begin a rebalance, or go on with the current one."""
         if group.can_rebalance:
             return self.prepare_rebalance(group, reason)
         return self.maybe_complete(group)
 
     def prepare_rebalance(self, group: ClassicGroup, reason: str) -> Step:
-        """Have all members join again; those that wait for an assignment hear so at once."""
+        """Begin a rebalance, for which all members must rejoin. Members that wait in SyncGroup are told at once."""
         if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
@@ -196,20 +196,22 @@ class ClassicRebalance:
         if group.state is not PREPARING_REBALANCE or not group.has_all_members_joined:
             return None
         if group.previous_state is EMPTY and group.members and self.config.group_initial_rebalance_delay_ms > 0:
-            return None  # the initial delay gathers members; its clock completes the join
+            return None  # the initial delay is running; its timer completes the join phase
         return self.complete_join(group)
 
     def complete_join(self, group: ClassicGroup) -> Step:
-        """Begin the generation: remove late dynamic members, answer all who joined."""
+        """Begin the next generation: remove dynamic members that have not rejoined, and answer all JoinGroups."""
         self.timer.cancel(("join", group.group_id))
         for member in [m for m in group.members.values() if m.group_instance_id is None and not _has_joined(m)]:
-            logger.info("group %s removes %s, which did not join again", group.group_id, member.member_id)
+            logger.info("group %s removes %s, which has not rejoined", group.group_id, member.member_id)
             group.remove(member.member_id)
             self.cancel_session(group, member.member_id)
         if group.state is DEAD:
             return None
         if group.members and not group.elect_joined_leader():
-            self._schedule_join(group)  # only static members are left and none has joined: their sessions decide
+            self._schedule_join(
+                group
+            )  # only static members are left, none has rejoined: wait until they do or time out
             return None
         group.init_next_generation(self.time.milliseconds())
         if not group.members:
@@ -232,23 +234,23 @@ class ClassicRebalance:
             group.complete_join(member, current_generation(group, member.member_id))
 
     def answer_syncs(self, group: ClassicGroup, error_code: int) -> None:
-        """Answer all who wait in SyncGroup: with their assignment, or with the error."""
+        """Answer all waiting SyncGroups: with the assignments, or with the error."""
         for member in list(group.members.values()):
             if member.awaiting_sync is None:
                 continue
-            self.schedule_session(group, member)  # it may have run out while the member waited for the leader
+            self.schedule_session(group, member)  # the session may have timed out while the member waited here
             if error_code == NONE:
                 group.complete_sync(member, current_assignment(group, member))
             else:
                 group.complete_sync(member, SyncGroupResponse(error_code=error_code))
 
     def refuse_all(self, group: ClassicGroup, error_code: int) -> None:
-        """Answer every waiting member with an error; the group stays as it is."""
+        """Answer all waiting requests with an error. The group does not change."""
         for member in list(group.members.values()):
             group.complete_join(member, JoinGroupResponse(error_code=error_code, member_id=member.member_id))
             group.complete_sync(member, SyncGroupResponse(error_code=error_code))
 
-    # -- clocks -------------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------
 
     def _schedule_initial(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> None:
         self.timer.schedule(
@@ -275,7 +277,7 @@ class ClassicRebalance:
         return self.complete_join(group)
 
     def _sync_over(self, group: ClassicGroup, generation_id: int) -> Step:
-        """Remove members that joined and never sent SyncGroup."""
+        """Remove members that joined but never sent SyncGroup, and begin a rebalance."""
         if self.groups.get(group.group_id) is not group or group.generation_id != generation_id:
             return None
         if group.state not in (COMPLETING_REBALANCE, STABLE) or not group.pending_sync_members:
@@ -288,13 +290,13 @@ class ClassicRebalance:
 
 
 def _has_joined(member: ClassicMember) -> bool:
-    """Return whether it waits for the generation on an open connection: members that left are assigned nothing."""
+    """Return whether a member waits in JoinGroup on an open connection; others get no assignment."""
     return member.awaiting_join is not None and not member.awaiting_join.abandoned
 
 
 def _waits(member: ClassicMember) -> bool:
-    """Tell whether a member waits: a known one inside JoinGroup or SyncGroup lives while its connection does; a new one
-    may have gone.
+    """Return whether a member waits in JoinGroup or SyncGroup on an open connection, and so has no session timeout. A
+    new member has one all the same: its client may be gone.
     """
     if member.is_new:
         return False

@@ -1,8 +1,8 @@
 """SyncGroup, Heartbeat and LeaveGroup to a classic group.
 
-SyncGroup: the leader brings the assignment, which is appended before any member gets it; the others wait for it. In a
-stable group it is answered at once (a lost answer). LeaveGroup v3+ is a batch of members, each with its own error, and
-may name static members by instance id alone (the admin client's removal).
+SyncGroup: the leader's request has the assignment, which is appended to the log before any member gets it; the others
+wait for it. In a stable group a repeated request is answered at once. LeaveGroup v3+ has a list of members, each
+answered with its own error; an admin client names static members by instance id only.
 
 Source: SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5; KIP-345, KIP-559.
 """
@@ -48,7 +48,7 @@ SyncResult = CoordinatorResult[Deferred[SyncGroupResponse]]
 
 
 class ClassicSync:
-    """Requests of a classic group's members after they have joined. Loop thread only."""
+    """Answers requests of a classic group's members after they have joined. Loop thread only."""
 
     def __init__(self, rebalance: ClassicRebalance) -> None:
         self._rebalance = rebalance
@@ -134,7 +134,7 @@ class ClassicSync:
     # -- LeaveGroup ---------------------------------------------------------------------------------------------
 
     def leave(self, group: ClassicGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
-        """Remove each leaving member or give it its own error; one rebalance follows for all."""
+        """Remove the leaving members. Each gets its own error code; one rebalance follows for all."""
         if group.state is DEAD:
             raise CoordinatorNotAvailableError
         responses = [self._leave_one(group, member) for member in members]

@@ -1,5 +1,5 @@
 """Consumer groups of KIP-848: heartbeats, target assignment and reconciliation.
 
 Imports: what ``tidelog.broker.coordinator.group`` may.
-Invariant: ``replay`` alone changes a group, and a partition has at most one owner.
+Invariant: only ``replay`` changes a group, and a partition has at most one owner.
 """

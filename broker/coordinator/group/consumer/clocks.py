@@ -1,11 +1,11 @@
-"""The clocks of consumer groups' members. Each ends in the same way: the member is out (``expire``).
+"""Timers of consumer groups' members. When one fires, the member is removed (``expire``).
 
-    ("session", group, member)   nothing was heard of it for its session timeout
-    ("revoke", group, member)    it has not given back what it lost, in this epoch, within its rebalance timeout
-    ("rejoin", group, member)    a classic member was told of a rebalance and did not join within its rebalance timeout
-    ("collect", group, member)   a classic member joined and did not come for its assignment within that time
+    ("session", group, member)   the member sent no request for its session timeout
+    ("revoke", group, member)    it did not revoke its lost partitions, in this epoch, within its rebalance timeout
+    ("rejoin", group, member)    a classic member was told of a rebalance, and did not rejoin within that timeout
+    ("collect", group, member)   a classic member joined, and did not send SyncGroup within that timeout
 
-A classic member has its own session timeout, and the last two in place of the second. Loop thread only.
+A classic member has a session timeout of its own, and the last two timers in place of the second. Loop thread only.
 
 Source: KIP-848.
 """
@@ -25,7 +25,7 @@ _KINDS = ("session", "revoke", "rejoin", "collect")
 
 
 class ConsumerClocks:
-    """Clocks by group and member; ``expire(group id, member id, epoch or None)`` is what they do."""
+    """Timers by group and member, which call ``expire(group id, member id, epoch or None)``."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class ConsumerClocks:
         self._session_timeout_ms = session_timeout_ms
         self._expire = expire
 
-    def heard_of(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Restart the member's session timer, after a sign of life."""
+    def restart_session(self, group_id: str, member_id: str, subscription: Subscription) -> None:
+        """Restart the member's session timer, after a request of it."""
         classic = subscription.classic
         timeout_ms = self._session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
         self._timer.schedule(("session", group_id, member_id), timeout_ms, lambda: self._out(group_id, member_id))
@@ -46,7 +46,7 @@ class ConsumerClocks:
     def watch_revocation(
         self, group_id: str, member_id: str, subscription: Subscription, current: CurrentAssignment
     ) -> None:
-        """Run the time for giving partitions back while there are any to give back."""
+        """Start the member's revocation timer if it must revoke partitions, unless it runs; else stop it."""
         key = ("revoke", group_id, member_id)
         if current.state is not MemberState.UNREVOKED_PARTITIONS or subscription.classic is not None:
             self._timer.cancel(key)
@@ -56,32 +56,32 @@ class ConsumerClocks:
                 key, subscription.rebalance_timeout_ms, lambda: self._expire(group_id, member_id, epoch)
             )
 
-    def must_rejoin(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Begin the time in which a classic member must join again; it runs from when the member was first told."""
+    def require_rejoin(self, group_id: str, member_id: str, subscription: Subscription) -> None:
+        """Start the timer for a classic member to rejoin, unless it runs since the member was first told."""
         key = ("rejoin", group_id, member_id)
         if not self._timer.is_scheduled(key):
             self._timer.schedule(key, subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id))
 
-    def has_joined(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Note that it joined again; now it must come for its assignment."""
+    def note_joined(self, group_id: str, member_id: str, subscription: Subscription) -> None:
+        """Note that a classic member has joined, and start the timer for its SyncGroup."""
         self._timer.cancel(("rejoin", group_id, member_id))
         self._timer.schedule(
             ("collect", group_id, member_id), subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id)
         )
 
-    def has_collected(self, group_id: str, member_id: str) -> None:
-        """Note that it came for its assignment."""
+    def note_synced(self, group_id: str, member_id: str) -> None:
+        """Note that a classic member has sent SyncGroup."""
         self._timer.cancel(("collect", group_id, member_id))
 
     def cancel(self, group_id: str, member_id: str) -> None:
-        """Stop all clocks of a member that is gone."""
+        """Stop all timers of a member that was removed."""
         for kind in _KINDS:
             self._timer.cancel((kind, group_id, member_id))
 
     def start(self, group: ConsumerGroup) -> None:
-        """Give every member a whole session to show up, after loading."""
+        """Start the timers of all members after the group was loaded, with full session timeouts."""
         for member in group.members.values():
-            self.heard_of(group.group_id, member.member_id, member.subscription)
+            self.restart_session(group.group_id, member.member_id, member.subscription)
             self.watch_revocation(group.group_id, member.member_id, member.subscription, member.current)
 
     def _out(self, group_id: str, member_id: str) -> TimerResult:

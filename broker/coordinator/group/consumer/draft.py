@@ -1,11 +1,11 @@
-"""A decision about a consumer group while it is made: the member as it will be, and the records so far.
+"""Draft: the change of a consumer group by one request, with the member as it will be and the records so far.
 
-A heartbeat, or a JoinGroup of a classic member (``classic.members``), goes through the same steps over a ``Draft``:
+A heartbeat, or a JoinGroup of a classic member (``classic.members``), takes these steps, each over the same ``Draft``:
 
-    apply_subscription   what the member says is compared with what is known; a changed subscription, or topics that
-                         changed below it, raise the group epoch
-    update_target        a group epoch ahead of the target makes the assignor work out a new one, for all members,
-                         unless the last one is younger than the group's interval
+    apply_subscription   the member's subscription is compared with the known one; if it changed, or the topics that it
+                         matches, the group epoch rises
+    update_target        if the group epoch is above the target's, the assignor computes a new target for all members,
+                         unless the last one is younger than the group's assignment interval
     take_a_step          the member goes one step towards its target (``reconciliation``)
 
 Each step adds records; none changes the group. Source: KIP-848.
@@ -54,9 +54,10 @@ MayDescribe = Callable[["RequestContext", str], bool]
 
 @dataclass(slots=True)
 class Draft:
-    """The group as it is, the member as it will be, the records so far.
+    """The group as it is, one member as it will be, and the records so far.
 
-    ``replaced`` is the id of the static member whose place is taken; ``upgraded`` the classic group this one was.
+    ``replaced`` is the old id of a static member that has a new one; ``upgraded`` is the classic group that this one
+    replaces.
     """
 
     group: ConsumerGroup
@@ -72,7 +73,7 @@ class Draft:
     upgraded: ClassicGroup | None = None
 
     def subscriptions(self) -> dict[str, Subscription]:
-        """Return all members as they will be."""
+        """Return the subscriptions of all members after the change, by member id."""
         found = {member_id: member.subscription for member_id, member in self.group.members.items()}
         if self.replaced is not None:
             found.pop(self.replaced, None)
@@ -80,7 +81,7 @@ class Draft:
         return found
 
     def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
-        """Return names that a member will read, patterns resolved."""
+        """Return the topic names of a subscription, with those that its pattern matches."""
         regexes = self.group.regexes if self.regexes is None else self.regexes
         resolved = regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names + (resolved.topics if resolved is not None else ())
@@ -97,7 +98,7 @@ class DraftSteps:
         interval_ms: AssignmentInterval = assign_at_once,
         may_describe: MayDescribe | None = None,
     ) -> None:
-        """``may_describe`` hides topics from the patterns of a client; None: there is no authorizer."""
+        """``may_describe`` excludes topics from a client's patterns; it is None without an authorizer."""
         self.metadata = metadata
         self._time = time
         self.assignors = assignors
@@ -105,7 +106,8 @@ class DraftSteps:
         self._may_describe = may_describe
 
     def apply_subscription(self, draft: Draft, subscription: Subscription, context: RequestContext) -> None:
-        """Take over what the member says of itself. Raises InvalidRegularExpressionError."""
+        """Set the member's subscription, and raise the group epoch if need be. Raises
+        InvalidRegularExpressionError."""
         group, before = draft.group, draft.subscription
         draft.subscription = subscription
         is_new = draft.member_id not in group.members
@@ -123,7 +125,7 @@ class DraftSteps:
             logger.info("group %s raises its epoch to %d", group.group_id, draft.epoch)
 
     def _resolve_regexes(self, draft: Draft, context: RequestContext) -> None:
-        """Resolve every pattern of the group, to topics that the asking client may know, as Kafka does."""
+        """Resolve all patterns of the group to topics that the client of this request may describe, as Kafka does."""
         group, may = draft.group, self._may_describe
         names = [name for name, image in self.metadata.topics.items() if not image.is_internal]
         wanted = {s.topic_regex for s in draft.subscriptions().values() if s.topic_regex}
@@ -143,7 +145,7 @@ class DraftSteps:
         draft.regexes = resolved
 
     def _metadata_hash(self, draft: Draft) -> int:
-        """Compute a number that changes when subscribed topics come, go, or grow; 0 while there are none."""
+        """Compute a hash of the subscribed topics, their ids and partition counts; 0 if there are no topics."""
         names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
         images = (image for name in sorted(names) if (image := self.metadata.find(name)) is not None)
         text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
@@ -152,7 +154,7 @@ class DraftSteps:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def update_target(self, draft: Draft) -> None:
-        """Work out a target for all members if the group epoch is ahead of the target's and the interval is over."""
+        """Compute a target for all members if the group epoch is above the target's and the interval is over."""
         group = draft.group
         if draft.epoch <= group.assignment_epoch:
             return
@@ -185,7 +187,7 @@ def draft_of(
     current: CurrentAssignment,
     records: list[CoordinatorRecord],
 ) -> Draft:
-    """Make a draft that changes nothing yet."""
+    """Build a draft without changes so far."""
     return Draft(
         group,
         member_id,
@@ -199,7 +201,8 @@ def draft_of(
 
 
 def take_a_step(draft: Draft, owned: Assignment | None) -> None:
-    """Move the member one step towards its target; ``owned`` is what it says it holds, None when it says nothing."""
+    """Move the member one step towards its target. ``owned`` are the partitions that it reports, None without a
+    report."""
     group = draft.group
     owners = group.owners
     if draft.replaced is not None:
@@ -218,7 +221,7 @@ def take_a_step(draft: Draft, owned: Assignment | None) -> None:
 
 
 def preferred_assignor(subscriptions: Iterable[Subscription], default: str) -> str:
-    """Choose the assignor that most members ask for."""
+    """Choose the assignor that most members request, else ``default``."""
     votes: dict[str, int] = {}
     for subscription in subscriptions:
         if subscription.server_assignor is not None:

@@ -1,12 +1,12 @@
 """A consumer group of KIP-848: members, their epochs, target and current assignments. Changed by ``replay`` only.
 
     Empty         no members
-    Assigning     the group epoch is ahead of the target assignment's
-    Reconciling   some member is not yet where the target wants it
-    Stable        every member has its target
+    Assigning     the group epoch is above the target assignment's
+    Reconciling   the current assignment of some member differs from its target
+    Stable        the current assignment of every member is its target
 
-Every partition has at most one owner: ``owners`` knows who holds it or has yet to give it back, and no member
-gets it before that is done. All of this is in the log, so a restart changes nothing but the sessions.
+Every partition has at most one owner. ``owners`` has the member that is assigned a partition or must still revoke it;
+no other member gets the partition before that. All of this is in the log: a restart changes only the sessions.
 
 Source: KIP-848, KIP-1251; records 3 to 8 and 16 of ``__consumer_offsets``.
 """
@@ -27,11 +27,11 @@ from tidelog.protocol.errors import (
 )
 
 FIRST_COMMIT_WITH_EPOCH = 9
-"""The OffsetCommit that members of the consumer protocol must use."""
+"""Least version of OffsetCommit that members of the consumer protocol must use."""
 
 
 class ConsumerGroupState(Enum):
-    """State of a consumer group; the value is the name that the admin APIs show."""
+    """State of a consumer group; the value is its name in the admin APIs."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -40,7 +40,7 @@ class ConsumerGroupState(Enum):
 
 
 class MemberState(Enum):
-    """State of a member on its way to the target; the numbers of the log."""
+    """State of a member's reconciliation; the values are those in the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -49,7 +49,7 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicSpec:
-    """Further settings of a classic protocol's member: its session timeout, and its protocols in order."""
+    """Further settings of a member of the classic protocol: its session timeout, and its protocols in order."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -57,8 +57,8 @@ class ClassicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A member's subscription and identity, as it sent them (record 5). ``classic`` is None for a member of the
-    consumer protocol."""
+    """A member's subscription and identity, as it sent them (ConsumerGroupMemberMetadata, record 5). ``classic`` is
+    None for a member of the consumer protocol."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -73,7 +73,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """Present assignment of a member (record 8): its epoch, what it owns, what it has yet to give back."""
+    """Current assignment of a member (record 8): its epoch, its partitions, and those it must still revoke."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -81,7 +81,7 @@ class CurrentAssignment:
     assigned: Assignment = field(default_factory=dict)
     pending_revocation: Assignment = field(default_factory=dict)
     epochs: Mapping[tuple[bytes, int], int] = field(default_factory=dict)
-    """In which epoch it was given each partition it owns or has yet to give back (KIP-1251)."""
+    """Partition -> epoch in which it was assigned to the member; also those to revoke (KIP-1251)."""
 
 
 NEW_MEMBER = CurrentAssignment()
@@ -97,7 +97,7 @@ class ResolvedRegex:
 
 
 class ConsumerMember:
-    """One member; ``subscription`` and ``current`` are replaced whole."""
+    """One member. ``subscription`` and ``current`` are immutable values, which are replaced."""
 
     __slots__ = ("current", "member_id", "subscription")
 
@@ -107,7 +107,8 @@ class ConsumerMember:
         self.current = current
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise StaleMemberEpochError, to a classic member IllegalGenerationError."""
+        """Raise StaleMemberEpochError for another epoch than the member's; for a classic member
+        IllegalGenerationError."""
         if epoch != self.current.epoch:
             raise StaleMemberEpochError if self.subscription.classic is None else IllegalGenerationError
 
@@ -126,7 +127,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
 
     @property
     def state(self) -> ConsumerGroupState:
-        """State of the group, derived from its epochs and never stored."""
+        """State of the group, computed from its epochs; it is not stored."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -136,18 +137,18 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return ConsumerGroupState.RECONCILING
 
     def is_reconciled(self, current: CurrentAssignment) -> bool:
-        """Return whether the member has all its target gives it."""
+        """Return whether a member's current assignment is its target."""
         return current.state is MemberState.STABLE and current.epoch == self.assignment_epoch
 
     def subscribed_topics(self) -> set[str]:
-        """Collect names that any member reads, patterns resolved."""
+        """Collect the topic names of all members, with those that patterns match."""
         names: set[str] = set()
         for member in self.members.values():
             names.update(self.topics_of(member.subscription))
         return names
 
     def topics_of(self, subscription: Subscription) -> tuple[str, ...]:
-        """Return names that one member reads."""
+        """Return the topic names of one member, with those that its pattern matches."""
         resolved = self.regexes.get(subscription.topic_regex) if subscription.topic_regex else None
         return subscription.topic_names + (resolved.topics if resolved is not None else ())
 
@@ -155,7 +156,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         return topic in self.subscribed_topics()
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether others still hold something that the member is to have."""
+        """Return whether other members still own partitions of this member's target."""
         assigned = member.current.assigned
         return any(
             self.owners.get((topic_id, index), member.member_id) != member.member_id
@@ -163,10 +164,10 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             for index in indexes - assigned.get(topic_id, frozenset())
         )
 
-    # -- what replay changes ------------------------------------------------------------------------------------
+    # -- changes by replay --------------------------------------------------------------------------------------
 
     def put_member(self, member_id: str, subscription: Subscription) -> None:
-        """Add a member, or replace its subscription, as record 5 says."""
+        """Add a member, or replace its subscription (record 5)."""
         member = self.members.get(member_id)
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
@@ -186,7 +187,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             del self.static_members[instance_id]
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
-        """Set a member's current assignment, as record 8 says; the tombstone sets that of a new member."""
+        """Set a member's current assignment (record 8). Its tombstone sets the one of a new member."""
         member = self.members.get(member_id)
         if member is None:
             return
@@ -207,9 +208,9 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Check that a member commits, with its epoch; while there are none, admin clients may.
+        """Check that the committer is a member with its current epoch; without members, an admin client may commit.
 
-        A member that has not heard of its newest epoch yet may commit what it was given before that (KIP-1251).
+        A member that does not know its newest epoch yet may commit partitions that it was assigned before (KIP-1251).
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError, IllegalGenerationError.
         """
         member = committing_member(committer, self.members)
@@ -225,4 +226,4 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             raise StaleMemberEpochError if is_new_protocol else IllegalGenerationError
 
     def validate_offset_delete(self) -> None:
-        """Allow it: the subscription is always known here, and each topic is checked by itself."""
+        """Do nothing: subscriptions are always known here, and each topic is checked by itself."""

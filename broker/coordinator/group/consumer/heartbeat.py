@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat: how members of a consumer group join, live, change, and leave (KIP-848).
+"""ConsumerGroupHeartbeat: members of a consumer group join, stay, change their subscription, and leave (KIP-848).
 
-The member is found or made and its epoch checked; then its request goes through the steps of ``draft``. Each
-adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing new adds
-none. The clocks are in ``clocks``; classic groups that become consumer groups, and back, in ``migration``.
+The member is found or created and its epoch is checked; then the steps of ``draft`` process its request. They only add
+records; ``replay`` changes the group when these are in the log. A heartbeat without news adds none. Timers are in
+``clocks``; ``migration`` converts classic groups to consumer groups and back.
 
 Source: ConsumerGroupHeartbeat v0-1.
 """
@@ -68,13 +68,13 @@ FIRST_EPOCH = 1
 
 T = TypeVar("T")
 
-#: A group's own configuration (the GROUP config resource), as texts.
 GroupSettings = Callable[[str], Mapping[str, str]]
+"""Function from group id to the group's own configuration (the GROUP config resource), as texts."""
 HeartbeatResult = CoordinatorResult[ConsumerGroupHeartbeatResponse]
 
 
 class ConsumerHeartbeats:
-    """Heartbeats of the consumer groups of one partition. Loop thread only."""
+    """Answers heartbeats to the consumer groups of one partition of ``__consumer_offsets``. Loop thread only."""
 
     def __init__(
         self,
@@ -123,12 +123,12 @@ class ConsumerHeartbeats:
         )
         if is_full(request) or before.assigned != draft.current.assigned:
             response.assignment = assignment_response(draft.current.assigned)
-        self.clocks.heard_of(draft.group.group_id, draft.member_id, draft.subscription)
+        self.clocks.restart_session(draft.group.group_id, draft.member_id, draft.subscription)
         self.clocks.watch_revocation(draft.group.group_id, draft.member_id, draft.subscription, draft.current)
         return CoordinatorResult(response, draft.records, self.settle(draft))
 
     def settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """Finish the heartbeat, once the records are stored."""
+        """Return the callback that finishes a heartbeat once its records are appended."""
         version = self.steps.metadata.changes
 
         def on_append(error: KafkaError | None) -> None:
@@ -142,14 +142,14 @@ class ConsumerHeartbeats:
                 self.migration.finish_upgrade(draft.upgraded)
                 for member in group.members.values():
                     if member.member_id != draft.member_id:
-                        self.clocks.heard_of(group.group_id, member.member_id, member.subscription)
+                        self.clocks.restart_session(group.group_id, member.member_id, member.subscription)
 
         return on_append
 
     # -- the member ---------------------------------------------------------------------------------------------
 
     def _find(self, request: ConsumerGroupHeartbeatRequest) -> Draft:
-        """Find the group and the member, made if need be."""
+        """Find or create the group and the member of a request."""
         group = self._groups.get(request.group_id)
         records: list[CoordinatorRecord] = []
         if isinstance(group, ConsumerGroup):
@@ -161,7 +161,7 @@ class ConsumerHeartbeats:
             return self._find_member(new_group(request.group_id, records), request, records)
         if not isinstance(group, ClassicGroup):
             raise GroupIdNotFoundError(f"Group {request.group_id} is not a consumer group.")
-        if group.is_empty:  # it changes its protocol, its offsets stay
+        if group.is_empty:  # it becomes a consumer group, and keeps its offsets
             records.append(group_tombstone(request.group_id))
             return self._find_member(new_group(request.group_id, records), request, records)
         upgraded = self.migration.upgrade(group, records)
@@ -171,7 +171,7 @@ class ConsumerHeartbeats:
         return draft
 
     def check_size(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-        """Raise GroupMaxSizeReachedError where there is no room for one more."""
+        """Raise GroupMaxSizeReachedError if a new member would exceed the group's maximum size."""
         is_known = member_id in group.members or instance_id in group.static_members
         if len(group.members) >= self._config.group_consumer_max_size and not is_known:
             raise GroupMaxSizeReachedError
@@ -194,18 +194,18 @@ class ConsumerHeartbeats:
             return self.draft_member_or_new(group, member_id, records)
         draft = self.draft_member(group, member, records)
         if request.member_epoch == JOIN_EPOCH and draft.current.epoch != JOIN_EPOCH:
-            draft.current = NEW_MEMBER  # it lost its epoch, and with it all it held
+            draft.current = NEW_MEMBER  # it lost its epoch, and its partitions with it
         elif request.member_epoch != draft.current.epoch:
             check_epoch(draft.current, request)
         return draft
 
     @staticmethod
     def draft_member(group: ConsumerGroup, member: ConsumerMember, records: list[CoordinatorRecord]) -> Draft:
-        """Draft a change of a member that is there."""
+        """Draft a change of a known member."""
         return draft_of(group, member.member_id, member.subscription, member.current, records)
 
     def draft_member_or_new(self, group: ConsumerGroup, member_id: str, records: list[CoordinatorRecord]) -> Draft:
-        """Draft a change of a member that may be there."""
+        """Draft a change of a known or new member."""
         member = group.members.get(member_id)
         if member is not None:
             return self.draft_member(group, member, records)
@@ -215,7 +215,7 @@ class ConsumerHeartbeats:
     def replace_static(
         group: ConsumerGroup, instance_id: str, member_id: str, records: list[CoordinatorRecord]
     ) -> Draft:
-        """Draft a static member that is back under a new id and takes over what its last incarnation had."""
+        """Draft the return of a static member under a new id, with the assignment of its old incarnation."""
         old_id = group.static_members[instance_id]
         old = group.members[old_id]
         draft = draft_of(group, member_id, old.subscription, replace(old.current, epoch=0, previous_epoch=0), records)
@@ -238,16 +238,16 @@ class ConsumerHeartbeats:
         member = leaving_member(group, request)
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            # It will be back: its partitions wait for it as long as its session lasts.
+            # It is expected to return: it keeps its partitions until its session times out.
             current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, pending_revocation={}, state=MemberState.STABLE)
             return CoordinatorResult(response, [current_record(group.group_id, member.member_id, current)])
         return self._remove(group, member, response)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember, response: T) -> CoordinatorResult[T]:
-        """Remove the member; the next heartbeat of another hands its partitions on, or the group is a classic one."""
+        """Remove a member. Another one's next heartbeat reassigns its partitions, unless the group becomes classic."""
         group_id, member_id = group.group_id, member.member_id
         self.clocks.cancel(group_id, member_id)
-        logger.info("group %s loses %s", group_id, member_id)
+        logger.info("group %s removes %s", group_id, member_id)
         if self.migration.may_downgrade(group, member_id, replaced=False):
             records, on_append = self.migration.downgrade(group, member_id, None)
             return CoordinatorResult(response, records, on_append, replay=False)
@@ -256,9 +256,7 @@ class ConsumerHeartbeats:
         return CoordinatorResult(response, records)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """Remove a member one of whose clocks has run out: it fell silent, or has not given back what it lost in this
-        epoch.
-        """
+        """Remove a member one of whose timers has fired. With an ``epoch``, only if that is still the member's."""
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return None
@@ -266,12 +264,12 @@ class ConsumerHeartbeats:
         if member is None or (epoch is not None and member.current.epoch != epoch):
             return None
         result = self._remove(group, member, None)
-        self.clocks.heard_of(group_id, member_id, member.subscription)  # should the append fail, it is tried again
+        self.clocks.restart_session(group_id, member_id, member.subscription)  # tries again if the append fails
         return result
 
 
 def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
-    """Make a group without members, whose target is empty. Both begin with epoch 1: members that are to join have 0."""
+    """Build a group without members. Its epoch and its target's are 1, because a member that joins sends epoch 0."""
     group = ConsumerGroup(group_id)
     group.epoch = group.assignment_epoch = FIRST_EPOCH
     records += [epoch_record(group_id, FIRST_EPOCH, 0), target_epoch_record(group_id, FIRST_EPOCH, 0)]
@@ -279,7 +277,7 @@ def new_group(group_id: str, records: list[CoordinatorRecord]) -> ConsumerGroup:
 
 
 def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    """Return the member that leaves. Raises UnknownMemberIdError, FencedInstanceIdError."""
+    """Return the member that sent a request to leave. Raises UnknownMemberIdError, FencedInstanceIdError."""
     member = group.members.get(request.member_id)
     if request.instance_id is not None:
         known_id = group.static_members.get(request.instance_id)
@@ -291,7 +289,7 @@ def leaving_member(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest)
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
-    """Check the request by itself, without the group. Raises InvalidRequestError, UnsupportedAssignorError."""
+    """Check the fields of a request, without the group. Raises InvalidRequestError, UnsupportedAssignorError."""
     for name, value in (("InstanceId", request.instance_id), ("RackId", request.rack_id)):
         if value == "":
             raise InvalidRequestError(f"{name} can't be empty.")
@@ -320,7 +318,7 @@ def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat; the one before is accepted from a member that missed the answer with the new one.
+    """Check the epoch of a heartbeat. The previous epoch is accepted too, as the response with the new one may be lost.
     Raises FencedMemberEpochError.
     """
     if request.member_epoch == current.previous_epoch and is_subset(owned_of(request), current.assigned):
@@ -331,7 +329,7 @@ def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatReque
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return whether the member tells everything, because it joins or is not sure what arrived."""
+    """Return whether a request has all fields, because the member joins or does not know what the broker received."""
     if request.member_epoch == JOIN_EPOCH:
         return True
     subscribed = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
@@ -339,7 +337,7 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def owned_of(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, frozenset[int]] | None:
-    """Return the partitions the request says the member holds, None when it names none."""
+    """Return the partitions that the member reports to own, None if the request has no such field."""
     if request.topic_partitions is None:
         return None
     return {bytes(topic.topic_id): frozenset(topic.partitions) for topic in request.topic_partitions}
@@ -348,7 +346,7 @@ def owned_of(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, frozenset[in
 def update_subscription(
     before: Subscription, context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> Subscription:
-    """Return the subscription, updated with the fields of the request; an empty pattern takes the pattern away."""
+    """Return the subscription, updated with the fields of the request. An empty pattern removes the pattern."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     return Subscription(
         instance_id=request.instance_id or before.instance_id,
@@ -365,7 +363,7 @@ def update_subscription(
 
 
 def assignment_response(assigned: Assignment) -> AssignmentResponse:
-    """Convert an assignment to what the answer holds."""
+    """Convert an assignment to its field in the response."""
     return AssignmentResponse(
         topic_partitions=[
             TopicPartitionsResponse(topic_id=topic_id, partitions=sorted(indexes))

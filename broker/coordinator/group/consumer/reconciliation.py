@@ -1,13 +1,13 @@
-"""Reconciliation: steps of a member from its partitions to its target, never two owners of one at a time.
+"""Reconciliation: steps of a member from its current assignment to its target, so that no partition has two owners.
 
-    owned = what it has and keeps, revoke = what it has and loses, wait = what it gets that others still hold
+    keep = current partitions in the target, revoke = current partitions not in it, gain = free partitions of the target
 
-    revoke is not empty and the member has not said it is rid of it -> UnrevokedPartitions, in the epoch it is in
-    else it goes on to the target's epoch with owned + what is free -> UnreleasedPartitions while something is to wait
-                                                                       for, Stable when nothing is
+    the member still owns partitions of revoke -> UnrevokedPartitions, with keep, in its current epoch
+    else                                       -> the target's epoch, with keep and gain: UnreleasedPartitions while
+                                                  other members own partitions of the target, else Stable
 
-A member says what it holds in each heartbeat that changes it; if it says nothing, it is taken to hold all still. Pure
-function. Source: KIP-848.
+A member reports its partitions in each heartbeat in which they have changed. Without a report it is assumed to own all
+of them still. Pure function. Source: KIP-848.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reconcile(
     target_epoch: int,
     owned: Owned,
 ) -> CurrentAssignment:
-    """Compute the member's next state; the same object when nothing changes. ``owned`` is what its heartbeat said."""
+    """Compute a member's next assignment; the same object if nothing changes. ``owned`` is its report, or None."""
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current
     epoch = current.epoch
@@ -45,7 +45,7 @@ def reconcile(
 
 
 def _holds(owned: Owned, partitions: Assignment) -> bool:
-    """Return whether the member may still work on any of these."""
+    """Return whether the member may still own one of these partitions."""
     if owned is None:
         return True
     return any(not indexes.isdisjoint(owned.get(topic_id, frozenset())) for topic_id, indexes in partitions.items())
@@ -91,7 +91,7 @@ def _change(
 
 
 def is_subset(owned: Owned, assigned: Assignment) -> bool:
-    """Return whether the member says that it holds nothing but this; False when it says nothing."""
+    """Return whether the member reports only partitions of ``assigned``; False without a report."""
     if owned is None:
         return False
     return all(indexes <= assigned.get(topic_id, frozenset()) for topic_id, indexes in owned.items())

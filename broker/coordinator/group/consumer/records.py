@@ -14,7 +14,7 @@ from tidelog.broker.coordinator.group.consumer.group import (
     ResolvedRegex,
     Subscription,
 )
-from tidelog.broker.coordinator.group.modern_group import assignment_of, in_order
+from tidelog.broker.coordinator.group.modern_group import assignment_of, iterate_sorted
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord
 from tidelog.protocol.coordinator_records.group import (
     ClassicMemberMetadata,
@@ -76,7 +76,7 @@ def _read_spec(value: ClassicMemberMetadata | None) -> ClassicSpec | None:
 
 
 def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """Build the record of the epoch the target was worked out for, and when (KIP-1263)."""
+    """Build the record of the epoch for which the target was computed, and the time of that (KIP-1263)."""
     value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
@@ -85,13 +85,15 @@ def target_record(group_id: str, member_id: str, target: Assignment | None) -> R
     """Build the record of a member's target assignment; None removes it."""
     value = None
     if target is not None:
-        partitions = [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in in_order(target)]
+        partitions = [
+            TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in iterate_sorted(target)
+        ]
         value = ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions)
     return Record(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value)
 
 
 def current_record(group_id: str, member_id: str, current: CurrentAssignment | None) -> Record:
-    """Build the record of a member's present assignment; None removes it."""
+    """Build the record of a member's current assignment; None removes it."""
     value = None
     if current is not None:
         value = ConsumerGroupCurrentMemberAssignmentValue(
@@ -115,7 +117,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex | None) -> R
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """Build tombstones for everything of one member, in the order in which Kafka removes it."""
+    """Build the tombstones of all records of one member, in Kafka's order."""
     return [
         current_record(group_id, member_id, None),
         target_record(group_id, member_id, None),
@@ -124,7 +126,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def consumer_group_tombstones(group: ConsumerGroup) -> list[Record]:
-    """Build tombstones for everything of the group."""
+    """Build the tombstones of all records of a group."""
     records = [record for member_id in group.members for record in member_tombstones(group.group_id, member_id)]
     records += [regex_record(group.group_id, regex, None) for regex in group.regexes]
     records += [
@@ -136,7 +138,7 @@ def consumer_group_tombstones(group: ConsumerGroup) -> list[Record]:
 
 
 def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
-    """Apply one record of types 4 to 8 and 16; type 3 makes and removes groups and is the caller's."""
+    """Apply one record of types 4 to 8 and 16. The caller applies type 3, which creates and removes groups."""
     kind = key.__class__
     if kind is ConsumerGroupMemberMetadataKey:
         if value is None:
@@ -187,22 +189,22 @@ def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
 
 
 def _read_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[tuple[bytes, int], int]:
-    """Read the epochs of partitions; where a record from before KIP-1251 has none, the member's epoch stands for
-    all.
+    """Read the epochs in which partitions were assigned. In a record from before KIP-1251, which has none, it is the
+    member's epoch for all.
     """
     epochs: dict[tuple[bytes, int], int] = {}
     for topic in (*value.assigned_partitions, *value.partitions_pending_revocation):
-        said = topic.assignment_epochs
-        if said is None or len(said) != len(topic.partitions):
-            said = [max(0, value.member_epoch)] * len(topic.partitions)
+        stored = topic.assignment_epochs
+        if stored is None or len(stored) != len(topic.partitions):
+            stored = [max(0, value.member_epoch)] * len(topic.partitions)
         topic_id = bytes(topic.topic_id)
-        epochs.update(((topic_id, index), epoch) for index, epoch in zip(topic.partitions, said, strict=True))
+        epochs.update(((topic_id, index), epoch) for index, epoch in zip(topic.partitions, stored, strict=True))
     return epochs
 
 
 def _encode_partitions(current: CurrentAssignment, assignment: Assignment) -> list[TopicPartitions]:
     found = []
-    for topic_id, partitions in in_order(assignment):
+    for topic_id, partitions in iterate_sorted(assignment):
         epochs = [current.epochs.get((topic_id, index), current.epoch) for index in partitions]
         found.append(TopicPartitions(topic_id=topic_id, partitions=partitions, assignment_epochs=epochs))
     return found

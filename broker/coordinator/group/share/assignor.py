@@ -1,10 +1,10 @@
-"""The assignor of share groups, ``simple``: every partition has a reader, every member something to read.
+"""The assignor of share groups, ``simple``: every partition gets a member, and every member a partition.
 
-    as many partitions as members, or more   each partition to one member, members within one of each other
-    more members than partitions             each member one partition, partitions within one of each other
+    as many partitions as members, or more   each partition has one member; members' numbers differ by one at most
+    more members than partitions             each member has one partition; partitions' numbers differ by one at most
 
-A member keeps what it has as far as that allows. Where members subscribe to different topics, each topic is given out
-by itself among those who want it. Pure functions over values, in steps: 10,000 partitions take 20 ms. Source: KIP-932.
+A member keeps its partitions as far as that allows. If members subscribe to different topics, each topic is assigned by
+itself to its subscribers. Pure functions over values, in steps: 10,000 partitions take 20 ms. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -16,44 +16,46 @@ from typing import NamedTuple
 from tidelog.broker.coordinator.group.assignors import Assignment, Members, PartitionCounts
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 
-Place = tuple[bytes, int]
+Partition = tuple[bytes, int]
+"""Topic id and index of a partition."""
 
 
 class Subscriptions(NamedTuple):
-    """The assignor's input."""
+    """Input of the assignor: the members, and the partition counts of topics."""
 
     members: Members
     partition_counts: PartitionCounts
 
 
 class Assigned(NamedTuple):
-    """A result of the assignor: member id -> partitions, and what it was worked out for."""
+    """Result of the assignor: member id -> partitions, and the input from which it was computed."""
 
     subscriptions: Subscriptions
     target: Mapping[str, Assignment]
 
 
 def assign_simple(subscriptions: Subscriptions) -> Steps[Assigned]:
-    """Give every member its partitions."""
+    """Assign partitions to all members."""
     members, counts = subscriptions
     wanted = {member_id: frozenset(spec.topics & counts.keys()) for member_id, spec in members.items()}
-    places: dict[str, set[Place]] = {member_id: set() for member_id in members}
-    for topics, readers in _parts(wanted):
-        targets = yield from _places({topic: range(counts[topic]) for topic in sorted(topics)})
-        held = {}
+    assigned: dict[str, set[Partition]] = {member_id: set() for member_id in members}
+    for topics, readers in _split_by_readers(wanted):
+        targets = yield from _list_partitions({topic: range(counts[topic]) for topic in sorted(topics)})
+        current = {}
         for member_id in readers:
-            held[member_id] = yield from _held(members[member_id].assigned, {topic: counts[topic] for topic in topics})
-        for member_id, given in (yield from _shared_out(targets, held)).items():
-            places[member_id] |= given
+            topic_counts = {topic: counts[topic] for topic in topics}
+            current[member_id] = yield from _list_current(members[member_id].assigned, topic_counts)
+        for member_id, partitions in (yield from _distribute(targets, current)).items():
+            assigned[member_id] |= partitions
             yield None
     target = {}
-    for member_id, owned in places.items():
-        target[member_id] = yield from _by_topic(owned)
+    for member_id, owned in assigned.items():
+        target[member_id] = yield from _group_by_topic(owned)
     return Assigned(subscriptions, target)
 
 
-def _places(topics: Mapping[bytes, Iterable[int]]) -> Steps[list[Place]]:
-    """List partitions in order."""
+def _list_partitions(topics: Mapping[bytes, Iterable[int]]) -> Steps[list[Partition]]:
+    """List the partitions of topics in order."""
     found = []
     for topic, indexes in topics.items():
         for index in indexes:
@@ -63,9 +65,9 @@ def _places(topics: Mapping[bytes, Iterable[int]]) -> Steps[list[Place]]:
     return found
 
 
-def _held(assigned: Assignment, counts: PartitionCounts) -> Steps[list[Place]]:
-    """List the partitions that a member has of these topics, in order."""
-    return _places(
+def _list_current(assigned: Assignment, counts: PartitionCounts) -> Steps[list[Partition]]:
+    """List the partitions of these topics that a member has, in order."""
+    return _list_partitions(
         {
             topic: sorted(index for index in assigned[topic] if index < counts[topic])
             for topic in sorted(counts.keys() & assigned.keys())
@@ -73,8 +75,8 @@ def _held(assigned: Assignment, counts: PartitionCounts) -> Steps[list[Place]]:
     )
 
 
-def _parts(wanted: dict[str, frozenset[bytes]]) -> Iterable[tuple[Collection[bytes], list[str]]]:
-    """Yield sets of topics that are given out together, with those who read them."""
+def _split_by_readers(wanted: dict[str, frozenset[bytes]]) -> Iterable[tuple[Collection[bytes], list[str]]]:
+    """Yield sets of topics that are assigned together, each with its subscribers."""
     order = sorted(wanted)
     if len(set(wanted.values())) == 1:
         yield wanted[order[0]], order
@@ -83,79 +85,84 @@ def _parts(wanted: dict[str, frozenset[bytes]]) -> Iterable[tuple[Collection[byt
         yield (topic,), [member_id for member_id in order if topic in wanted[member_id]]
 
 
-def _shared_out(targets: list[Place], held: dict[str, list[Place]]) -> Steps[dict[str, set[Place]]]:
-    """Keep what fits, then fill up: partitions without a reader first, then members with nothing."""
-    if not targets or not held:
+def _distribute(targets: list[Partition], current: dict[str, list[Partition]]) -> Steps[dict[str, set[Partition]]]:
+    """Keep what members may keep, then assign partitions without a member, then give members without any one."""
+    if not targets or not current:
         return {}
-    if len(held) == 1:
-        return {member_id: set(targets) for member_id in held}
+    if len(current) == 1:
+        return {member_id: set(targets) for member_id in current}
     readers = dict.fromkeys(targets, 0)
-    given = yield from _kept(held, readers)
-    by_load = [(len(kept), member_id) for member_id, kept in given.items()]
+    assigned = yield from _keep_current(current, readers)
+    by_load = [(len(kept), member_id) for member_id, kept in assigned.items()]
     heapify(by_load)
-    for number, place in enumerate(targets):
-        if not readers[place]:
+    for number, partition in enumerate(targets):
+        if not readers[partition]:
             load, member_id = by_load[0]
-            given[member_id].add(place)
-            readers[place] = 1
+            assigned[member_id].add(partition)
+            readers[partition] = 1
             heapreplace(by_load, (load + 1, member_id))
         if not number % ITEMS_PER_STEP:
             yield None
-    without = [places for places in given.values() if not places]
+    without = [partitions for partitions in assigned.values() if not partitions]
     if without:  # then there are more members than partitions, and each reads one
-        yield from _joined(without, targets, readers)
-    return given
+        yield from _assign_readers(without, targets, readers)
+    return assigned
 
 
-def _kept(held: dict[str, list[Place]], readers: dict[Place, int]) -> Steps[dict[str, set[Place]]]:
-    """Return what each member keeps, and count it in ``readers``."""
-    member_room = _Room(len(readers), len(held))
-    place_room = _Room(len(held), len(readers))
-    given: dict[str, set[Place]] = {}
-    for member_id, places in held.items():
-        kept = given[member_id] = set()
-        for number, place in enumerate(places):
-            if member_room.has(len(kept)) and place_room.has(readers[place]):
-                kept.add(place)
-                member_room.take(len(kept))
-                readers[place] += 1
-                place_room.take(readers[place])
+def _keep_current(
+    current: dict[str, list[Partition]], readers: dict[Partition, int]
+) -> Steps[dict[str, set[Partition]]]:
+    """Return what each member keeps, and count it in ``readers``, the number of members of each partition."""
+    member_quota = _Quota(len(readers), len(current))
+    partition_quota = _Quota(len(current), len(readers))
+    assigned: dict[str, set[Partition]] = {}
+    for member_id, partitions in current.items():
+        kept = assigned[member_id] = set()
+        for number, partition in enumerate(partitions):
+            if member_quota.allows_more(len(kept)) and partition_quota.allows_more(readers[partition]):
+                kept.add(partition)
+                member_quota.note(len(kept))
+                readers[partition] += 1
+                partition_quota.note(readers[partition])
             if not number % ITEMS_PER_STEP:
                 yield None
-    return given
+    return assigned
 
 
-def _joined(without: list[set[Place]], targets: list[Place], readers: dict[Place, int]) -> Steps[None]:
-    """Have each member that has nothing read a partition with the fewest readers."""
-    by_readers = [(readers[place], number) for number, place in enumerate(targets)]
+def _assign_readers(
+    without: list[set[Partition]], targets: list[Partition], readers: dict[Partition, int]
+) -> Steps[None]:
+    """Assign each member without partitions one that has the fewest members."""
+    by_readers = [(readers[partition], number) for number, partition in enumerate(targets)]
     heapify(by_readers)
-    for reading in without:
+    for assigned in without:
         count, number = by_readers[0]
-        reading.add(targets[number])
+        assigned.add(targets[number])
         heapreplace(by_readers, (count + 1, number))
         yield None
 
 
-class _Room:
-    """Quota of ``count`` things for each of ``takers``: the same number, and at least one; some one more."""
+class _Quota:
+    """Equal division of ``count`` items among ``takers``: at least one for each; if it does not divide, the first ones
+    get one more."""
 
     def __init__(self, count: int, takers: int) -> None:
         self._least, self._extras = divmod(count, takers)
         if not self._least:
             self._least, self._extras = 1, 0
 
-    def has(self, taken: int) -> bool:
-        """Return whether one who has ``taken`` may have another."""
+    def allows_more(self, taken: int) -> bool:
+        """Return whether a taker with ``taken`` items may have one more."""
         return taken < self._least or (taken == self._least and self._extras > 0)
 
-    def take(self, taken: int) -> None:
-        """Note that one more came to ``taken``."""
+    def note(self, taken: int) -> None:
+        """Note that a taker now has ``taken`` items, one more than before."""
         self._extras -= taken > self._least
 
 
-def _by_topic(places: Collection[Place]) -> Steps[Assignment]:
+def _group_by_topic(partitions: Collection[Partition]) -> Steps[Assignment]:
     topics: dict[bytes, set[int]] = {}
-    for number, (topic_id, index) in enumerate(places):
+    for number, (topic_id, index) in enumerate(partitions):
         topics.setdefault(topic_id, set()).add(index)
         if not number % ITEMS_PER_STEP:
             yield None

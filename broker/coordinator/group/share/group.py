@@ -1,11 +1,11 @@
-"""A share group: its members, who reads what, and which share partitions have a state. Changed by ``replay`` only.
+"""A share group: its members, their assignments, and the partitions with a share state. Only ``replay`` changes it.
 
     Empty     no members
     Stable    has members: a share group has no rebalance that members wait for
 
-Several members may read one partition; none owns any. A member's assignment is its target as soon as it hears of it.
-``initialized`` names the partitions whose state stands in ``__share_group_state``; only they are assigned.
-``deleting`` names the topics of which states may stand there that count no more: their deletion has begun.
+Several members may read one partition; none owns any. A member's current assignment is its target after its next
+heartbeat. ``initialized`` has the partitions with a state in ``__share_group_state``; only they are assigned.
+``deleting`` has the topics whose states are being deleted: some may still be there, but they are not used.
 
 Source: KIP-932; records 10 to 15 of ``__consumer_offsets``.
 """
@@ -24,7 +24,7 @@ from tidelog.protocol.errors import GroupIdNotFoundError
 
 
 class ShareGroupState(Enum):
-    """State of a share group; the value is the name that the admin APIs show."""
+    """State of a share group; the value is its name in the admin APIs."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -42,7 +42,7 @@ class ShareSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """Present assignment of a member (record 14)."""
+    """Current assignment of a member (record 14)."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -59,14 +59,14 @@ class InitializedTopic(NamedTuple):
     partitions: frozenset[int]
 
 
-#: Topic id -> what has a state.
 Initialized = Mapping[bytes, InitializedTopic]
-#: Topic id -> name.
+"""Topic id -> the topic's partitions that have a state."""
 Deleting = Mapping[bytes, str]
+"""Topic id -> name of a topic whose states are being deleted."""
 
 
 class ShareMember:
-    """One member; ``subscription`` and ``current`` are replaced whole."""
+    """One member. ``subscription`` and ``current`` are immutable values, which are replaced."""
 
     __slots__ = ("current", "member_id", "subscription")
 
@@ -89,11 +89,11 @@ class ShareGroup(ModernGroup[ShareMember]):
 
     @property
     def state(self) -> ShareGroupState:
-        """State of the group, derived from its members and never stored."""
+        """State of the group, computed from its members; it is not stored."""
         return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
 
     def topics_with_states(self) -> dict[bytes, str]:
-        """Return the topics, id and name, of which states stand in ``__share_group_state``, or some that are being
+        """Return id and name of the topics that have states in ``__share_group_state``, including states that are being
         deleted.
         """
         return {**{topic_id: known.name for topic_id, known in self.initialized.items()}, **self.deleting}

@@ -1,14 +1,13 @@
-"""ShareGroupHeartbeat: how members of a share group join, live, change and leave (KIP-932).
+"""ShareGroupHeartbeat: members of a share group join, stay, change their subscription, and leave (KIP-932).
 
-    1. the member is found or made, its epoch checked
-    2. a changed subscription, or topics that changed below it, raise the group epoch
-    3. subscribed partitions without a state are told to the caller, who makes one in ``__share_group_state`` before the
-       decision is appended: what is assigned has a state, also after a crash between the two
-    4. a group epoch ahead of the target needs a new one, unless the last one is younger than the group's interval; the
-       caller has the assignor work it out, in steps, and has it decided again with that; the member is there at once
+    1. the member is found or created, and its epoch is checked
+    2. if the subscription changed, or the topics in it, the group epoch rises
+    3. subscribed partitions without a share state are returned to the caller, which creates their states in
+       ``__share_group_state`` before it appends the result: so all assigned partitions have a state, even after a crash
+    4. if the group epoch is above the target's, a new target is needed, unless the last one is younger than the group's
+       assignment interval. The caller runs the assignor, in steps, and calls ``heartbeat`` again with its result
 
-A heartbeat that says nothing new adds no record. Clock: ("share-session", group, member). Source:
-ShareGroupHeartbeat v1.
+A heartbeat without news adds no record. Timer: ("share-session", group, member). Source: ShareGroupHeartbeat v1.
 """
 
 from __future__ import annotations
@@ -67,14 +66,14 @@ logger = logging.getLogger(__name__)
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 
 HeartbeatResult = CoordinatorResult[ShareGroupHeartbeatResponse]
-#: Topic id -> partitions that need a state.
 Uninitialized = dict[bytes, frozenset[int]]
+"""Topic id -> partitions that need a state."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """Result of a heartbeat, and what must be done before it is decided again: share partitions that need a state, and
-    members that need an assignment. With neither it may be appended."""
+    """Result of a heartbeat, with the partitions that need a state and the members that need an assignment. If there
+    are any, the caller provides them and calls ``heartbeat`` again; else it appends the result."""
 
     result: HeartbeatResult
     epoch: int = 0
@@ -84,7 +83,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Draft:
-    """One heartbeat while it is decided: the group as it is, the member as it will be, the records so far."""
+    """Change by one heartbeat: the group as it is, the member as it will be, and the records so far."""
 
     group: ShareGroup
     member_id: str
@@ -97,14 +96,14 @@ class Draft:
     initialized: Initialized
 
     def subscriptions(self) -> dict[str, ShareSubscription]:
-        """Return all members as they will be."""
+        """Return the subscriptions of all members after the change, by member id."""
         found = {member_id: member.subscription for member_id, member in self.group.members.items()}
         found[self.member_id] = self.subscription
         return found
 
 
 class ShareHeartbeats:
-    """Heartbeats of the share groups of one partition. Loop thread only."""
+    """Answers heartbeats to the share groups of one partition of ``__consumer_offsets``. Loop thread only."""
 
     def __init__(
         self,
@@ -117,8 +116,8 @@ class ShareHeartbeats:
         on_member_gone: Callable[[str, str], object],
         interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
-        """``config`` gives a group's values; ``on_member_gone(group_id, member_id)`` is called when one left or
-        expired.
+        """``config`` returns a group's configuration; ``on_member_gone(group_id, member_id)`` is called when a member
+        has left or timed out.
         """
         self._groups = groups
         self._timer = timer
@@ -131,7 +130,7 @@ class ShareHeartbeats:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest, assigned: Assigned | None = None
     ) -> Decision:
-        """Decide; ``assigned`` is what the assignor gave for the decision before this one.
+        """Return the decision on a heartbeat. ``assigned`` is the assignor's result for the previous decision on it.
 
         Raises InvalidRequestError, GroupIdNotFoundError, GroupMaxSizeReachedError, UnknownMemberIdError,
         FencedMemberEpochError.
@@ -205,7 +204,7 @@ class ShareHeartbeats:
             initialized=group.initialized,
         )
 
-    # -- 2. what it says ----------------------------------------------------------------------------------------
+    # -- 2. the subscription ------------------------------------------------------------------------------------
 
     def _update_subscription(self, draft: Draft, context: RequestContext, request: ShareGroupHeartbeatRequest) -> None:
         group, before = draft.group, draft.subscription
@@ -235,9 +234,9 @@ class ShareHeartbeats:
     # -- 3. states of share partitions --------------------------------------------------------------------------
 
     def _initialize(self, draft: Draft) -> Uninitialized | None:
-        """Note subscribed partitions that have no share state yet as initialized, in a record, and return them.
+        """Add a record that lists subscribed partitions without a share state as initialized, and return them.
 
-        None while the group's epoch stays: then neither topics nor subscriptions have changed.
+        Returns None if the group's epoch has not risen: then neither topics nor subscriptions have changed.
         """
         if draft.epoch == draft.group.epoch:
             return None
@@ -263,7 +262,8 @@ class ShareHeartbeats:
         return may_assign(group.assigned_at_ms, interval_ms, self._time.milliseconds())
 
     def _update_target(self, draft: Draft, assigned: Assigned | None) -> Subscriptions | None:
-        """Take the assignor's result over; returns what it is to work out where that is another."""
+        """Add the records of a new target. If ``assigned`` is not the assignor's result for the current input, nothing
+        is added, and the input is returned."""
         group = draft.group
         counts = {image.topic_id: image.partition_count for image in self._images(draft)}
         members = {
@@ -300,7 +300,7 @@ class ShareHeartbeats:
     def _removal(
         self, group: ShareGroup, member_id: str
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Remove the member; the next heartbeat of another takes its partitions on."""
+        """Build the records and the callback that remove a member. Another's next heartbeat reassigns partitions."""
         records = share_member_tombstones(group.group_id, member_id)
         records.append(share_epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
 
@@ -308,12 +308,12 @@ class ShareHeartbeats:
             if error is not None:
                 raise error
             self._timer.cancel(("share-session", group.group_id, member_id))
-            logger.info("share group %s loses %s", group.group_id, member_id)
+            logger.info("share group %s removes %s", group.group_id, member_id)
             self._on_member_gone(group.group_id, member_id)
 
         return records, on_append
 
-    # -- clocks -------------------------------------------------------------------------------------------------
+    # -- sessions -----------------------------------------------------------------------------------------------
 
     def _schedule_session(self, group_id: str, member_id: str) -> None:
         self._timer.schedule(
@@ -326,17 +326,17 @@ class ShareHeartbeats:
         group = self._groups.get(group_id)
         if not isinstance(group, ShareGroup) or member_id not in group.members:
             return None
-        self._schedule_session(group_id, member_id)  # should the append fail, it is tried again
+        self._schedule_session(group_id, member_id)  # tries again if the append fails
         return CoordinatorResult(None, *self._removal(group, member_id))
 
     def start_clocks(self, group: ShareGroup) -> None:
-        """Give every member a whole session to show up, after loading."""
+        """Start the session timers of all members after the group was loaded, with full timeouts."""
         for member_id in group.members:
             self._schedule_session(group.group_id, member_id)
 
 
 def check_request(request: ShareGroupHeartbeatRequest) -> None:
-    """Check the request by itself, without the group. Raises InvalidRequestError."""
+    """Check the fields of a request, without the group. Raises InvalidRequestError."""
     if not request.member_id.strip():
         raise InvalidRequestError("MemberId can't be empty.")
     if not request.group_id.strip():
@@ -351,7 +351,7 @@ def check_request(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: ShareAssignment, epoch: int) -> None:
-    """Check the epoch of a heartbeat; the one before is accepted from a member that missed the answer with the new one.
+    """Check the epoch of a heartbeat. The previous epoch is accepted too, as the response with the new one may be lost.
     Raises FencedMemberEpochError.
     """
     if epoch not in (current.epoch, current.previous_epoch, JOIN_EPOCH):
@@ -362,13 +362,13 @@ def check_epoch(current: ShareAssignment, epoch: int) -> None:
 
 
 def topics_hash(images: Iterable[TopicImage]) -> int:
-    """Compute a number that changes when subscribed topics come, go, or grow."""
+    """Compute a hash of topics, their ids and partition counts."""
     text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def assignment_response(assigned: Assignment) -> AssignmentResponse:
-    """Convert an assignment to what the answer holds."""
+    """Convert an assignment to its field in the response."""
     return AssignmentResponse(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, partitions=sorted(indexes)) for topic_id, indexes in assigned.items()

@@ -1,4 +1,4 @@
-"""High watermarks of partitions, by whichever broker leads them; a share group's lag is counted to them (KIP-1226).
+"""High watermarks of partitions, from the brokers that lead them; a share group's lag ends there (KIP-1226).
 
 Loop thread only. Source: PartitionMetadataClient of Kafka 4.3.
 """
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class LatestOffsets:
-    """High watermarks of partitions: of this broker's, and of others as their leaders answer them."""
+    """Finds the high watermarks of partitions, on this broker and on others."""
 
     def __init__(self, partition: Callable[[str, int], Partition], peers: Peers | None) -> None:
-        """``partition(topic, index)`` finds a partition of this broker, or raises KafkaError."""
+        """``partition(topic, index)`` returns a partition of this broker, or raises KafkaError."""
         self._partition = partition
         self._peers = peers
 
     def find(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
-        """Return the high watermark of each partition, or the KafkaError for which it is not known."""
+        """Return the high watermark of each partition, or the KafkaError because of which it is unknown."""
         found: dict[tuple[str, int], int | KafkaError] = {}
         for one in asked:
             try:

@@ -1,8 +1,8 @@
-"""Members and offsets of share groups, as handlers see them (KIP-932).
+"""Members and offsets of share groups, as handlers call them (KIP-932).
 
-Two coordinators have a part in it: the group coordinator keeps members and says which share partitions have a state,
-the share coordinator keeps the states. What is assigned has a state: it is committed before the group's records
-are appended. ``tidelog.broker.coordinator.group.share.state_changes`` tells how they are deleted. Loop thread only.
+Two coordinators work together: the group coordinator has the members and the list of partitions with a share state; the
+share coordinator has the states. All assigned partitions have a state: it is committed before the group's records are
+appended. ``tidelog.broker.coordinator.group.share.state_changes`` deletes states. Loop thread only.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class ShareMembers:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest
     ) -> Steps[ShareGroupHeartbeatResponse]:
-        """Answer ShareGroupHeartbeat v1. States and assignments are made in steps: topics have thousands of partitions.
-        Others may change the group meanwhile. So it is decided again until this request has made all states that it
-        needs, and no other one may have deleted some of them.
+        """Answer ShareGroupHeartbeat v1. States and assignments are made in steps, because topics may have thousands of
+        partitions, and other requests may change the group meanwhile. So the decision is repeated until all states that
+        it needs have been created, and no other request can have deleted any of them.
         """
         made: dict[bytes, frozenset[int]] = {}
         assigned = None
@@ -94,10 +94,8 @@ class ShareMembers:
     def _make_states(
         self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int
     ) -> Steps[list[Deferred[None]]]:
-        """Make the states that no other member's heartbeat has made meanwhile; the Deferreds settle when these are
-        committed.
-
-        Raises KafkaError.
+        """Create the states that no other member's heartbeat has created meanwhile. The Deferreds complete when they
+        are committed. Raises KafkaError.
         """
         waits = []
         for partition in sorted(partitions):
@@ -110,7 +108,7 @@ class ShareMembers:
         return waits
 
     def describe(self, group_id: str, topic_names: Mapping[bytes, str], *, operations: bool) -> DescribedGroup:
-        """Answer ShareGroupDescribe v1, one group."""
+        """Answer ShareGroupDescribe v1 for one group."""
         try:
             described = describe_share_group(self._changes.group(group_id), topic_names)
         except KafkaError as error:
@@ -125,14 +123,15 @@ class ShareMembers:
 
     def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
         """Delete the states of a group without members, then ``finish`` it. Raises KafkaError."""
-        return (yield from self._changes.alone(group_id, self._changes.delete_group(group_id, finish)))
+        return (yield from self._changes.run_alone(group_id, self._changes.delete_group(group_id, finish)))
 
     # -- offsets of groups ---------------------------------------------------------------------------------------
 
     def describe_offsets(
         self, request: offsets.DescribeShareGroupOffsetsRequestGroup
     ) -> Steps[offsets.DescribeShareGroupOffsetsResponseGroup]:
-        """Answer DescribeShareGroupOffsets v0-1, one group; all partitions with a state where no topics are named."""
+        """Answer DescribeShareGroupOffsets v0-1 for one group. Without topics, all partitions with a state are
+        described."""
         response = offsets.DescribeShareGroupOffsetsResponseGroup(group_id=request.group_id)
         try:
             if request.topics is None:
@@ -209,11 +208,11 @@ class ShareMembers:
     def alter_offsets(
         self, request: alter.AlterShareGroupOffsetsRequest
     ) -> Steps[alter.AlterShareGroupOffsetsResponse]:
-        """Set start offsets, partition by partition; a group that is not there is made. AlterShareGroupOffsets v0.
+        """Set the start offsets of partitions (AlterShareGroupOffsets v0). A group that does not exist is created.
 
         Raises InvalidGroupIdError, GroupIdNotFoundError for a group of another kind, NonEmptyGroupError.
         """
-        return (yield from self._changes.alone(request.group_id, self._alter_topics(request)))
+        return (yield from self._changes.run_alone(request.group_id, self._alter_topics(request)))
 
     def _alter_topics(
         self, request: alter.AlterShareGroupOffsetsRequest
@@ -229,7 +228,7 @@ class ShareMembers:
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
 
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
-        """Return the group without members, and whether it is there already."""
+        """Return the group, which has no members, or a new one, and whether it exists already."""
         known = self._runtime.shard_for(group_id).groups.get(group_id)
         return self._changes.empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
 
@@ -240,8 +239,8 @@ class ShareMembers:
         added: dict[bytes, InitializedTopic],
         waits: list[Deferred[None]],
     ) -> Steps[alter.AlterShareGroupOffsetsResponseTopic]:
-        """Initialize the states of one topic's partitions, and note them in ``added``, and in ``waits`` when that is
-        committed."""
+        """Initialize the states of one topic's partitions. They are added to ``added``, and Deferreds that complete
+        when they are committed to ``waits``."""
         image = self._metadata.find(asked.topic_name)
         topic = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         if image is not None:
@@ -265,7 +264,7 @@ class ShareMembers:
         return topic
 
     def _note_initialized(self, group_id: str, added: Mapping[bytes, InitializedTopic]) -> Deferred[None]:
-        """Append which partitions have a state now. The group is looked up again: members may have joined."""
+        """Append the list of partitions that have a state. The group is looked up again: members may have joined."""
         group, is_known = self._group_to_alter(group_id)
         initialized = dict(group.initialized)
         for topic_id, topic in added.items():
@@ -281,7 +280,7 @@ class ShareMembers:
         self, request: delete.DeleteShareGroupOffsetsRequest
     ) -> Steps[delete.DeleteShareGroupOffsetsResponse]:
         """Answer DeleteShareGroupOffsets v0. Raises InvalidGroupIdError, GroupIdNotFoundError, NonEmptyGroupError."""
-        return (yield from self._changes.alone(request.group_id, self._delete_topics(request)))
+        return (yield from self._changes.run_alone(request.group_id, self._delete_topics(request)))
 
     def _delete_topics(
         self, request: delete.DeleteShareGroupOffsetsRequest
@@ -304,19 +303,20 @@ class ShareMembers:
         yield from self._changes.delete_states(group, found)
         group = self._changes.empty_group(request.group_id)
         left = {topic_id: name for topic_id, name in group.deleting.items() if topic_id not in found}
-        yield from settled(self._changes.note(request.group_id, group.initialized, left))
+        yield from settled(self._changes.note_states(request.group_id, group.initialized, left))
         return delete.DeleteShareGroupOffsetsResponse(responses=topics)
 
 
 def has_lag(state: ShareState) -> bool:
-    """Return whether a state says how many records its group has finished."""
+    """Return whether the lag of a share partition can be computed: its start offset is known, and the number of records
+    that the group has finished."""
     return state.start_offset != UNINITIALIZED_OFFSET and state.delivery_complete_count >= 0
 
 
 def describe_partition(
     index: int, state: ShareState | None, latest: int | KafkaError | None
 ) -> offsets.DescribeShareGroupOffsetsResponsePartition:
-    """Return a group's start offset, its epoch and lag in a partition; no lag if ``latest`` is None."""
+    """Return start offset, leader epoch and lag of a group in a partition; no lag if ``latest`` is None."""
     described = offsets.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index, start_offset=UNINITIALIZED_OFFSET
     )

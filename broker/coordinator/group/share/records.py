@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from tidelog.broker.coordinator.group.assignors import Assignment
-from tidelog.broker.coordinator.group.modern_group import assignment_of, in_order
+from tidelog.broker.coordinator.group.modern_group import assignment_of, iterate_sorted
 from tidelog.broker.coordinator.group.share.group import (
     NEW_SHARE_MEMBER,
     Deleting,
@@ -60,7 +60,7 @@ def share_member_record(group_id: str, member_id: str, subscription: ShareSubscr
 
 
 def share_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """Build the record of the epoch the target was worked out for, and when (KIP-1263)."""
+    """Build the record of the epoch for which the target was computed, and the time of that (KIP-1263)."""
     value = ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
@@ -69,13 +69,15 @@ def share_target_record(group_id: str, member_id: str, target: Assignment | None
     """Build the record of a member's target assignment; None removes it."""
     value = None
     if target is not None:
-        partitions = [TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in in_order(target)]
+        partitions = [
+            TopicPartition(topic_id=topic_id, partitions=indexes) for topic_id, indexes in iterate_sorted(target)
+        ]
         value = ShareGroupTargetAssignmentMemberValue(topic_partitions=partitions)
     return Record(ShareGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), value)
 
 
 def share_current_record(group_id: str, member_id: str, current: ShareAssignment | None) -> Record:
-    """Build the record of a member's present assignment; None removes it."""
+    """Build the record of a member's current assignment; None removes it."""
     value = None
     if current is not None:
         value = ShareGroupCurrentMemberAssignmentValue(
@@ -83,14 +85,14 @@ def share_current_record(group_id: str, member_id: str, current: ShareAssignment
             previous_member_epoch=current.previous_epoch,
             assigned_partitions=[
                 TopicPartitions(topic_id=topic_id, partitions=indexes)
-                for topic_id, indexes in in_order(current.assigned)
+                for topic_id, indexes in iterate_sorted(current.assigned)
             ],
         )
     return Record(ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value)
 
 
 def initialized_record(group_id: str, initialized: Initialized, deleting: Deleting) -> Record:
-    """Build the record of the partitions that have a state now, and the topics whose states are being deleted."""
+    """Build the record of the partitions that have a state, and of the topics whose states are being deleted."""
     topics = [
         TopicPartitionsInfo(topic_id=topic_id, topic_name=topic.name, partitions=sorted(topic.partitions))
         for topic_id, topic in initialized.items()
@@ -103,7 +105,7 @@ def initialized_record(group_id: str, initialized: Initialized, deleting: Deleti
 
 
 def share_member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """Build tombstones for everything of one member."""
+    """Build the tombstones of all records of one member."""
     return [
         share_current_record(group_id, member_id, None),
         share_target_record(group_id, member_id, None),
@@ -112,7 +114,7 @@ def share_member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def share_group_tombstones(group: ShareGroup) -> list[Record]:
-    """Build tombstones for everything of the group."""
+    """Build the tombstones of all records of a group."""
     records = [record for member_id in group.members for record in share_member_tombstones(group.group_id, member_id)]
     return [
         *records,
@@ -123,7 +125,7 @@ def share_group_tombstones(group: ShareGroup) -> list[Record]:
 
 
 def replay_share(groups: MutableMapping[str, Any], key: Any, value: Any) -> None:
-    """Apply one record of types 10 to 15: the first one makes the group, the tombstone of type 11 removes it."""
+    """Apply one record of types 10 to 15. The first record creates the group, the tombstone of type 11 removes it."""
     group = groups.get(key.group_id)
     if key.__class__ is ShareGroupMetadataKey and value is None:
         if isinstance(group, ShareGroup):

@@ -1,11 +1,11 @@
-"""Deletion of a share group's states, in steps; changes of a group's states are made one after the other.
+"""Deletion of a share group's states, in steps, and the order of changes to a group's states.
 
-Before the first state is deleted, a record of the group names the topic as one that is being deleted; it does so until
-the last state is gone. A deletion that is cut off, by a crash or by its client, is finished when it is asked for again;
-a member that comes instead makes all states again.
+Before the first state is deleted, a record of the group lists its topic as being deleted, until the last state is
+deleted. If a deletion is interrupted, by a crash or because its client disconnects, the next request for it completes
+it. If a member joins instead, all states are created again.
 
-Those who set or delete states of a group, which has no members then, do so one after the other (``alone``). Heartbeats
-wait for them, and make their states again where ``count`` says that another changed some. Loop thread only.
+Requests that set or delete states need a group without members, and run one after the other (``run_alone``). Heartbeats
+wait for them; if ``count`` has risen meanwhile, they create their states again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ T = TypeVar("T")
 
 
 class StateChanges:
-    """Changes of share states of groups without members. See the module."""
+    """Changes of the share states of groups without members."""
 
     def __init__(self, runtime: CoordinatorRuntime[GroupShard], share: ShareStates, metadata: MetadataCache) -> None:
         self._runtime = runtime
         self._share = share
         self._metadata = metadata
         self._under_way: dict[str, Deferred[None]] = {}
-        """Groups whose states are being changed, and when that is over."""
+        """Group whose states are being changed -> Deferred that completes when the change has ended."""
         self.count = 0
-        """Changes that were begun so far, of any group."""
+        """Number of changes that have begun, in all groups."""
 
-    def alone(self, group_id: str, steps: Steps[T]) -> Steps[T]:
-        """Do ``steps`` while nothing else changes states of this group."""
+    def run_alone(self, group_id: str, steps: Steps[T]) -> Steps[T]:
+        """Do ``steps`` while no other request changes states of this group."""
         yield from self.end_of(group_id)
         over = self._under_way[group_id] = Deferred()
         self.count += 1
@@ -54,12 +54,12 @@ class StateChanges:
             over.complete(None)
 
     def end_of(self, group_id: str) -> Steps[None]:
-        """Wait until no change of the group's states is under way."""
+        """Wait until no request is changing states of the group."""
         while (other := self._under_way.get(group_id)) is not None:
             yield other
 
     def group(self, group_id: str) -> ShareGroup:
-        """Return the share group of this id. Raises InvalidGroupIdError, GroupIdNotFoundError,
+        """Return the share group with this id. Raises InvalidGroupIdError, GroupIdNotFoundError,
         CoordinatorLoadInProgressError.
         """
         if not group_id:
@@ -70,7 +70,7 @@ class StateChanges:
         return group
 
     def empty_group(self, group_id: str) -> ShareGroup:
-        """Return the share group of this id, which has no members. Raises as ``group``, and NonEmptyGroupError."""
+        """Return the share group with this id. Raises what ``group`` raises, and NonEmptyGroupError."""
         group = self.group(group_id)
         if not group.is_empty:
             raise NonEmptyGroupError
@@ -83,28 +83,26 @@ class StateChanges:
         return finish()
 
     def delete_states(self, group: ShareGroup, topics: Deleting) -> Steps[None]:
-        """Delete the group's states for these topics, which it forgets first; ends when that is committed.
+        """Delete the group's states for these topics, and wait until that is committed.
 
-        No state goes before the group's record is committed: a power loss must not bring back the group without its
-        states. Raises KafkaError.
+        The group's record, which lists the topics as being deleted, is committed first: otherwise a power loss could
+        restore the group without its states. Raises KafkaError.
         """
         keys = [key for topic_id in topics for key in self._keys_of(group, topic_id)]
         left = {topic_id: known for topic_id, known in group.initialized.items() if topic_id not in topics}
-        yield from settled(self.note(group.group_id, left, {**group.deleting, **topics}))
+        yield from settled(self.note_states(group.group_id, left, {**group.deleting, **topics}))
         yield from self._share.delete(keys)
 
     def _keys_of(self, group: ShareGroup, topic_id: bytes) -> list[StateKey]:
-        """List the share partitions of a topic that may have a state, also those of a deletion that was cut off."""
+        """List the share partitions of a topic that may have a state, also after an interrupted deletion."""
         known, image = group.initialized.get(topic_id), self._metadata.topic_by_id(topic_id)
         partitions = set(() if known is None else known.partitions)
         partitions.update(range(0 if image is None else image.partition_count))
         return [StateKey(group.group_id, topic_id, partition) for partition in sorted(partitions)]
 
-    def note(self, group_id: str, initialized: Initialized, deleting: Deleting) -> Deferred[None]:
-        """Append which partitions have a state and which topics lose theirs, where that changed; settles when it is
-        committed.
-
-        Raises KafkaError.
+    def note_states(self, group_id: str, initialized: Initialized, deleting: Deleting) -> Deferred[None]:
+        """Append the lists of partitions with a state and of topics whose states are being deleted, if they changed.
+        The Deferred completes when they are committed. Raises KafkaError.
         """
         group = self.empty_group(group_id)
         records = []

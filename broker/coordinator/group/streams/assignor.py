@@ -1,11 +1,13 @@
-"""The assignor of streams groups, ``sticky``: tasks stay where they were, or go where a copy of their state is.
+"""The assignor of streams groups, ``sticky``: tasks stay with their member, or move to one with a copy of their state.
 
-    active tasks   1. to who had them   2. to who had a standby of them   3. to the least loaded process and member
-    standby tasks  1. to who had them active, or standby   2. to the least loaded process that has not got the task
+    active tasks   1. to the member that had it   2. to one that had its standby task   3. to the least loaded process
+                   and member
+    standby tasks  1. to a member that had it, active or standby   2. to the least loaded process without the task
 
-No member is given more in the first steps than its share, the number of tasks over that of members, rounded up; once a
-member has that much, the share of the others is worked out again. Load is tasks by members of a process. A task is
-once in a process at most, so with few processes there are fewer standby tasks than were asked for.
+In the first steps no member gets more than its share: the number of tasks divided by the number of members, rounded up.
+When a member has its share, the share of the others is computed again. The load of a process is its number of tasks
+divided by its number of members. A process has each task once at most, so with few processes there are fewer standby
+tasks than configured.
 
 Pure function; the same input gives the same assignment. Source: KIP-1071 (StickyTaskAssignor).
 """
@@ -26,7 +28,7 @@ _Find = Callable[[TaskId], str | None]
 
 @dataclass(frozen=True, slots=True)
 class TaskMember:
-    """A member as the assignor sees it: its process, and what it was to have."""
+    """Input of the assignor for one member: its process, and its previous target tasks."""
 
     process_id: str
     previous: TaskSet
@@ -44,18 +46,18 @@ def assign_sticky(
     if num_standby_replicas:
         stateful = [part for part in parts if part.is_stateful]
         work.assign_standby([(part.subtopology_id, index) for part in stateful for index in range(part.tasks)])
-    return {name: TaskSet(_by_subtopology(work.active[name]), _by_subtopology(work.standby[name])) for name in members}
+    return {name: TaskSet(_group_tasks(work.active[name]), _group_tasks(work.standby[name])) for name in members}
 
 
 class _Share:
-    """Quota of tasks of a member: the tasks left over the members left, rounded up."""
+    """Share of tasks of one member: the tasks that are left divided by the members that are left, rounded up."""
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
         self.most = -(-tasks // members)
 
     def note_taken(self, count: int) -> None:
-        """Note that some member has come to so many."""
+        """Note that a member now has ``count`` tasks."""
         if count == self.most:
             self._members -= 1
             self._tasks -= count
@@ -89,13 +91,13 @@ class _Work:
         self._share = _Share(count + copies, len(members))
 
     def assign_active(self, tasks: list[TaskId]) -> None:
-        tasks = self._back(sorted(tasks, key=lambda task: (task[1], task[0])), self._previous_active)
-        tasks = self._back(tasks, lambda task: self._least_loaded_of(self._had_standby.get(task, ())))
+        tasks = self._give_back(sorted(tasks, key=lambda task: (task[1], task[0])), self._previous_active)
+        tasks = self._give_back(tasks, lambda task: self._least_loaded_of(self._had_standby.get(task, ())))
         for task in sorted(tasks):
             self._give(min(self._counts, key=self._load), task, self.active)
 
-    def _back(self, tasks: list[TaskId], find: _Find) -> list[TaskId]:
-        """Give tasks to the members that ``find`` names, while these have room; return the other tasks."""
+    def _give_back(self, tasks: list[TaskId], find: _Find) -> list[TaskId]:
+        """Assign each task to the member that ``find`` returns, if that has less than its share. Returns the others."""
         left = []
         for task in tasks:
             name = find(task)
@@ -121,7 +123,7 @@ class _Work:
             self._spread(task, count)
 
     def _standby_before(self, task: TaskId) -> str | None:
-        """Return a member that has some of the task's state, and room."""
+        """Return a member that has state of the task, and less tasks than its share; None without one."""
         active = self._had_active.get(task)
         for name in (active, self._least_loaded_of(self._exclude_holders(task, self._had_standby.get(task, ())))):
             if name is not None and self._lacks(name, task) and self._counts[name] < self._share.most:
@@ -132,7 +134,7 @@ class _Work:
         for number in range(count):
             names = list(self._exclude_holders(task, self._counts))
             if not names:
-                logger.info("streams task %s_%d: no process is free for %d of its standby tasks", *task, count - number)
+                logger.info("streams task %s_%d: no process is left for %d of its standby tasks", *task, count - number)
                 return
             self._give(min(names, key=self._load), task, self.standby)
 
@@ -146,7 +148,7 @@ class _Work:
         return min(names, key=self._load, default=None)
 
     def _load(self, name: str) -> tuple[float, int]:
-        """Return the load of the process, then the member's own."""
+        """Return the load of the member's process, then the member's number of tasks."""
         process = self._process_of[name]
         return self._process_counts[process] / len(self._members_of[process]), self._counts[name]
 
@@ -160,7 +162,8 @@ class _Work:
         self._share.note_taken(self._counts[name])
 
 
-def _by_subtopology(tasks: Iterable[TaskId]) -> Tasks:
+def _group_tasks(tasks: Iterable[TaskId]) -> Tasks:
+    """Group tasks by subtopology."""
     found: dict[str, set[int]] = {}
     for name, partition in sorted(tasks):
         found.setdefault(name, set()).add(partition)

@@ -1,4 +1,4 @@
-"""Checks of a StreamsGroupHeartbeat, by itself and against the group. Source: KIP-1071 as of Kafka 4.3."""
+"""Checks of a StreamsGroupHeartbeat: of its own fields, and against the group. Source: KIP-1071 as of Kafka 4.3."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAVE_EPOCHS = (LEAVE_EPOCH, LEAVE_STATIC_EPOCH)
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> None:
-    """Check the request by itself, without the group. Raises InvalidRequestError, StreamsInvalidTopologyError."""
+    """Check the fields of a request, without the group. Raises InvalidRequestError, StreamsInvalidTopologyError."""
     _check_unsupported(request)
     for name, value in (("MemberId", request.member_id), ("GroupId", request.group_id), ("RackId", request.rack_id)):
         if value is not None and not value.strip():
@@ -63,14 +63,14 @@ def _check_join(request: StreamsGroupHeartbeatRequest) -> None:
 
 
 def owned_of(request: StreamsGroupHeartbeatRequest) -> TaskSet | None:
-    """Return the tasks the request says the member holds, None when it names none."""
+    """Return the tasks that the member reports to own, None if the request has no such fields."""
     if request.active_tasks is None or request.standby_tasks is None or request.warmup_tasks is None:
         return None
     return task_set(request.active_tasks, request.standby_tasks, request.warmup_tasks)
 
 
 def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat; the one before is accepted from a member that missed the answer with the new one.
+    """Check the epoch of a heartbeat. The previous epoch is accepted too, as the response with the new one may be lost.
     Raises FencedMemberEpochError.
     """
     epoch = request.member_epoch
@@ -87,7 +87,7 @@ def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatReques
 
 
 def check_tasks(configured: Configured, request: StreamsGroupHeartbeatRequest) -> None:
-    """Check that the tasks that a member says it holds are of the topology. Raises InvalidRequestError."""
+    """Check that the tasks that a member reports are tasks of the topology. Raises InvalidRequestError."""
     parts = configured.subtopologies or {}
     for role in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
         for tasks in role or ():

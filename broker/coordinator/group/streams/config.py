@@ -1,6 +1,6 @@
-"""Configuration of a streams group: the broker's ``group.streams.*`` keys, or the group's own.
+"""Configuration of a streams group: the broker's ``group.streams.*`` keys, overridden by the group's own.
 
-A group's keys go without ``group.`` in front; they are set through the admin API while the broker runs.
+A group's own keys have no prefix ``group.``; clients set them by IncrementalAlterConfigs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class StreamsConfig:
-    """One group's values; times in milliseconds."""
+    """Configuration of one streams group; times in milliseconds."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -31,12 +31,12 @@ class StreamsConfig:
 
     @property
     def assignment_configs(self) -> dict[str, str]:
-        """Settings of the assignor; a change of them is a reason to assign again."""
+        """Settings of the assignor. If they change, tasks are assigned again."""
         return {"num.standby.replicas": str(self.num_standby_replicas)}
 
 
 def streams_config(config: BrokerConfig, own: Mapping[str, str]) -> StreamsConfig:
-    """Return a group's values: its own settings override the broker's. They were checked when set."""
+    """Return a group's configuration: its own settings, which were checked when set, override the broker's."""
 
     def value(key: str) -> int:
         return int(own[key]) if key in own else config.get_int(f"group.{key}")
@@ -51,6 +51,6 @@ def streams_config(config: BrokerConfig, own: Mapping[str, str]) -> StreamsConfi
 
 
 def check_enabled(broker: Broker) -> None:
-    """Raise UnsupportedVersionError while the feature ``streams.version`` stands at 0."""
+    """Raise UnsupportedVersionError while the level of the feature ``streams.version`` is 0."""
     if not broker.metadata.features.get(FEATURE):
         raise UnsupportedVersionError

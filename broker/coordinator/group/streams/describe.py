@@ -1,4 +1,4 @@
-"""The admin client's view of a streams group: StreamsGroupDescribe. Pure functions. Source: KIP-1071."""
+"""Description of a streams group for admin clients: StreamsGroupDescribe. Pure functions. Source: KIP-1071."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_streams_group(group: StreamsGroup) -> schema.DescribedGroup:
 
 
 def _topology(group: StreamsGroup) -> schema.Topology | None:
-    """Build the described topology: the configured one, if it is ready, as it has all partition counts."""
+    """Build the description of the topology: of the configured one if it is ready, because it has partition counts."""
     if group.topology is None:
         return None
     configured = group.configured

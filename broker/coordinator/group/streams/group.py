@@ -1,16 +1,16 @@
-"""A streams group of KIP-1071: members, the application's topology, and which member runs which task.
+"""A streams group of KIP-1071: its members, the application's topology, and the tasks of each member.
 
     Empty         no members
-    NotReady      topics of the topology are missing, or do not fit
-    Assigning     the group epoch is ahead of the target assignment's
-    Reconciling   some member is not yet where the target wants it
-    Stable        every member has its target
+    NotReady      topics of the topology are missing, or have wrong partition counts
+    Assigning     the group epoch is above the target assignment's
+    Reconciling   the current assignment of some member differs from its target
+    Stable        the current assignment of every member is its target
 
 A task is a partition of a subtopology. It is active on one member; standby tasks keep copies of its state on others. No
-process has a task twice, and no member is given an active task before its former owner said that it is gone.
+process has a task twice, and no member gets an active task before its former owner has reported that it gave it up.
 
-What is in the log is changed by ``replay`` only. What a restart may forget stands apart: how the topology was
-configured, the epoch of endpoints, and who asked for the application's end. Loop thread only.
+Only ``replay`` changes the durable state. Soft state, which a restart loses, is the configured topology, the epoch of
+endpoints, and the member that requested the shutdown of the application. Loop thread only.
 
 Source: KIP-1071 as of Kafka 4.3; records 17 and 19 to 23 of ``__consumer_offsets``.
 """
@@ -30,14 +30,14 @@ from tidelog.protocol.errors import StaleMemberEpochError, UnsupportedVersionErr
 
 FIRST_EPOCH = 1
 
-#: Subtopology id -> partitions.
 Tasks = Mapping[str, frozenset[int]]
-#: Subtopology id and partition.
+"""Subtopology id -> partitions."""
 TaskId = tuple[str, int]
+"""Subtopology id and partition."""
 
 
 class StreamsGroupState(Enum):
-    """State of a streams group; the value is the name that the admin APIs show."""
+    """State of a streams group; the value is its name in the admin APIs."""
 
     EMPTY = "Empty"
     NOT_READY = "NotReady"
@@ -47,7 +47,7 @@ class StreamsGroupState(Enum):
 
 
 class StreamsMemberState(Enum):
-    """State of a member on its way to the target; the numbers of the log."""
+    """State of a member's reconciliation; the values are those in the log."""
 
     STABLE = 0
     UNREVOKED_TASKS = 1
@@ -55,14 +55,14 @@ class StreamsMemberState(Enum):
 
 
 class TaskSet(NamedTuple):
-    """Tasks of one member by what it does with them."""
+    """Tasks of one member, by role."""
 
     active: Tasks = {}  # noqa: RUF012 - never changed
     standby: Tasks = {}  # noqa: RUF012 - never changed
     warmup: Tasks = {}  # noqa: RUF012 - never changed
 
     def intersects(self, other: TaskSet) -> bool:
-        """Return whether any task is in both, in the same role."""
+        """Return whether both have some task in the same role."""
         return any(
             not partitions.isdisjoint(theirs.get(name, frozenset()))
             for mine, theirs in zip(self, other, strict=True)
@@ -70,7 +70,7 @@ class TaskSet(NamedTuple):
         )
 
     def is_within(self, other: TaskSet) -> bool:
-        """Return whether the other has all of these, in the same roles."""
+        """Return whether the other has all these tasks in the same roles."""
         return all(
             partitions <= theirs.get(name, frozenset())
             for mine, theirs in zip(self, other, strict=True)
@@ -87,7 +87,7 @@ def each_task(tasks: Tasks) -> Iterator[TaskId]:
 
 
 class Endpoint(NamedTuple):
-    """Host and port where a member answers queries for its states."""
+    """Host and port at which a member answers interactive queries of its state."""
 
     host: str
     port: int
@@ -109,7 +109,7 @@ class StreamsMemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class StreamsAssignment:
-    """Present assignment of a member (record 22)."""
+    """Current assignment of a member (record 22)."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -117,14 +117,14 @@ class StreamsAssignment:
     assigned: TaskSet = NO_TASKS
     pending_revocation: TaskSet = NO_TASKS
     epochs: Mapping[TaskId, int] = field(default_factory=dict)
-    """In which epoch it was given each active task it has or has yet to give back."""
+    """Active task -> epoch in which it was assigned to the member; also tasks to revoke."""
 
 
 NEW_STREAMS_MEMBER = StreamsAssignment()
 
 
 class StreamsMember:
-    """One member, a thread of a process; ``spec`` and ``current`` are replaced whole."""
+    """One member, a thread of a process. ``spec`` and ``current`` are immutable values, which are replaced."""
 
     __slots__ = ("current", "member_id", "spec")
 
@@ -134,7 +134,7 @@ class StreamsMember:
         self.current = NEW_STREAMS_MEMBER
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise StaleMemberEpochError."""
+        """Raise StaleMemberEpochError for another epoch than the member's."""
         if epoch != self.current.epoch:
             raise StaleMemberEpochError
 
@@ -157,7 +157,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
 
     @property
     def state(self) -> StreamsGroupState:
-        """State of the group, derived from its epochs and topology and never stored."""
+        """State of the group, computed from its epochs and topology; it is not stored."""
         if not self.members:
             return StreamsGroupState.EMPTY
         if self.topology is None or self.topology.epoch != self.validated_epoch:
@@ -183,9 +183,9 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
     # -- checks -------------------------------------------------------------------------------------------------
 
     def validate_offset_commit(self, committer: Committer) -> None:
-        """Check that a member commits, with its epoch; while there are none, admin clients may.
+        """Check that the committer is a member with its current epoch; without members, an admin client may commit.
 
-        A member that has not heard of its newest epoch yet may commit for the tasks it was given before that.
+        A member that does not know its newest epoch yet may commit for tasks that it was assigned before that.
         Raises UnknownMemberIdError, UnsupportedVersionError, StaleMemberEpochError.
         """
         member = committing_member(committer, self.members)
@@ -207,9 +207,9 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         return given is not None and epoch >= given
 
     def validate_offset_delete(self) -> None:
-        """Allow it: the topology is always known here, and each topic is checked by itself."""
+        """Do nothing: the topology is always known here, and each topic is checked by itself."""
 
 
 def is_reconciled(current: StreamsAssignment, epoch: int) -> bool:
-    """Return whether the member has all that the target of this epoch gives it."""
+    """Return whether a current assignment is the target of this epoch."""
     return current.state is StreamsMemberState.STABLE and current.epoch == epoch

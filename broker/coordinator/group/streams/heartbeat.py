@@ -1,16 +1,16 @@
-"""StreamsGroupHeartbeat: how members of a streams group join, live, change and leave (KIP-1071).
+"""StreamsGroupHeartbeat: members of a streams group join, stay, change and leave (KIP-1071).
 
-    1. the member is found or made, its epoch checked
-    2. the first member brings the topology; it is compared with the topics there are (``topology``)
-    3. a changed member, topology, topic or setting raises the group epoch
-    4. a group epoch ahead of the target makes the assignor work out a new one, for a new group after a delay in which
-       others may join, later when the last one is as old as the group's interval
+    1. the member is found or created, and its epoch is checked
+    2. the first member's request has the topology; it is compared with the existing topics (``topology``)
+    3. if the member, the topology, its topics or the settings changed, the group epoch rises
+    4. if the group epoch is above the target's, the assignor computes a new target. A new group waits for an initial
+       delay before that, in which others may join; later the last target must be as old as the assignment interval
     5. the member goes one step towards its target (``reconciliation``)
 
-Each step adds records; none changes the group, ``replay`` does when they are in the log. A heartbeat that says nothing
-new adds none. Topics that are missing are told to the caller, who makes them; the heartbeat after that finds them.
+The steps only add records; ``replay`` changes the group when these are in the log. A heartbeat without news adds none.
+Missing internal topics are returned to the caller, which creates them; the next heartbeat finds them.
 
-Clocks: ("streams-session", group, member), ("streams-revoke", group, member), ("streams-delay", group). Loop thread
+Timers: ("streams-session", group, member), ("streams-revoke", group, member), ("streams-delay", group). Loop thread
 only. Source: StreamsGroupHeartbeat v0 as of Kafka 4.3, which refuses static members, patterns and warm-up tasks.
 """
 
@@ -93,7 +93,7 @@ HeartbeatResult = CoordinatorResult[StreamsGroupHeartbeatResponse]
 
 @dataclass(slots=True)
 class StreamsDecision:
-    """Result of a heartbeat, and the topics that are to be created."""
+    """Result of a heartbeat, and the internal topics to create."""
 
     result: HeartbeatResult
     missing: tuple[InternalTopic, ...] = ()
@@ -101,7 +101,7 @@ class StreamsDecision:
 
 @dataclass(slots=True)
 class Draft:
-    """One heartbeat while it is decided: the group as it is, the member as it will be, the records so far."""
+    """Change by one heartbeat: the group as it is, the member as it will be, and the records so far."""
 
     group: StreamsGroup
     config: StreamsConfig
@@ -123,7 +123,7 @@ class Draft:
 
 
 class StreamsHeartbeats:
-    """Heartbeats of the streams groups of one partition. Loop thread only."""
+    """Answers heartbeats to the streams groups of one partition of ``__consumer_offsets``. Loop thread only."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class StreamsHeartbeats:
         metadata: MetadataCache,
         interval_ms: AssignmentInterval = assign_at_once,
     ) -> None:
-        """``config`` gives a group's values as they are now."""
+        """``config`` returns a group's current configuration."""
         self._groups = groups
         self._timer = timer
         self._time = time
@@ -161,15 +161,15 @@ class StreamsHeartbeats:
             member_epoch=draft.current.epoch,
             heartbeat_interval_ms=draft.config.heartbeat_interval_ms,
         )
-        self._tell_tasks(draft, request, before, response)
-        tell_statuses(draft, response)
+        self._add_tasks(draft, request, before, response)
+        add_statuses(draft, response)
         self._schedule_session(request.group_id, draft.member_id, draft.config.session_timeout_ms)
         self._watch_revocation(draft)
         result = CoordinatorResult(response, draft.records, self._settle(draft))
         return StreamsDecision(result, draft.configured.missing)
 
     def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """Return the step after the append: it sets the group's fields that no record holds and a restart loses."""
+        """Return the callback after the append, which sets the soft state of the group."""
         version = self._metadata.changes
         is_known = draft.group.group_id in self._groups
 
@@ -221,7 +221,7 @@ class StreamsHeartbeats:
         if group is None and not is_joining:
             raise GroupIdNotFoundError(f"Streams group {request.group_id} not found.")
         if is_joining and isinstance(group, ClassicGroup) and group.is_empty:
-            records.append(group_tombstone(request.group_id))  # it changes its protocol, its offsets stay
+            records.append(group_tombstone(request.group_id))  # it becomes a streams group, and keeps its offsets
             group = None
         if group is None:
             return StreamsGroup(request.group_id)
@@ -234,7 +234,7 @@ class StreamsHeartbeats:
     # -- 2. the topology ----------------------------------------------------------------------------------------
 
     def _configure(self, draft: Draft) -> int:
-        """Compare the topology with the topics; return the hash of these."""
+        """Compare the topology with the existing topics. Returns the hash of those that it needs."""
         group = draft.group
         if group.configured is not None and group.metadata_version == self._metadata.changes:
             draft.configured = group.configured
@@ -302,7 +302,7 @@ class StreamsHeartbeats:
         configured: Configured,
         records: list[CoordinatorRecord],
     ) -> dict[str, TaskSet]:
-        """Assign targets to all members; empty ones while topics are missing."""
+        """Compute the targets of all members, which are empty while topics are missing, and add their records."""
         replicas = self._config(group.group_id).num_standby_replicas
         target = dict.fromkeys(processes, NO_TASKS)
         if configured.is_ready and configured.subtopologies is not None:
@@ -315,7 +315,7 @@ class StreamsHeartbeats:
         return target
 
     def _assign_delayed(self, group_id: str) -> TimerResult:
-        """Assign tasks: the time for others to join is over."""
+        """Compute the targets after the initial delay."""
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup) or group.is_empty or group.configured is None:
             return None
@@ -326,9 +326,9 @@ class StreamsHeartbeats:
         self._assign(group, group.epoch, processes, group.configured, records)
         return CoordinatorResult(None, records)
 
-    # -- the answer ---------------------------------------------------------------------------------------------
+    # -- the response -------------------------------------------------------------------------------------------
 
-    def _tell_tasks(
+    def _add_tasks(
         self,
         draft: Draft,
         request: StreamsGroupHeartbeatRequest,
@@ -371,7 +371,7 @@ class StreamsHeartbeats:
     def _removal(
         self, group: StreamsGroup, member: StreamsMember, ends_application: str | None = None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Remove the member; the next heartbeat of another hands its tasks on."""
+        """Build the records and the callback that remove a member. Another's next heartbeat reassigns its tasks."""
         group_id, member_id = group.group_id, member.member_id
         records = streams_member_tombstones(group_id, member_id)
         epoch = GroupEpoch(group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs)
@@ -380,15 +380,15 @@ class StreamsHeartbeats:
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
                 raise error
-            for clock in ("streams-session", "streams-revoke"):
-                self._timer.cancel((clock, group_id, member_id))
+            for kind in ("streams-session", "streams-revoke"):
+                self._timer.cancel((kind, group_id, member_id))
             if group.members and group.shutdown_member is None:
                 group.shutdown_member = ends_application
-            logger.info("streams group %s loses %s", group_id, member_id)
+            logger.info("streams group %s removes %s", group_id, member_id)
 
         return records, on_append
 
-    # -- clocks -------------------------------------------------------------------------------------------------
+    # -- timers -------------------------------------------------------------------------------------------------
 
     def _schedule_session(self, group_id: str, member_id: str, timeout_ms: int) -> None:
         self._timer.schedule(
@@ -396,7 +396,7 @@ class StreamsHeartbeats:
         )
 
     def _watch_revocation(self, draft: Draft) -> None:
-        """Run the time for giving tasks back while there are any to give back."""
+        """Start the member's revocation timer if it must revoke tasks, unless it runs; else stop it."""
         group_id, member_id, epoch = draft.group.group_id, draft.member_id, draft.current.epoch
         key = ("streams-revoke", group_id, member_id)
         if draft.current.state is not StreamsMemberState.UNREVOKED_TASKS:
@@ -405,7 +405,7 @@ class StreamsHeartbeats:
             self._timer.schedule(key, draft.spec.rebalance_timeout_ms, lambda: self._expire(group_id, member_id, epoch))
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """Remove a member that fell silent, or has not given back what it lost in this epoch."""
+        """Remove a member one of whose timers has fired. With an ``epoch``, only if that is still the member's."""
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             return None
@@ -413,18 +413,18 @@ class StreamsHeartbeats:
         if member is None or (epoch is not None and member.current.epoch != epoch):
             return None
         timeout_ms = self._config(group_id).session_timeout_ms
-        self._schedule_session(group_id, member_id, timeout_ms)  # should the append fail, it is tried again
+        self._schedule_session(group_id, member_id, timeout_ms)  # tries again if the append fails
         return CoordinatorResult(None, *self._removal(group, member))
 
     def start_clocks(self, group: StreamsGroup) -> None:
-        """Give every member a whole session to show up, after loading."""
+        """Start the session timers of all members after the group was loaded, with full timeouts."""
         timeout_ms = self._config(group.group_id).session_timeout_ms
         for member in group.members.values():
             self._schedule_session(group.group_id, member.member_id, timeout_ms)
 
 
 def update_member(draft: Draft, context: RequestContext, request: StreamsGroupHeartbeatRequest) -> bool:
-    """Take over what the member says of itself; return whether it is new or has changed."""
+    """Set the member's metadata from the request. Returns whether the member is new or has changed."""
     spec = update_spec(draft.spec, context, request)
     changed = spec != draft.spec or draft.member_id not in draft.group.members
     if changed:
@@ -438,14 +438,18 @@ def update_member(draft: Draft, context: RequestContext, request: StreamsGroupHe
         )
     if request.shutdown_application and draft.shutdown_member is None:
         draft.shutdown_member = draft.member_id
-        logger.info("member %s of streams group %s ends the application", draft.member_id, draft.group.group_id)
+        logger.info(
+            "member %s of streams group %s requests the shutdown of the application",
+            draft.member_id,
+            draft.group.group_id,
+        )
     return changed
 
 
 def update_topology(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, records: list[CoordinatorRecord]
 ) -> Topology:
-    """Return the topology that holds; the first member brings it. Raises InvalidRequestError."""
+    """Return the group's topology, which is that of the first member's request. Raises InvalidRequestError."""
     if request.topology is None:
         if group.topology is None:
             raise InvalidRequestError(f"The topology of streams group {group.group_id} is not known.")
@@ -460,7 +464,7 @@ def update_topology(
 
 
 def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
-    """Move the member one step towards its target; ``owned`` is what it says it holds."""
+    """Move the member one step towards its target. ``owned`` are the tasks that it reports, None without a report."""
     group = draft.group
 
     def find_held() -> Held:
@@ -474,8 +478,8 @@ def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
         draft.records.append(streams_current_record(group.group_id, draft.member_id, after))
 
 
-def tell_statuses(draft: Draft, response: StreamsGroupHeartbeatResponse) -> None:
-    """Put the statuses into the answer."""
+def add_statuses(draft: Draft, response: StreamsGroupHeartbeatResponse) -> None:
+    """Set the statuses of the response."""
     if draft.configured.problem is not None:
         draft.statuses.append(draft.configured.problem)
     if draft.shutdown_member is not None:

@@ -1,7 +1,7 @@
-"""Streams groups as handlers see them: members, what they are told, and the topics that are made for them (KIP-1071).
+"""Streams groups, as handlers call them: members, descriptions, and the creation of internal topics (KIP-1071).
 
-Repartition and changelog topics are made while the heartbeat that missed them is answered; none waits. What could not
-be made is told in the answer, and asked for again by the next heartbeat. Loop thread only.
+Repartition and changelog topics are created after the heartbeat that lacked them; no heartbeat waits for them. If a
+topic cannot be created, the response says so, and the next heartbeat tries again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHOWN_ERRORS = 3
 
 
 class StreamsMembers:
-    """Members of streams groups over all partitions of ``__consumer_offsets``."""
+    """Answers requests of streams groups over all partitions of ``__consumer_offsets``."""
 
     def __init__(
         self, runtime: CoordinatorRuntime[GroupShard], topics: TopicChanges, authorizer: Authorizer | None = None
@@ -76,17 +76,17 @@ class StreamsMembers:
         if missing and self._authorizer is not None:
             uncreatable = self._authorizer.refused_creations(context, (topic.name for topic in missing))
         if uncreatable:
-            tell_missing(decision.result.response, f"; Unauthorized to CREATE on topics {', '.join(uncreatable)}.")
+            add_missing(decision.result.response, f"; Unauthorized to CREATE on topics {', '.join(uncreatable)}.")
             return answer
-        failed = self._make(context, request.group_id, missing)
+        failed = self._create(context, request.group_id, missing)
         if failed:
-            told = ", ".join(failed[:SHOWN_ERRORS])
+            shown = ", ".join(failed[:SHOWN_ERRORS])
             more = f" and {len(failed) - SHOWN_ERRORS} more" if len(failed) > SHOWN_ERRORS else ""
-            tell_missing(decision.result.response, f"; Creation failed: {told}{more}.")
+            add_missing(decision.result.response, f"; Creation failed: {shown}{more}.")
         return answer
 
-    def _make(self, context: RequestContext, group: str, topics: Iterable[InternalTopic]) -> list[str]:
-        """Begin to make topics; return those that cannot be made, and why."""
+    def _create(self, context: RequestContext, group: str, topics: Iterable[InternalTopic]) -> list[str]:
+        """Begin to create topics. Returns those that cannot be created, each with the reason."""
         failed = []
         for topic in topics:
             new = NewTopic(topic.name, topic.partitions, topic.replication_factor or USE_DEFAULT, dict(topic.configs))
@@ -94,13 +94,13 @@ class StreamsMembers:
                 created = partial(note_change, "topic created", context, name=new.name, group=group)
                 self._topics.create(new, created).done.on_done(partial(log_failure, new.name))
             except TopicAlreadyExistsError:
-                continue  # the heartbeat of another member came before
+                continue  # another member's heartbeat has created it
             except KafkaError as error:
                 failed.append(f"{topic.name} ({error.message})")
         return failed
 
     def describe(self, group_id: str, *, operations: bool) -> DescribedGroup:
-        """Answer StreamsGroupDescribe v0, one group."""
+        """Answer StreamsGroupDescribe v0 for one group."""
         try:
             if not group_id:
                 raise InvalidGroupIdError
@@ -114,16 +114,16 @@ class StreamsMembers:
         return described
 
 
-def tell_missing(response: StreamsGroupHeartbeatResponse, text: str) -> None:
-    """Add to the status of missing internal topics."""
+def add_missing(response: StreamsGroupHeartbeatResponse, text: str) -> None:
+    """Add a text to the status of missing internal topics."""
     for status in response.status or ():
         if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
             status.status_detail += text
 
 
 def log_failure(name: str, done: Deferred[TopicImage]) -> None:
-    """Log that a topic could not be stored: the next heartbeat asks for it again."""
+    """Log a warning if a topic could not be created. The next heartbeat tries again."""
     try:
         done.result()
     except KafkaError as error:
-        logger.warning("topic %s of a streams group could not be made, its next heartbeat asks again: %s", name, error)
+        logger.warning("topic %s of a streams group cannot be created; its next heartbeat tries again: %s", name, error)

@@ -1,12 +1,14 @@
-"""Reconciliation: steps of a streams group's member from its tasks to its target.
+"""Reconciliation: steps of a streams group's member from its current assignment to its target.
 
-    revoke is not empty and the member has not said it is rid of it -> UnrevokedTasks, in the epoch it is in
-    else it goes on to the target's epoch with what it keeps and    -> UnreleasedTasks while something is to wait for,
-    what is free                                                       Stable when nothing is
+    keep = current tasks in the target, revoke = current tasks not in it, free = other tasks of the target that are free
 
-An active task is free when no other member has it active, and no member of the same process has it in another role. A
-standby or warm-up task is free when no member of the same process has it: a state directory has one owner in a process.
-Pure functions. Source: KIP-1071.
+    the member still owns tasks of revoke -> UnrevokedTasks, with keep, in its current epoch
+    else                                  -> the target's epoch, with keep and free: UnreleasedTasks while other tasks
+                                             of the target are not free, else Stable
+
+An active task is free when no other member has it active, and no other member of the same process has it in any role. A
+standby or warm-up task is free when no other member of the same process has it: a process has one state directory for
+a task. Pure functions. Source: KIP-1071.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from tidelog.broker.coordinator.group.streams.group import (
 
 @dataclass(slots=True)
 class Held:
-    """Tasks that others hold or have yet to give back: all active tasks, and all tasks of one process."""
+    """Tasks of other members, also those that they must still revoke: all active ones, and all of one process."""
 
     active: set[TaskId] = field(default_factory=set)
     in_process: set[TaskId] = field(default_factory=set)
 
 
 def find_held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> Held:
-    """Return the tasks held by others, as seen by one member of a process."""
+    """Return the tasks of all members except one, which belongs to this process."""
     held = Held()
     for member in members:
         if member.member_id == member_id:
@@ -57,9 +59,9 @@ def reconcile_tasks(
     target_epoch: int,
     owned: TaskSet | None,
 ) -> StreamsAssignment:
-    """Compute the member's next state, the same object when nothing changes. ``owned`` is what its heartbeat said.
+    """Compute a member's next assignment; the same object if nothing changes. ``owned`` is its report, or None.
 
-    ``find_held_by_others`` looks at every member: it is asked only on the way to another state.
+    ``find_held_by_others`` iterates over all members, so it is only called if the assignment may change.
     """
     if is_reconciled(current, target_epoch):
         return current

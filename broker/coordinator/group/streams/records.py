@@ -25,7 +25,7 @@ Record = CoordinatorRecord
 
 
 class GroupEpoch(NamedTuple):
-    """Value of record 17: the group's epochs."""
+    """Value of record 17: the group's epoch, and what it was raised for."""
 
     epoch: int
     metadata_hash: int
@@ -69,7 +69,7 @@ def streams_member_record(group_id: str, member_id: str, spec: StreamsMemberSpec
 
 
 def streams_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """Build the record of the epoch the target was worked out for, and when."""
+    """Build the record of the epoch for which the target was computed, and the time of that."""
     value = schema.StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(schema.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
@@ -92,7 +92,7 @@ def streams_target_record(group_id: str, member_id: str, target: TaskSet | None)
 
 
 def streams_current_record(group_id: str, member_id: str, current: StreamsAssignment | None) -> Record:
-    """Build the record of a member's present assignment; None removes it."""
+    """Build the record of a member's current assignment; None removes it."""
     value = None
     if current is not None:
         value = schema.StreamsGroupCurrentMemberAssignmentValue(
@@ -160,7 +160,7 @@ def _topic_infos(topics: Iterable[InternalTopic]) -> list[schema.TopicInfo]:
 
 
 def streams_member_tombstones(group_id: str, member_id: str) -> list[Record]:
-    """Build tombstones for everything of one member."""
+    """Build the tombstones of all records of one member."""
     return [
         streams_current_record(group_id, member_id, None),
         streams_target_record(group_id, member_id, None),
@@ -169,7 +169,7 @@ def streams_member_tombstones(group_id: str, member_id: str) -> list[Record]:
 
 
 def streams_group_tombstones(group: StreamsGroup) -> list[Record]:
-    """Build tombstones for everything of the group."""
+    """Build the tombstones of all records of a group."""
     records = [record for member_id in group.members for record in streams_member_tombstones(group.group_id, member_id)]
     return [
         *records,
@@ -180,7 +180,7 @@ def streams_group_tombstones(group: StreamsGroup) -> list[Record]:
 
 
 def replay_streams(groups: MutableMapping[str, Any], key: Any, value: Any) -> None:
-    """Apply one record: the first one makes the group, the tombstone of type 17 removes it."""
+    """Apply one record. The first record creates the group, the tombstone of type 17 removes it."""
     group = groups.get(key.group_id)
     if key.__class__ is schema.StreamsGroupMetadataKey and value is None:
         if isinstance(group, StreamsGroup):
@@ -263,14 +263,14 @@ def _replay_current(
 
 
 def _epochs_of(tasks: schema.TaskIds, member_epoch: int) -> list[int]:
-    """Return the epochs of a member's tasks; where a record from before Kafka 4.3 has none, each is the member's
-    own.
+    """Return the epochs in which tasks were assigned. In a record from before Kafka 4.3, which has none, it is the
+    member's epoch for all.
     """
     return [member_epoch] * len(tasks.partitions) if tasks.assignment_epochs is None else tasks.assignment_epochs
 
 
 def task_set(active: Iterable[Any], standby: Iterable[Any], warmup: Iterable[Any]) -> TaskSet:
-    """Read tasks as records and heartbeats have them."""
+    """Convert the task lists of a record or a heartbeat."""
     return TaskSet(
         *(
             {tasks.subtopology_id: frozenset(tasks.partitions) for tasks in role if tasks.partitions}

@@ -37,7 +37,7 @@ def update_spec(
 
 
 def tasks_response(tasks: Tasks) -> list[TaskIdsResponse]:
-    """Convert tasks in one role to what the answer has."""
+    """Convert tasks in one role to their field in the response."""
     return [
         TaskIdsResponse(subtopology_id=name, partitions=sorted(partitions))
         for name, partitions in sorted(tasks.items())
@@ -47,7 +47,7 @@ def tasks_response(tasks: Tasks) -> list[TaskIdsResponse]:
 def endpoints_response(
     members: Iterable[tuple[StreamsMemberSpec, StreamsAssignment]], configured: Configured, count_of: PartitionCounts
 ) -> list[EndpointToPartitions]:
-    """Return the partitions that the tasks of each member with an endpoint read."""
+    """Return the endpoint of each member that has one, with the partitions that its tasks read."""
     return [
         EndpointToPartitions(
             user_endpoint=EndpointResponse(host=spec.user_endpoint.host, port=spec.user_endpoint.port),

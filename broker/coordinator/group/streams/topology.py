@@ -1,14 +1,15 @@
 """The topology of a Kafka Streams application, and the topics that it needs.
 
-A topology is a list of subtopologies; each reads topics (sources of the application, and repartition topics that
-another subtopology writes) and keeps states, each with a changelog topic. Partition p of all it reads is one task.
+A topology is a list of subtopologies. Each reads topics (sources of the application, and repartition topics that
+another subtopology writes) and has state stores, each with a changelog topic. A task reads partition p of all topics of
+its subtopology.
 
-    repartition topics   as many partitions as the application says; else the most of what the subtopology that writes
-                         it reads, and in a group of topics that must be partitioned alike, as many as the others
-    changelog topics     as many as the subtopology has tasks
+    repartition topics   have the number of partitions in the topology; else the largest number among the topics that
+                         the writing subtopology reads. Copartitioned topics all have the same number
+    changelog topics     have as many partitions as the subtopology has tasks
 
-Repartition and changelog topics are made by the broker. ``configure`` is a pure function of the topology and the
-partition counts of the topics there are. Source: KIP-1071.
+The broker creates repartition and changelog topics. ``configure`` is a pure function of the topology and the partition
+counts of the existing topics. Source: KIP-1071.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from tidelog.protocol.errors import KafkaError, StreamsInvalidTopologyError
 
 SHOWN_TOPICS = 3
 
-#: Partitions of the topic of this name, None where there is none.
 PartitionCounts = Callable[[str], int | None]
+"""Function from the name of a topic to its partition count; None if it does not exist."""
 
 
 class StatusCode(IntEnum):
-    """Status codes in a heartbeat's answer."""
+    """Status code in a heartbeat's response."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -38,7 +39,7 @@ class StatusCode(IntEnum):
 
 
 class Status(NamedTuple):
-    """One status and what it says."""
+    """One status in a heartbeat's response, with its text."""
 
     code: StatusCode
     detail: str
@@ -46,7 +47,7 @@ class Status(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A repartition or changelog topic; 0 partitions or replicas: not given."""
+    """A repartition or changelog topic. 0 partitions or replicas mean that the number is not given."""
 
     name: str
     partitions: int = 0
@@ -55,7 +56,7 @@ class InternalTopic:
 
 
 class CopartitionGroup(NamedTuple):
-    """Topics that must be partitioned alike: positions in the subtopology's lists."""
+    """Topics that must have the same number of partitions, as positions in the subtopology's lists."""
 
     source_topics: tuple[int, ...] = ()
     source_topic_regex: tuple[int, ...] = ()
@@ -64,7 +65,7 @@ class CopartitionGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """A part of the topology that is connected by more than topics."""
+    """A part of the topology whose processors are connected directly, not only by topics."""
 
     subtopology_id: str
     source_topics: tuple[str, ...] = ()
@@ -82,14 +83,14 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A whole application, subtopologies in the order of their ids."""
+    """The topology of an application: its subtopologies in the order of their ids."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
 
     @property
     def required_topics(self) -> set[str]:
-        """Source topics and changelogs."""
+        """Names of all topics that must exist: source, repartition source and changelog topics."""
         return {
             name
             for subtopology in self.subtopologies
@@ -98,18 +99,18 @@ class Topology:
 
     @property
     def named_topics(self) -> list[str]:
-        """Every topic that is named anywhere, each once."""
+        """Names of all topics in the topology, sorted."""
         sinks = [name for subtopology in self.subtopologies for name in subtopology.repartition_sinks]
         return sorted(self.required_topics.union(sinks))
 
     def reader_of(self, topic: str) -> str | None:
-        """Return the id of the subtopology that reads a topic."""
+        """Return the id of the subtopology that reads a topic, or None."""
         return next((part.subtopology_id for part in self.subtopologies if topic in part.inputs), None)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredSubtopology:
-    """A subtopology whose counts are known."""
+    """A subtopology whose number of tasks and partition counts are known."""
 
     subtopology_id: str
     tasks: int
@@ -126,7 +127,8 @@ class ConfiguredSubtopology:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """A topology resolved with the existing topics; ``problem`` None: ready. ``missing`` are topics to make."""
+    """A topology compared with the existing topics. It is ready if ``problem`` is None. ``missing`` are topics to
+    create."""
 
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
     missing: tuple[InternalTopic, ...] = ()
@@ -138,7 +140,7 @@ class Configured:
 
 
 class ConfigurationError(Exception):
-    """The topics do not fit the topology."""
+    """Existing topics are missing, or have partition counts that the topology does not allow."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.detail)
@@ -146,7 +148,7 @@ class ConfigurationError(Exception):
 
 
 def topology_of(message: Any) -> Topology:
-    """Read the topology in a heartbeat or in record 23: both have the same fields."""
+    """Convert the topology of a heartbeat or of record 23, which have the same fields."""
     parts = (
         Subtopology(
             part.subtopology_id,
@@ -174,7 +176,7 @@ def _copartition_group(group: Any) -> CopartitionGroup:
 
 
 def check_topology(topology: Topology) -> None:
-    """Check the topology by itself, without topics. Raises StreamsInvalidTopologyError."""
+    """Check a topology, without the existing topics. Raises StreamsInvalidTopologyError."""
     for part in topology.subtopologies:
         if not part.inputs:
             raise StreamsInvalidTopologyError(f"No source topics found for subtopology {part.subtopology_id}")
@@ -196,14 +198,14 @@ def check_topology(topology: Topology) -> None:
 
 
 def configure(topology: Topology, existing: PartitionCounts) -> Configured:
-    """Work out the partition counts and the missing topics. Raises StreamsInvalidTopologyError where no topics could
-    fit.
+    """Compute the partition counts and the missing topics. Raises StreamsInvalidTopologyError if no partition counts
+    are possible.
     """
     try:
         _check_sources(topology, existing)
         counts = _decide(topology, existing)
         parts = {part.subtopology_id: _configure(part, existing, counts) for part in topology.subtopologies}
-        missing = _missing(parts.values(), existing)
+        missing = _find_missing(parts.values(), existing)
     except ConfigurationError as error:
         return Configured(problem=error.status)
     if not missing:
@@ -220,20 +222,20 @@ def _check_sources(topology: Topology, existing: PartitionCounts) -> None:
 
 
 def summary(names: Iterable[str]) -> str:
-    """Write the first names, and how many more there are."""
+    """Return the first SHOWN_TOPICS names as text, and the number of others."""
     names = list(names)
     more = len(names) - SHOWN_TOPICS
     return ", ".join(names[:SHOWN_TOPICS]) + (f" and {more} additional topics" if more > 0 else "")
 
 
 def _decide(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
-    """Decide the partitions of all internal topics."""
+    """Compute the partition counts of all internal topics."""
     counts = _repartition_counts(topology, existing)
     fixed = {topic.name for part in topology.subtopologies for topic in part.repartition_sources if topic.partitions}
     repartition = {topic.name for part in topology.subtopologies for topic in part.repartition_sources}
     for part in topology.subtopologies:
         for names in _copartition_groups(part):
-            counts.update(_alike(names, fixed, repartition, lambda name: _count(name, existing, counts)))
+            counts.update(_copartition(names, fixed, repartition, lambda name: _count(name, existing, counts)))
     for part in topology.subtopologies:
         tasks = max(_count(name, existing, counts) for name in part.inputs)
         counts.update((topic.name, tasks) for topic in part.changelogs)
@@ -252,9 +254,9 @@ def _copartition_groups(part: Subtopology) -> Iterator[set[str]]:
 
 
 def _repartition_counts(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
-    """Return the partition count of each repartition topic: its own, or the most among its writer's source topics.
+    """Return the partition count of each repartition topic: the given one, else the largest of its writer's sources.
 
-    A source may be a repartition topic itself, so this goes round until no more counts become known.
+    A source may be a repartition topic itself, so this is repeated until no more counts become known.
     """
     parts = topology.subtopologies
     counts = {topic.name: topic.partitions for part in parts for topic in part.repartition_sources if topic.partitions}
@@ -283,8 +285,11 @@ def _repartition_counts(topology: Topology, existing: PartitionCounts) -> dict[s
     return counts
 
 
-def _alike(names: set[str], fixed: set[str], repartition: set[str], count_of: Callable[[str], int]) -> dict[str, int]:
-    """Give all repartition topics among these the count that the others have."""
+def _copartition(
+    names: set[str], fixed: set[str], repartition: set[str], count_of: Callable[[str], int]
+) -> dict[str, int]:
+    """Return the common partition count of copartitioned topics for the repartition topics among them. Topics in
+    ``fixed`` have a given one. Raises ConfigurationError if the counts differ."""
     counts = {name: count_of(name) for name in sorted(names)}
     flexible = {name: count for name, count in counts.items() if name in repartition}
     others = {name: count for name, count in counts.items() if name not in repartition}
@@ -327,7 +332,7 @@ def _with_count(topic: InternalTopic, counts: Mapping[str, int]) -> InternalTopi
     return InternalTopic(topic.name, topic.partitions or counts[topic.name], topic.replication_factor, topic.configs)
 
 
-def _missing(parts: Iterable[ConfiguredSubtopology], existing: PartitionCounts) -> tuple[InternalTopic, ...]:
+def _find_missing(parts: Iterable[ConfiguredSubtopology], existing: PartitionCounts) -> tuple[InternalTopic, ...]:
     wanted = {topic.name: topic for part in parts for topic in (*part.repartition_sources, *part.changelogs)}
     missing = []
     for name, topic in sorted(wanted.items()):
@@ -344,7 +349,7 @@ def _missing(parts: Iterable[ConfiguredSubtopology], existing: PartitionCounts) 
 def refused_names(
     topology: Topology, is_internal: Callable[[str], bool], check_name: Callable[[str], None]
 ) -> str | None:
-    """Return why the topics' names are refused, None when they are valid."""
+    """Return the reason why names of topics are refused, None if all are valid."""
     names = topology.named_topics
     internal = [name for name in names if is_internal(name)]
     if internal:

@@ -100,4 +100,7 @@ async def test_an_interface_whose_stores_are_gone_refuses_connections_and_ends_c
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(host, int(port))
     await listener.close()
-    assert "no admin interface until a restart: admin.ssl.keystore.location: no such file" in caplog.text
+    assert (
+        "the admin interface is not available until the broker is restarted: admin.ssl.keystore.location: no such file"
+        in caplog.text
+    )

@@ -14,8 +14,8 @@ def test_parameters_by_name() -> None:
 @pytest.mark.parametrize(
     ("query", "known", "message"),
     [
-        ([("kye", "a")], ["key", "max"], "unknown parameter 'kye'; there are key, max"),
-        ([("key", "a")], [], "unknown parameter 'key'; there are none"),
+        ([("kye", "a")], ["key", "max"], "unknown parameter 'kye'; known are: key, max"),
+        ([("key", "a")], [], "unknown parameter 'key'; known are: none"),
         ([("key", "a"), ("key", "a")], ["key"], "parameter key is given twice"),
     ],
 )

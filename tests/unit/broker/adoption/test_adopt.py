@@ -171,7 +171,7 @@ def test_missing_partitions_are_a_problem_until_left_out(tmp_path: Path) -> None
     source.add_metadata(metadata(partitions=3))
     assert "partitions 0, 2 of 3 are not in these directories" in plan_for(source.path, tmp_path / "data").problems[0]
     plan = plan_for(source.path, tmp_path / "data", leave_out=frozenset({"orders"}))
-    assert (plan.problems, plan.left_out) == ([], ["topic orders: as asked"])
+    assert (plan.problems, plan.left_out) == ([], ["topic orders: by --leave-out"])
 
 
 def test_a_topic_without_any_partition_here_is_a_problem(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_directories_in_use_are_left_alone(tmp_path: Path) -> None:
 def test_the_data_directory_may_not_be_the_source(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     for target in (source.path, source.path / "tidelog", tmp_path):
-        assert "lie in each other" in plan_for(source.path, target).problems[0]
+        assert "contain one another" in plan_for(source.path, target).problems[0]
 
 
 def test_damage_in_what_was_synced_is_a_problem(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_what_no_broker_would_load_is_refused_and_cleared_away(tmp_path: Path) -
 def test_a_directory_in_the_way_is_told(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     (tmp_path / "data" / "orders-1").mkdir(parents=True)
-    with pytest.raises(AdoptionError, match="belongs to no topic: move it away first"):
+    with pytest.raises(AdoptionError, match="belongs to no topic: move it elsewhere first"):
         adopt(source.path, tmp_path / "data")
 
 
@@ -410,7 +410,7 @@ def test_a_running_tidelog_keeps_its_directory(tmp_path: Path) -> None:
 def test_too_little_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = kraft_source(tmp_path / "kafka")
     monkeypatch.setattr(OsFileSystem, "disk_space", lambda *_: (10**9, 10**6))
-    assert "has room for 1,000,000 bytes" in plan_for(source.path, tmp_path / "data").problems[0]
+    assert "has 1,000,000 bytes of free space" in plan_for(source.path, tmp_path / "data").problems[0]
     assert plan_for(source.path, tmp_path / "data", link=True).problems == []
 
 

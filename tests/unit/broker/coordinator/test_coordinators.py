@@ -136,4 +136,4 @@ def test_offsets_that_cannot_be_forgotten_now_are_told_of(
         delete(data)
         data.loop.run_soon()
         data.loop.run_soon()
-    assert "deleted topic t stay until the next start" in caplog.text
+    assert "deleted topic t remain until the next start" in caplog.text

@@ -47,12 +47,12 @@ def test_each_error_is_known_by_its_class_and_by_the_name_in_the_table_of_kafka(
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        ({"api": "Produced", "drops": True}, "'Produced' is no API of Kafka"),
-        ({"drops": True}, "'None' is no API of Kafka"),
-        ({"api": "Produce", "error": "BROKEN"}, "'BROKEN' is no error of Kafka"),
-        ({"api": "Produce"}, "a fault is an error, a delay or a dropped connection"),
-        ({"api": "Produce", "drops": True, "times": "3"}, "times: '3' is no int"),
-        ({"api": "Produce", "drops": True, "tmies": 3}, "'tmies' is no word of a fault"),
+        ({"api": "Produced", "drops": True}, "'Produced' is not an API of Kafka"),
+        ({"drops": True}, "'None' is not an API of Kafka"),
+        ({"api": "Produce", "error": "BROKEN"}, "'BROKEN' is not an error of Kafka"),
+        ({"api": "Produce"}, "a fault needs an error, a delay_ms above 0, or drops: true"),
+        ({"api": "Produce", "drops": True, "times": "3"}, "times: expected int, not '3'"),
+        ({"api": "Produce", "drops": True, "tmies": 3}, "'tmies' is not a field of a fault"),
     ],
 )
 def test_a_fault_that_means_nothing_is_refused(command: dict[str, Any], reason: str) -> None:

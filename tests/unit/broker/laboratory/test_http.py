@@ -112,7 +112,7 @@ async def test_what_a_foreign_page_could_send_does_nothing(
     ],
 )
 def test_only_the_loopback_address_is_listened_on(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected HOST:PORT of the loopback address"):
+    with pytest.raises(ConfigError, match="expected HOST:PORT with a loopback address"):
         open_listener(text)
 
 

@@ -11,7 +11,7 @@ import pytest
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.laboratory import snapshots
 from tidelog.broker.laboratory.server import LaboratoryServer
-from tidelog.broker.laboratory.snapshots import Kept
+from tidelog.broker.laboratory.snapshots import ByteRange
 from tidelog.protocol.config_def import ConfigError
 
 
@@ -51,12 +51,12 @@ async def test_a_copy_that_fails_leaves_the_broker_running_on_its_files(
         write_all(notes, "later.")
         calls, copy_range = 0, snapshots.copy_range
 
-        def copy(source: int, place: Kept, target: int) -> None:
+        def copy(source: int, content: ByteRange, target: int) -> None:
             nonlocal calls
             calls += 1
             if calls > 1:
                 raise OSError(ENOSPC, "no room")
-            copy_range(source, place, target)
+            copy_range(source, content, target)
 
         monkeypatch.setattr(snapshots, "copy_range", copy)
         with pytest.raises(OSError, match="no room"):

@@ -55,7 +55,7 @@ def test_a_failing_job_is_logged_and_tried_again(
             loop.advance(110)
             loop.run_soon()
     assert [record.getMessage() for record in caplog.records] == [
-        "background job doomed failed, next round as usual"
+        "background job doomed failed; its next round is due as usual"
     ] * 2
 
 
@@ -107,7 +107,7 @@ def test_a_round_without_a_thread_is_left_out(caplog: pytest.LogCaptureFixture) 
     jobs.start([Job("count", 100, lambda: rounds.append(1))])
     with caplog.at_level(logging.ERROR):
         loop.advance(110)
-    assert "background job count cannot begin, next round as usual: can't start new thread" in caplog.text
+    assert "background job count could not start; its next round is due as usual: can't start new thread" in caplog.text
     loop.advance(110)
     assert rounds == [1]
 

@@ -96,6 +96,6 @@ async def test_a_service_that_fails_to_end_is_logged(caplog: pytest.LogCaptureFi
     lazy.close()
     await lazy.stop()
     assert [record.getMessage() for record in caplog.records] == [
-        "str is not closed, and the broker stops without that",
-        "str is not stopped, and the broker stops without that",
+        "str failed to close; the broker goes on stopping",
+        "str failed to stop; the broker goes on stopping",
     ]

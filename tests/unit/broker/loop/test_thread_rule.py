@@ -175,7 +175,7 @@ async def test_the_loop_opens_no_log_where_it_is_not_expected(tmp_path: Path) ->
         create_topic(before, "t", 2)
         before.close()
     data = DataBroker(tmp_path)
-    with pytest.raises(WrongThreadError, match="the loop opens the log t-1"):
+    with pytest.raises(WrongThreadError, match="the loop's thread opens the log t-1"):
         data.replica_manager.partition("t", 1).open()
     await asyncio.to_thread(data.log_manager.get_log, TopicPartition("t", 1))
     data.replica_manager.partition("t", 1).open()

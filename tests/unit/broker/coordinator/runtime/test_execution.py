@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.coordinators import ManualLoop
-from tidelog.broker.coordinator.runtime.execution import Decided, execute_decided, execute_for_clock, refuse_uncommitted
+from tidelog.broker.coordinator.runtime.execution import Decided, execute_decided, execute_timed, refuse_uncommitted
 from tidelog.broker.coordinator.runtime.internal_topic import TopicLog
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
@@ -44,18 +44,18 @@ def parts_of(count: int) -> Any:
 
 def test_a_clocks_long_decision_ends_with_its_shard() -> None:
     writer, shard = Writer(), SHARD
-    execute_for_clock(writer, 0, shard, parts_of(3))
+    execute_timed(writer, 0, shard, parts_of(3))
     writer.loop.run_soon()
     assert writer.written == [0, 1, 2]
     writer.serves = False
-    execute_for_clock(writer, 0, shard, parts_of(3))
+    execute_timed(writer, 0, shard, parts_of(3))
     writer.loop.run_soon()
     assert writer.written == [0, 1, 2, 0]
 
 
 def test_a_clock_that_decides_nothing_writes_nothing() -> None:
     writer = Writer()
-    execute_for_clock(writer, 0, SHARD, None)
+    execute_timed(writer, 0, SHARD, None)
     assert writer.written == []
 
 

@@ -12,10 +12,10 @@ from tidelog.broker.coordinator.share_state.spans import (
     AVAILABLE,
     RecordState,
     Span,
+    clip_between,
     find_touching,
     join_terminal,
     overlay,
-    parts_between,
 )
 
 SPANS = [Span(0, 4, AVAILABLE, 0), Span(5, 5, ACQUIRED, 1, "m", 9.0), Span(10, 19, ARCHIVED, 2)]
@@ -42,9 +42,9 @@ def test_the_first_touching_span_ends_at_or_after_the_offset() -> None:
 
 
 def test_parts_are_cut_at_the_bounds_and_holes_are_left_out() -> None:
-    assert [(part.first, part.last) for part in parts_between(SPANS, 3, 12)] == [(3, 4), (5, 5), (10, 12)]
-    assert list(parts_between(SPANS, 6, 9)) == []
-    assert list(parts_between(SPANS, 4, 3)) == []
+    assert [(part.first, part.last) for part in clip_between(SPANS, 3, 12)] == [(3, 4), (5, 5), (10, 12)]
+    assert list(clip_between(SPANS, 6, 9)) == []
+    assert list(clip_between(SPANS, 4, 3)) == []
 
 
 @given(span_lists(), span_lists())
