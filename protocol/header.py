@@ -78,11 +78,11 @@ def decode_request_header(view: Buffer) -> tuple[RequestHeader, int]:
         if api_version >= FIRST_FLEXIBLE_VERSION[api_key]:
             end = end + 1 if view[end] == 0 else skip_tagged_fields(view, end)
     except (StructError, IndexError, MalformedError) as error:
-        raise _invalid(view, error) from None
+        raise _build_header_error(view, error) from None
     return header, end
 
 
-def _invalid(view: Buffer, error: Exception) -> InvalidRequestError:
+def _build_header_error(view: Buffer, error: Exception) -> InvalidRequestError:
     """Build the InvalidRequestError for a header that :func:`decode_request_header` cannot read."""
     if len(view) < _START_V0.size:
         return InvalidRequestError(f"a request of {len(view)} bytes has no header")

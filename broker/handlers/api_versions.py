@@ -74,13 +74,13 @@ def list_served_apis(broker: Broker) -> list[ApiVersion]:
 
     Clients that see these APIs ask for subscriptions on each connection, and librdkafka then prints a line.
     """
-    entries = within(table(), broker.controller.forwarded_versions())
+    entries = limit_versions(table(), broker.controller.forwarded_versions())
     if broker.configs.resource_names(ResourceType.CLIENT_METRICS):
         return entries
     return [entry for entry in entries if entry.api_key not in _OF_CLIENT_METRICS]
 
 
-def within(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVersion]:
+def limit_versions(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVersion]:
     """Limit forwarded APIs to versions that the active controller serves; leave out those without any."""
     for entry in entries:
         lowest, highest = limits.get(entry.api_key, (entry.min_version, entry.max_version)) or (0, -1)

@@ -33,9 +33,9 @@ def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequ
         )
     if request.endpoint_type != BROKERS:
         raise UnsupportedEndpointTypeError(f"Unsupported endpoint type {request.endpoint_type}")
-    nodes = broker.nodes.alive(context)
+    nodes = broker.nodes.alive_nodes(context)
     if request.include_fenced_brokers:
-        nodes += broker.nodes.fenced(context)
+        nodes += broker.nodes.fenced_nodes(context)
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller_id,

@@ -36,7 +36,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeQuorumReque
         partitions = [
             quorum(broker)
             if topic.topic_name == METADATA_TOPIC and partition.partition_index == 0
-            else unknown(partition.partition_index)
+            else unknown_partition(partition.partition_index)
             for partition in topic.partitions
         ]
         topics.append(TopicDataResponse(topic_name=topic.topic_name, partitions=partitions))
@@ -62,7 +62,7 @@ def quorum(broker: Broker) -> PartitionDataResponse:
     )
 
 
-def unknown(index: int) -> PartitionDataResponse:
+def unknown_partition(index: int) -> PartitionDataResponse:
     """Build the answer for any other partition."""
     error = UnknownTopicOrPartitionError()
     return PartitionDataResponse(partition_index=index, error_code=error.code, error_message=error.message)

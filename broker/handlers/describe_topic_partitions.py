@@ -49,7 +49,7 @@ def handle(
             return page(topics, CursorResponse(topic_name=name, partition_index=0))
         image = broker.metadata.find(name)
         if image is None:
-            topics.append(unknown(name))
+            topics.append(unknown_topic(name))
             continue
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         end = min(image.partition_count, start + room)
@@ -97,7 +97,7 @@ def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopic
     )
 
 
-def unknown(name: str) -> DescribeTopicPartitionsResponseTopic:
+def unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
     """Build the answer for a topic that does not exist."""
     return DescribeTopicPartitionsResponseTopic(
         error_code=UnknownTopicOrPartitionError.code, name=name, topic_authorized_operations=TOPIC_OPERATIONS

@@ -32,13 +32,13 @@ def handle(broker: Broker, context: RequestContext, request: ElectLeadersRequest
     for asked in request.topic_partitions or ():
         image = broker.metadata.topics.get(asked.topic)
         count = 0 if image is None else image.partition_count
-        partitions = yield from apply_each(asked.partitions, partial(not_elected, count))
+        partitions = yield from apply_each(asked.partitions, partial(refuse_election, count))
         results.append(ReplicaElectionResult(topic=asked.topic, partition_result=partitions))
         yield None
     return ElectLeadersResponse(replica_election_results=results)
 
 
-def not_elected(count: int, index: int) -> PartitionResult:
+def refuse_election(count: int, index: int) -> PartitionResult:
     """Build the answer for a partition of a topic with ``count`` partitions: no election."""
     return result(index, ElectionNotNeededError() if 0 <= index < count else UnknownTopicOrPartitionError())
 

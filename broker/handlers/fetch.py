@@ -145,13 +145,13 @@ def handle(
     params = read_params(broker, context, request, fetch_context)
     targets = fetch_context.targets
     if len(targets) > MANY_TARGETS:
-        return _in_steps(broker, context, fetch_context, params, request.max_wait_ms)
+        return _fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     reading = PartitionRead(broker, params, True)
     reading.add(targets)
     read = reading.result()
     if reading.is_unopened or (read.proof is not None and not read.is_enough(params.min_bytes)):
         release_results(read.results)
-        return _in_steps(broker, context, fetch_context, params, request.max_wait_ms)
+        return _fetch_in_steps(broker, context, fetch_context, params, request.max_wait_ms)
     if read.total_bytes >= params.min_bytes or read.must_answer or request.max_wait_ms <= 0 or not targets:
         broker.metrics.bytes_out.count += read.total_bytes
         if params.version <= LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
@@ -162,7 +162,7 @@ def handle(
     return DelayedFetch(broker, context, fetch_context, params).park(request.max_wait_ms)
 
 
-def _in_steps(
+def _fetch_in_steps(
     broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
     from tidelog.broker.handlers.long_fetch import fetch_in_steps
@@ -337,7 +337,7 @@ class PartitionRead:
                     break
                 data = read_partition(partition, target, params, limit, one_message and not total)
             except KafkaError as error:
-                data = self._of_follower(partition, target, limit, error, one_message=not total)
+                data = self._read_as_follower(partition, target, limit, error, one_message=not total)
                 must_answer = must_answer or (data is not None and data.error_code != NONE)
             if data is None:
                 continue
@@ -356,7 +356,7 @@ class PartitionRead:
             partitions.append(partition)
         self._limit, self._total, self._must_answer = limit, total, must_answer
 
-    def _of_follower(
+    def _read_as_follower(
         self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError, *, one_message: bool
     ) -> PartitionData | None:
         """Read a replica here that another broker leads (KIP-392); else return the response's entry for the error."""

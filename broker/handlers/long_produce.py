@@ -24,7 +24,7 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.loop.threads import in_thread
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.requests.route import shielded
+from tidelog.broker.requests.route import run_isolated
 from tidelog.log.records.work_budget import TooMuchForTurnError, WorkBudget
 from tidelog.log.validation.relocation import StaleOffsetsError
 from tidelog.log.validation.result import ValidationResult
@@ -45,7 +45,7 @@ _MOST_VALIDATIONS = 8
 
 def append_after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
     """Append into a transaction once the check of transactions is imported. Raises as :func:`handle` does."""
-    _own_records(context, request)
+    _copy_records(context, request)
     yield from broker.imports.loaded(TRANSACTIONS)
     answer = handle(broker, context, request)
     return (yield from answer) if isinstance(answer, GeneratorType) else answer
@@ -55,11 +55,11 @@ def append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
     """Append the rest of a request in steps, from records that outlive the receive buffer."""
-    _own_records(context, request)
+    _copy_records(context, request)
     return _append_each(broker, context, request, progress)
 
 
-def _own_records(context: RequestContext, request: ProduceRequest) -> None:
+def _copy_records(context: RequestContext, request: ProduceRequest) -> None:
     """Copy the records, if the frame is valid only in this turn."""
     if context.owns_frame:
         return
@@ -75,7 +75,7 @@ def _append_each(
     """Append partition by partition; other connections are served in between. Raises CloseConnectionError."""
     response = ProduceResponse(responses=[], throttle_time_ms=context.throttle_ms)
     before = iter(progress.outcomes)
-    for topic in (yield from _merged(request.topic_data)):
+    for topic in (yield from _merge(request.topic_data)):
         answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[])
         response.responses.append(answer)
         for data in topic.partition_data:
@@ -88,7 +88,7 @@ def _append_each(
     return answer_of(broker, context, request, response, progress)
 
 
-def _merged(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
+def _merge(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
     """Merge entries of the same topic and partition; the last one's records are appended, as in Kafka, whose clients
     send no such request.
     """
@@ -148,5 +148,5 @@ def _validate_in_thread(
         yield validated
     finally:
         budget.enter_turn(in_turn=True)
-    result: ValidationResult = shielded(validated.result)
+    result: ValidationResult = run_isolated(validated.result)
     return result

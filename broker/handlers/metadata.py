@@ -90,7 +90,7 @@ def respond(
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in broker.nodes.alive(context)
+            for node in broker.nodes.alive_nodes(context)
         ],
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller_id,

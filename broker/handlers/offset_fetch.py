@@ -126,11 +126,11 @@ def _old_partition(version: int, partition: OffsetFetchResponsePartitions) -> Of
         committed_offset=partition.committed_offset,
         committed_leader_epoch=partition.committed_leader_epoch,
         metadata=partition.metadata,
-        error_code=_missing(version, partition.committed_offset) or partition.error_code,
+        error_code=_missing_code(version, partition.committed_offset) or partition.error_code,
     )
 
 
-def _missing(version: int, offset: int) -> int:
+def _missing_code(version: int, offset: int) -> int:
     return UnknownTopicOrPartitionError.code if version == 0 and offset == _NO_OFFSET else NONE
 
 

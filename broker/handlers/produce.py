@@ -116,7 +116,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
         return append_after_import(broker, context, request)
     if context.frame_bytes <= TURN_BYTES and _are_few(topics):
         return _append_few(broker, context, request)
-    return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
+    return _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
 
 
 def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
@@ -124,14 +124,14 @@ def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest)
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if context.frame_bytes > TURN_BYTES:
-        return _in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
+        return _append_in_steps(broker, context, request, Progress(WorkBudget(in_turn=True)))
     progress = Progress(TURN)  # the topic's max.message.bytes bounds its one batch
     topic = request.topic_data[0]
     try:
         appended = append(broker, context, request, topic, topic.partition_data[0], progress)
     except TooMuchForTurnError:
         progress.budget = one_batch_budget()  # the thread's work need not fit into a turn, and this is its only batch
-        return _in_steps(broker, context, request, progress)
+        return _append_in_steps(broker, context, request, progress)
     response, answer = blank(ProduceResponse), blank(TopicProduceResponse)
     answer.name, answer.topic_id = topic.name, topic.topic_id
     answer.partition_responses.append(appended)
@@ -141,7 +141,9 @@ def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest)
     return answer_of(broker, context, request, response, progress)
 
 
-def _in_steps(broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress) -> Steps[Any]:
+def _append_in_steps(
+    broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
+) -> Steps[Any]:
     from tidelog.broker.handlers.long_produce import append_in_steps  # few requests are long
 
     return append_in_steps(broker, context, request, progress)
@@ -189,7 +191,7 @@ def _append_few(broker: Broker, context: RequestContext, request: ProduceRequest
                 answers.append(append(broker, context, request, topic, data, progress))
     except TooMuchForTurnError:
         progress.outcomes = [outcome for topic in response.responses for outcome in topic.partition_responses]
-        return _in_steps(broker, context, request, progress)
+        return _append_in_steps(broker, context, request, progress)
     return answer_of(broker, context, request, response, progress)
 
 
@@ -285,7 +287,7 @@ def note_failure(
     has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2
     if not has_id and has_transactional_batch(data.records):
         error = TransactionalIdAuthorizationFailedError()
-    return _failed(data.index, version, error)
+    return _build_error_answer(data.index, version, error)
 
 
 def _append_records(
@@ -357,7 +359,7 @@ def check_records(records: memoryview | None, version: int) -> tuple[memoryview,
         return memoryview(b"") if records is None else records, 0
     attributes = attributes_of(records)
     if records is None or attributes < 0:
-        raise _not_one_batch(records, version)
+        raise _build_batch_error(records, version)
     if version < _FIRST_VERSION_WITH_ZSTD and attributes & COMPRESSION_MASK == _ZSTD:
         raise UnsupportedCompressionTypeError(
             "Produce requests with version 3 to 6 are not allowed to use ZStandard compression"
@@ -365,7 +367,7 @@ def check_records(records: memoryview | None, version: int) -> tuple[memoryview,
     return records, attributes
 
 
-def _not_one_batch(records: memoryview | None, version: int) -> KafkaError:
+def _build_batch_error(records: memoryview | None, version: int) -> KafkaError:
     """Build the error for records that are not one batch of magic 2."""
     if records is None or len(records) < RECORD_BATCH_OVERHEAD:
         return InvalidRecordError(
@@ -389,7 +391,7 @@ def code_for(error: KafkaError, version: int) -> int:
     return error.code
 
 
-def _failed(index: int, version: int, error: KafkaError) -> PartitionProduceResponse:
+def _build_error_answer(index: int, version: int, error: KafkaError) -> PartitionProduceResponse:
     faults = [
         BatchIndexAndErrorMessage(batch_index=fault.batch_index, batch_index_error_message=fault.message)
         for fault in record_errors(error)

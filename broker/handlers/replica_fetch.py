@@ -109,7 +109,7 @@ def _answer_in_steps(
     """
     asking = Asking(broker, context, fetch_context, request)
     targets = targets_now(fetch_context)
-    read = yield from read_in_steps(asking.reading(is_asked=True), targets)
+    read = yield from read_in_steps(asking.begin_read(is_asked=True), targets)
     waits = fetch_context.is_incremental and request.max_wait_ms > 0
     if read.is_enough(asking.params.min_bytes) or not waits:
         return asking.respond(read, (yield from response_in_steps(fetch_context, read.results)))
@@ -132,13 +132,13 @@ class Asking:
         self._asker = asker
         self._replica = replica_of(request)
 
-    def reading(self, *, is_asked: bool) -> ReplicaRead:
+    def begin_read(self, *, is_asked: bool) -> ReplicaRead:
         """Return a new read of this fetch. ``is_asked``: see ``ReplicaRead``."""
         return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_asked=is_asked)
 
     def read(self, targets: list[FetchTarget], *, is_asked: bool) -> ReadResult:
         """Read these partitions in one turn."""
-        reading = self.reading(is_asked=is_asked)
+        reading = self.begin_read(is_asked=is_asked)
         reading.add(targets)
         return reading.result()
 
@@ -157,7 +157,7 @@ class Asking:
     def _leading_at_rest(self, target: FetchTarget) -> Leading | None:
         """Return the leader's side of a partition that may rest; None if it may not."""
         try:
-            partition = found_partition(self.broker.replica_manager, target)
+            partition = find_partition(self.broker.replica_manager, target)
         except KafkaError:
             return None
         leading = partition.leading
@@ -179,7 +179,7 @@ class Asking:
 
     def _note_sent(self, target: FetchTarget, size: int) -> None:
         try:
-            leading = found_partition(self.broker.replica_manager, target).leading
+            leading = find_partition(self.broker.replica_manager, target).leading
         except KafkaError:
             return  # the partition was removed between two steps
         if leading is not None and leading.throttle is not None:
@@ -258,12 +258,12 @@ def has_moved(partition: Partition | None, target: FetchTarget) -> bool:
 def partition_or_none(manager: ReplicaManager, target: FetchTarget) -> Partition | None:
     """Return the partition that a follower fetches; None if it was removed between two steps."""
     try:
-        return found_partition(manager, target)
+        return find_partition(manager, target)
     except KafkaError:
         return None
 
 
-def found_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
+def find_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
     """Return the partition that a follower fetches. Raises UnknownTopicIdError, UnknownTopicOrPartitionError,
     NotLeaderOrFollowerError."""
     if target.topic:
@@ -308,7 +308,7 @@ class ReplicaRead:
         try:
             if params.guard is not None and params.guard.refuses(target):
                 raise ClusterAuthorizationFailedError
-            partition = found_partition(self._manager, target)
+            partition = find_partition(self._manager, target)
             limit = min(target.max_bytes, params.max_bytes - self._total)
             return read_partition(
                 partition, target, self._replica, limit, is_asked=self._is_asked, one_message=not self._total

@@ -166,7 +166,7 @@ def fetch(
     )
     max_wait_ms = 0 if errors and not wanted else request.max_wait_ms
     if broker.services.quotas.made is not None:
-        context.withdraw = answer.withdrawn
+        context.withdraw = answer.withdraw
     read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
     if isinstance(read, dict):
         return answer.response({**read, **errors})
@@ -260,7 +260,7 @@ class _Answer:
             responses=list(topics.values()),
         )
 
-    def withdrawn(self) -> ShareFetchResponse:
+    def withdraw(self) -> ShareFetchResponse:
         """Build the response that replaces the last one: the acquired records are available again."""
         results, partitions = self._results, self.session.partitions
         for partition, data in results.items():

@@ -35,11 +35,11 @@ class ClusterNodes:
         alive = [one.broker_id for one in self._controller.image.brokers.values() if not one.is_fenced]
         return random.choice(alive) if alive else -1
 
-    def alive(self, context: RequestContext) -> list[Node]:
+    def alive_nodes(self, context: RequestContext) -> list[Node]:
         """Return the brokers that are not fenced and have the client's listener."""
         return self._listed(context, is_fenced=False)
 
-    def fenced(self, context: RequestContext) -> list[Node]:
+    def fenced_nodes(self, context: RequestContext) -> list[Node]:
         """Return the brokers that are fenced."""
         return self._listed(context, is_fenced=True)
 

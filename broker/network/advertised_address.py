@@ -30,18 +30,18 @@ class LoneNode:
         self._config = config
         self.controller_id = config.node_id
 
-    def alive(self, context: RequestContext) -> list[Node]:
+    def alive_nodes(self, context: RequestContext) -> list[Node]:
         """Return this node, at the address where this client reaches it."""
         host, port = address_for_client(self._config, context)
         return [Node(self.controller_id, host, port, self._config.get("broker.rack"))]
 
-    def fenced(self, context: RequestContext) -> list[Node]:
+    def fenced_nodes(self, context: RequestContext) -> list[Node]:
         """Return an empty list: the node that answers is not fenced."""
         return []
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
         """Return this node, or None for another id."""
-        return self.alive(context)[0] if node_id == self.controller_id else None
+        return self.alive_nodes(context)[0] if node_id == self.controller_id else None
 
     def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
         """Return an empty list for each partition: the node that answers has its only replica."""
@@ -49,7 +49,7 @@ class LoneNode:
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
         """Return this node, which coordinates every key."""
-        return self.alive(context)[0]
+        return self.alive_nodes(context)[0]
 
 
 def address_for_client(config: BrokerConfig, context: RequestContext) -> tuple[str, int]:

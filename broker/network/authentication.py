@@ -132,8 +132,8 @@ class Gate:
         self._identity: Identity | None = None
         self._expires_ms = inf
         self._next_handshake_ms = 0.0
-        self._timer: Timer = keeper.timers.schedule(listener.limits.timeout_ms, self._time_out)
-        connection.context.on_close = self._closed
+        self._timer: Timer = keeper.timers.schedule(listener.limits.timeout_ms, self._expire)
+        connection.context.on_close = self._connection_closed
         guard(connection, self.dispatch, listener.limits.max_receive_bytes)
         keeper.newcomers.add(self)
 
@@ -191,7 +191,7 @@ class Gate:
 
     def _enter(self, identity: Identity) -> None:
         """Set the connection's user, and lift the limits of connections that are not authenticated."""
-        self._left()
+        self._stop_waiting()
         context = self._connection.context
         context.on_close = None
         context.principal = Principal(USER, identity.user)
@@ -215,19 +215,19 @@ class Gate:
             user=exchange.claimed,
         )
 
-    def _closed(self) -> None:
+    def _connection_closed(self) -> None:
         """Count a failed login if the client was refused and left; the connection closed before it was admitted."""
         exchange = self._exchange
         if exchange is not None and exchange.refusal is not None and exchange.state is not State.FAILED:
             self._note("login", exchange, exchange.refusal)
-        self._left()
+        self._stop_waiting()
 
-    def _left(self) -> None:
+    def _stop_waiting(self) -> None:
         """Stop the time limit of authentication: the connection closed, or was admitted."""
         self._timer.cancel()
         self._keeper.newcomers.drop(self)
 
-    def _time_out(self) -> None:
+    def _expire(self) -> None:
         self._close(f"it did not authenticate within {self._listener.limits.timeout_ms} ms")
 
     def give_way(self) -> None:

@@ -84,7 +84,7 @@ class Connection:
         "_idle_timer",
         "_in_thread",
         "_in_turn",
-        "_is_doubted",
+        "_is_watched_for_reset",
         "_last_active_ms",
         "_last_received_ms",
         "_last_sent_ms",
@@ -122,7 +122,7 @@ class Connection:
         self._in_thread = False
         self._finishing = False
         self._ended = False
-        self._is_doubted = False
+        self._is_watched_for_reset = False
         self._has_frames = False
         self._has_parts = False
         self._turn_scheduled = False
@@ -170,16 +170,16 @@ class Connection:
         if not count:
             end_of_stream(self)
             return
-        if not self._is_doubted:
-            self._is_doubted = True
-            shell.doubt(self)
+        if not self._is_watched_for_reset:
+            self._is_watched_for_reset = True
+            shell.watch_for_reset(self)
         self._last_active_ms = now_ms
         if self._pending is not None or self._line or self._queue:
             keep(self, shell.scratch[:count])
             self._has_frames = True
             self._end_turn()
             return
-        expect_the_next(self, shell.wakefulness)
+        note_gap(self, shell.wakefulness)
         self._in_turn = True
         try:
             taken = self._answer_frames(shell.scratch, count)
@@ -233,7 +233,7 @@ class Connection:
     def _take_answer(self, answer: bytes | Parts | Pending) -> bool:
         """Queue an answer, or wait for it if it comes later; return whether the hot loop may go on."""
         if not isinstance(answer, Pending):
-            owe(self, answer)
+            queue_answer(self, answer)
         elif answer.is_carried_out:
             if self._line is None:
                 self._line = AnswerLine()
@@ -347,7 +347,7 @@ class Connection:
             refuse_in_order(self, CloseConnectionError("a deferred request failed"))
         else:
             if answer:
-                owe(self, answer)
+                queue_answer(self, answer)
             if self.context.throttle_ms:
                 self._pending = Muted(self._shell.timers, self.context, self._on_answer)
             if not self._in_turn:
@@ -419,9 +419,9 @@ class Connection:
             refuse(self, error)
             return
         self._in_thread = True
-        future.add_done_callback(self._cold_sent)
+        future.add_done_callback(self._finish_cold_send)
 
-    def _cold_sent(self, future: Future[int]) -> None:
+    def _finish_cold_send(self, future: Future[int]) -> None:
         self._in_thread = False
         error = future.exception()
         if self.closed:
@@ -476,12 +476,12 @@ class Connection:
             release_socket(self.sock, self._queue)
         self._shell.forget(self)
 
-    def notice_reset(self) -> bool:
+    def close_if_reset(self) -> bool:
         """Close if the client has reset the connection, after the requests received before; return whether it has.
 
         The loop reports a reset once. If data came with it, that call received the data, and no further call follows.
         """
-        self._is_doubted = False
+        self._is_watched_for_reset = False
         if self.closed or not is_reset(self.sock):
             return False
         if self._pending is not None or self._line or self._queue or self._in_thread:
@@ -491,7 +491,7 @@ class Connection:
         elif not self._turn_scheduled:
             self.close()
         if not self.closed:
-            self._shell.loop.call_soon(self.notice_reset)
+            self._shell.loop.call_soon(self.close_if_reset)
         return True
 
     def inspect(self, now_ms: float) -> bool:
@@ -518,7 +518,7 @@ class Connection:
         return True
 
 
-def owe(connection: Connection, answer: bytes | Parts) -> None:
+def queue_answer(connection: Connection, answer: bytes | Parts) -> None:
     """Queue an answer after those of earlier requests."""
     if connection._line:
         connection._line.add(answer, connection._last_active_ms)
@@ -562,9 +562,9 @@ def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> 
     if not count:
         end_of_stream(connection)
         return
-    if not connection._is_doubted:
-        connection._is_doubted = True
-        shell.doubt(connection)
+    if not connection._is_watched_for_reset:
+        connection._is_watched_for_reset = True
+        shell.watch_for_reset(connection)
     connection._last_active_ms = now_ms
     reader.buffer_updated(count)
     connection._turn()
@@ -633,7 +633,7 @@ def api_name(context: RequestContext) -> str:
     return "no request" if context.api_key < 0 else ApiKey(context.api_key).name
 
 
-def expect_the_next(connection: Connection, wakefulness: Wakefulness) -> None:
+def note_gap(connection: Connection, wakefulness: Wakefulness) -> None:
     """Count requests in quick succession; after QUICK_REQUESTS of them report each to ``wakefulness``."""
     now = connection._last_active_ms
     gap_ms = now - connection._last_received_ms

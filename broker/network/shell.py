@@ -76,7 +76,7 @@ class Shell:
         self.scratch = memoryview(anonymous_memory(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
         self.watched: dict[Connection, None] = {}
-        self.doubted: dict[Connection, None] = {}
+        self.maybe_reset: dict[Connection, None] = {}
         self._silent: dict[Connection, None] = {}
         self._on_closed = on_closed
         self._sweeping = False
@@ -93,9 +93,9 @@ class Shell:
         self.connections[connection] = None
         self._silent[connection] = None
 
-    def doubt(self, connection: Connection) -> None:
+    def watch_for_reset(self, connection: Connection) -> None:
         """Let the next sweep check whether a connection that has received something was reset since."""
-        self.doubted[connection] = None
+        self.maybe_reset[connection] = None
         self._schedule_sweep()
 
     def watch(self, connection: Connection) -> None:
@@ -110,21 +110,21 @@ class Shell:
 
     def sweep(self) -> None:
         """Close connections of clients that are too slow or gone, and release unused buffers."""
-        doubted, self.doubted = self.doubted, {}
-        self._sweep_some(list({**doubted, **self.watched}))
+        maybe_reset, self.maybe_reset = self.maybe_reset, {}
+        self._sweep_some(list({**maybe_reset, **self.watched}))
 
     def _sweep_some(self, connections: list[Connection]) -> None:
         """Sweep SWEEP_PER_TURN connections; the others in the next turns."""
         now = self.monotonic_ms()
         for connection in connections[:SWEEP_PER_TURN]:
-            if not connection.notice_reset() and connection in self.watched and not connection.inspect(now):
+            if not connection.close_if_reset() and connection in self.watched and not connection.inspect(now):
                 self.watched.pop(connection, None)
         rest = connections[SWEEP_PER_TURN:]
         if rest:
             self.loop.call_soon(self.turns.run, "sweep", lambda: self._sweep_some(rest))
             return
         self._sweeping = False
-        if self.watched or self.doubted:
+        if self.watched or self.maybe_reset:
             self._schedule_sweep()
 
     def make_room(self) -> bool:
@@ -133,9 +133,9 @@ class Shell:
         Returns whether one was closed. Clients that have sent a request are never closed for it.
         """
         before = len(self.connections)
-        for connection in list(islice(self.doubted, SWEEP_PER_TURN)):
-            del self.doubted[connection]
-            connection.notice_reset()
+        for connection in list(islice(self.maybe_reset, SWEEP_PER_TURN)):
+            del self.maybe_reset[connection]
+            connection.close_if_reset()
         while len(self.connections) == before and self._silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
@@ -147,7 +147,7 @@ class Shell:
         """Forget a connection that closed."""
         self.connections.pop(connection, None)
         self._silent.pop(connection, None)
-        self.doubted.pop(connection, None)
+        self.maybe_reset.pop(connection, None)
         self.watched.pop(connection, None)
         self.memory.note(connection, 0)
         self._on_closed(connection)

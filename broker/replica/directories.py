@@ -47,7 +47,7 @@ class DirectoryAssignments:
         self._log_manager.placed.clear()
         for topic in self._controller.image.topics.values():
             self._commit(TopicPartition(topic.name, number) for number in range(len(topic.partitions)))
-        self._timers.schedule(ASSIGN_MS, self._round)
+        self._timers.schedule(ASSIGN_MS, self._assign_periodically)
 
     def assign_new(self) -> None:
         """Assign the directories of the oldest MOST_AT_ONCE logs that were created since the last call."""
@@ -57,9 +57,9 @@ class DirectoryAssignments:
             for _ in listed:
                 placed.popleft()
 
-    def _round(self) -> None:
+    def _assign_periodically(self) -> None:
         self.assign_new()
-        self._timers.schedule(ASSIGN_MS, self._round)
+        self._timers.schedule(ASSIGN_MS, self._assign_periodically)
 
     def _commit(self, partitions: Iterable[TopicPartition]) -> bool:
         """Commit the assignments that the image lacks; return whether they could be written."""

@@ -49,7 +49,7 @@ class GroupFlush:
         self._failed = failed
         self._running = False
 
-    def appended(self) -> None:
+    def commit_or_sync(self) -> None:
         """Commit records that need no sync, or begin a sync if one is due, after an append or for a wait."""
         log = self._log
         if self._running:
@@ -80,6 +80,6 @@ class GroupFlush:
     def _go_on(self) -> None:
         """Commit or sync what the last sync did not cover; if the log was deleted or closed, fail the waits."""
         if self._log.is_serving:
-            self.appended()
+            self.commit_or_sync()
         else:
             self._failed(self._log.failure or KafkaStorageError("the log was closed during a sync"))

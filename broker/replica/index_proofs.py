@@ -43,7 +43,7 @@ class IndexProofs:
             while self._waiting and not self._is_running:
                 self._is_running = True
                 prove, done = self._waiting.popleft()
-                self._in_thread(partial(void, prove)).on_done(partial(self._end, done))
+                self._in_thread(partial(discard_result, prove)).on_done(partial(self._end, done))
         finally:
             self._is_starting = False
 
@@ -56,6 +56,6 @@ class IndexProofs:
             proven.pass_to(done)
 
 
-def void(work: Work) -> None:
+def discard_result(work: Work) -> None:
     """Call ``work`` without returning its result."""
     work()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
-from tidelog.broker.replica.index_proofs import IndexProofs, void
+from tidelog.broker.replica.index_proofs import IndexProofs, discard_result
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
@@ -190,18 +190,18 @@ class Partition:
         if self._log is not None or not self._is_unopened():
             return None
         if self._opening is None or self._opening.done:
-            self._opening = self._in_thread(lambda: void(self._open_log))
+            self._opening = self._in_thread(lambda: discard_result(self._open_log))
         return self._opening
 
     def delete(self) -> None:
         """Mark the topic as deleted: holders of this object must not open, and so create, a log of its name."""
-        self._open_log, self._is_unopened = _no_log, _never
+        self._open_log, self._is_unopened = _refuse_to_open, _is_never_unopened
         if self._roles is not None:
             self._roles.drop(self)
 
     def is_wanted(self) -> bool:
         """Return whether a log may be created: the topic is not deleted. Any thread."""
-        return self._open_log is not _no_log
+        return self._open_log is not _refuse_to_open
 
     @property
     def directory(self) -> str:
@@ -285,7 +285,7 @@ class Partition:
         else:
             if leading is not None:
                 leading.note_unsynced(log.log_end_offset)
-            self._group_flush(log).appended()
+            self._group_flush(log).commit_or_sync()
         return info
 
     def when_committed(self, offset: int) -> Deferred[None]:
@@ -299,7 +299,7 @@ class Partition:
             return completed(None)
         wait = self._commits.wait(offset)
         if self.leading is None or self._flush is not None:
-            self._group_flush(log).appended()  # after a failed sync none is under way
+            self._group_flush(log).commit_or_sync()  # after a failed sync none is under way
         return wait
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
@@ -319,7 +319,7 @@ class Partition:
         if log.config.flush_messages == NEVER and self._flush is None:
             self.advance(log.log_end_offset)
         else:
-            self._group_flush(log).appended()
+            self._group_flush(log).commit_or_sync()
 
     def _note_synced(self, offset: int) -> None:
         """Note that this replica is synced up to ``offset``: a leader commits by it. If another broker leads by now,
@@ -501,11 +501,11 @@ class Partition:
         self.offsets_moved()
 
 
-def _never() -> bool:
+def _is_never_unopened() -> bool:
     """Return False: the log of a deleted partition is not opened."""
     return False
 
 
-def _no_log() -> UnifiedLog:
+def _refuse_to_open() -> UnifiedLog:
     """Raise UnknownTopicOrPartitionError: the partition was deleted."""
     raise UnknownTopicOrPartitionError

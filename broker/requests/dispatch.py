@@ -63,7 +63,7 @@ class Dispatcher(DirectDispatcher):
         return list(self._routes.values())
 
     def _dispatch_first(self, context: RequestContext, frame: memoryview, word: int, correlation_id: int) -> Answer:
-        entry = served(word)
+        entry = find_entry(word)
         if entry is None:
             return unsupported_api_versions(correlation_id)
         if not self._broker.imports.is_loaded(entry.module):
@@ -134,7 +134,7 @@ def client_in_turns(context: RequestContext) -> str | Principal:
     return source_of(context.client_host)
 
 
-def served(word: int) -> HandlerEntry | None:
+def find_entry(word: int) -> HandlerEntry | None:
     """Return the entry for the API key and version in ``word``; None for an unknown version of ApiVersions.
 
     Raises InvalidRequestError for others that are not served.

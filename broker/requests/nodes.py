@@ -28,11 +28,11 @@ class Nodes(Protocol):
         """Id of the node that answers name as the controller: a broker that forwards requests to it."""
         ...
 
-    def alive(self, context: RequestContext) -> list[Node]:
+    def alive_nodes(self, context: RequestContext) -> list[Node]:
         """Return the live brokers that this client can reach."""
         ...
 
-    def fenced(self, context: RequestContext) -> list[Node]:
+    def fenced_nodes(self, context: RequestContext) -> list[Node]:
         """Return the brokers that are registered and fenced."""
         ...
 

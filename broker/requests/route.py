@@ -223,7 +223,7 @@ class Route(DirectRoute):
         return parts if len(parts) > 1 else parts[0]  # type: ignore[return-value]
 
 
-def shielded(work: Callable[..., T], *arguments: Any) -> T:
+def run_isolated(work: Callable[..., T], *arguments: Any) -> T:
     """Call ``work`` for one partition of a request; a defect in it must not fail the other partitions.
 
     Raises EXPECTED_ERRORS as they come, and any other exception as UnknownServerError, logged with its traceback.

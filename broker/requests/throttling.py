@@ -157,10 +157,10 @@ class Measure:
         if not wait_ms:
             self.quotas.take_back_fetch(self.client, size)
         if self._route.api_key == ApiKey.FETCH:
-            return self._empty(frame)
-        return self._withdrawn(frame)
+            return self._build_empty_fetch(frame)
+        return self._withdraw_records(frame)
 
-    def _withdrawn(self, frame: bytes | Parts) -> bytes | Parts:
+    def _withdraw_records(self, frame: bytes | Parts) -> bytes | Parts:
         """Return the answer to a share fetch without its records; an error, or the end of a session, is sent
         unchanged."""
         withdraw = self._context.withdraw
@@ -171,7 +171,7 @@ class Measure:
         response.throttle_time_ms = self._context.throttle_ms
         return self._route.encode(self._context.correlation_id, response)
 
-    def _empty(self, frame: bytes | Parts) -> bytes | Parts:
+    def _build_empty_fetch(self, frame: bytes | Parts) -> bytes | Parts:
         """Return an answer without records. An incremental session goes on; a new one is not created."""
         head: bytes = frame if isinstance(frame, bytes) else frame[0]  # type: ignore[assignment]
         version = self._route.api_version

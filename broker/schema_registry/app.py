@@ -34,9 +34,9 @@ from tidelog.broker.admin.permissions import Need, Permissions
 from tidelog.broker.config.keys.admin import SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.schema_registry import errors
 from tidelog.broker.schema_registry.changes import Submission, parse_version, submission_of, version_of, versions_of
-from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualified
+from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualify
 from tidelog.broker.schema_registry.errors import RegistryError
-from tidelog.broker.schema_registry.records import PROTOBUF, SCHEMA_TYPES, RegisteredSchema, described
+from tidelog.broker.schema_registry.records import PROTOBUF, SCHEMA_TYPES, RegisteredSchema, type_and_references
 from tidelog.broker.schema_registry.service import Registry
 from tidelog.broker.schema_registry.state import DEFAULT_LEVEL, DEFAULT_MODE, State
 from tidelog.broker.schema_registry.topic import TOPIC
@@ -122,10 +122,10 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
         return refusal(RegistryError(error.status, f"HTTP {error.status} {error.reason}"))
 
 
-def shown(schema: RegisteredSchema) -> dict[str, Any]:
+def describe_version(schema: RegisteredSchema) -> dict[str, Any]:
     """Describe a version for an answer."""
     whole = {"subject": schema.subject, "version": schema.version, "id": schema.id}
-    return {**whole, **described(schema), "schema": schema.text}
+    return {**whole, **type_and_references(schema), "schema": schema.text}
 
 
 def is_set(request: web.Request, name: str) -> bool:
@@ -145,7 +145,7 @@ async def body_of(request: web.Request) -> Any:
 
 def subject_of(request: web.Request) -> str:
     """Return the subject that a path names, with its context."""
-    return qualified(request.match_info["subject"], context_of(request))
+    return qualify(request.match_info["subject"], context_of(request))
 
 
 async def submission_in(request: web.Request) -> Submission:
@@ -154,7 +154,7 @@ async def submission_in(request: web.Request) -> Submission:
     """
     found = submission_of(await body_of(request))
     context = context_in(subject_of(request))
-    references = (one._replace(subject=qualified(one.subject, context)) for one in found.references)
+    references = (one._replace(subject=qualify(one.subject, context)) for one in found.references)
     return found._replace(references=tuple(references))
 
 
@@ -206,19 +206,19 @@ async def schemas(request: web.Request) -> web.Response:
     """Answer with the versions of all subjects."""
     state, deleted = await request.app[REGISTRY].state(), is_set(request, "deleted")
     rows = []
-    for subject in names_asked(request, state):
+    for subject in select_names(request, state):
         versions = state.versions(subject, deleted=deleted)
         rows += versions[-1:] if is_set(request, "latestOnly") else versions
     found = page(request, rows)
-    return await asyncio.to_thread(lambda: answer([shown(one) for one in found]))
+    return await asyncio.to_thread(lambda: answer([describe_version(one) for one in found]))
 
 
-async def with_id(request: web.Request) -> list[RegisteredSchema]:
+async def find_with_id(request: web.Request) -> list[RegisteredSchema]:
     """Return the versions with the id that a path names, one at least. Raises RegistryError."""
     text = request.match_info["id"]
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise RegistryError(404, "HTTP 404 Not Found")
-    found = (await request.app[REGISTRY].state()).by_id(int(text))
+    found = (await request.app[REGISTRY].state()).find_by_id(int(text))
     if not found:
         raise errors.schema_not_found(int(text))
     return found
@@ -229,14 +229,14 @@ async def text_of(request: web.Request, schema: RegisteredSchema) -> str:
     RegistryError."""
     if request.query.get("format") != "serialized" or schema.schema_type != PROTOBUF:
         return schema.text
-    parsed = await request.app[REGISTRY].parsed_version(schema)
+    parsed = await request.app[REGISTRY].parse_version(schema)
     return str(parsed.model["serialized"])
 
 
 async def schema_by_id(request: web.Request) -> web.Response:
     """Answer with a schema."""
-    schema = (await with_id(request))[0]
-    found = {**described(schema), "schema": await text_of(request, schema)}
+    schema = (await find_with_id(request))[0]
+    found = {**type_and_references(schema), "schema": await text_of(request, schema)}
     if is_set(request, "fetchMaxId"):
         found["maxId"] = (await request.app[REGISTRY].state()).last_id
     return answer(found)
@@ -244,19 +244,19 @@ async def schema_by_id(request: web.Request) -> web.Response:
 
 async def text_by_id(request: web.Request) -> web.Response:
     """Answer with the text of a schema alone."""
-    schema = (await with_id(request))[0]
+    schema = (await find_with_id(request))[0]
     return text_answer(await text_of(request, schema))
 
 
 async def subjects_of_id(request: web.Request) -> web.Response:
     """Answer with the names of the subjects that have a schema."""
-    found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
+    found = [one for one in await find_with_id(request) if is_set(request, "deleted") or not one.deleted]
     return answer(sorted({one.subject for one in found}))
 
 
 async def versions_of_id(request: web.Request) -> web.Response:
     """Answer with the subjects and versions that have a schema."""
-    found = [one for one in await with_id(request) if is_set(request, "deleted") or not one.deleted]
+    found = [one for one in await find_with_id(request) if is_set(request, "deleted") or not one.deleted]
     return answer([{"subject": one.subject, "version": one.version} for one in found])
 
 
@@ -266,17 +266,17 @@ async def versions_of_id(request: web.Request) -> web.Response:
 async def subjects(request: web.Request) -> web.Response:
     """Answer with the names of subjects."""
     state = await request.app[REGISTRY].state()
-    return answer(page(request, names_asked(request, state)))
+    return answer(page(request, select_names(request, state)))
 
 
-def names_asked(request: web.Request, state: State) -> list[str]:
+def select_names(request: web.Request, state: State) -> list[str]:
     """Select the subjects whose names begin with ``subjectPrefix``: in its context, in all contexts without it."""
     every = state.subjects(deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
     prefix = request.query.get("subjectPrefix", "" if "context" in request.match_info else ":*:")
     if prefix.startswith(":*:"):
         inner = prefix.removeprefix(":*:")
         return [name for name in every if name.removeprefix(context_in(name)).startswith(inner)]
-    prefix = qualified(prefix, context_of(request))
+    prefix = qualify(prefix, context_of(request))
     return [name for name in every if name.startswith(prefix) and context_in(name) == context_in(prefix)]
 
 
@@ -287,7 +287,7 @@ async def versions(request: web.Request) -> web.Response:
     return answer([one.version for one in found if one.deleted or not only])
 
 
-async def asked_version(request: web.Request) -> RegisteredSchema:
+async def find_version(request: web.Request) -> RegisteredSchema:
     """Return the version that a path names. Raises RegistryError."""
     state = await request.app[REGISTRY].state()
     return version_of(state, subject_of(request), version_in(request), deleted=is_set(request, "deleted"))
@@ -295,19 +295,19 @@ async def asked_version(request: web.Request) -> RegisteredSchema:
 
 async def version(request: web.Request) -> web.Response:
     """Answer with a version."""
-    schema = await asked_version(request)
-    return answer({**shown(schema), "schema": await text_of(request, schema)})
+    schema = await find_version(request)
+    return answer({**describe_version(schema), "schema": await text_of(request, schema)})
 
 
 async def version_text(request: web.Request) -> web.Response:
     """Answer with the text of a version alone."""
-    schema = await asked_version(request)
+    schema = await find_version(request)
     return text_answer(await text_of(request, schema))
 
 
 async def referenced_by(request: web.Request) -> web.Response:
     """Answer with the ids of the schemas that refer to a version."""
-    schema = await asked_version(request)
+    schema = await find_version(request)
     state = await request.app[REGISTRY].state()
     return answer(sorted({one.id for one in state.references_to(schema.subject, schema.version)}))
 
@@ -318,7 +318,7 @@ async def look_up(request: web.Request) -> web.Response:
     found = await request.app[REGISTRY].look_up(
         subject_of(request), submission, deleted=is_set(request, "deleted"), normalize=is_set(request, "normalize")
     )
-    return answer({**shown(found), "schema": await text_of(request, found)})
+    return answer({**describe_version(found), "schema": await text_of(request, found)})
 
 
 async def register(request: web.Request) -> web.Response:
@@ -327,7 +327,7 @@ async def register(request: web.Request) -> web.Response:
     found = await request.app[REGISTRY].register(
         subject_of(request), submission, normalize=is_set(request, "normalize")
     )
-    return answer({"id": found.id, "version": found.version, **described(found), "schema": found.text})
+    return answer({"id": found.id, "version": found.version, **type_and_references(found), "schema": found.text})
 
 
 async def delete_subject(request: web.Request) -> web.Response:
@@ -360,7 +360,7 @@ async def compatibility(request: web.Request) -> web.Response:
 async def show_level(request: web.Request) -> web.Response:
     """Answer with a compatibility level."""
     state = await request.app[REGISTRY].state()
-    level = setting_asked(request, state.levels, DEFAULT_LEVEL, state.level_of, errors.no_compatibility_of)
+    level = find_setting(request, state.levels, DEFAULT_LEVEL, state.level_of, errors.no_compatibility_of)
     return answer({"compatibilityLevel": level})
 
 
@@ -380,7 +380,7 @@ async def unset_level(request: web.Request) -> web.Response:
 async def show_mode(request: web.Request) -> web.Response:
     """Answer with a mode."""
     state = await request.app[REGISTRY].state()
-    return answer({"mode": setting_asked(request, state.modes, DEFAULT_MODE, state.mode_of, errors.no_mode_of)})
+    return answer({"mode": find_setting(request, state.modes, DEFAULT_MODE, state.mode_of, errors.no_mode_of)})
 
 
 async def set_mode(request: web.Request) -> web.Response:
@@ -394,7 +394,7 @@ async def unset_mode(request: web.Request) -> web.Response:
     return answer({"mode": await request.app[REGISTRY].unset_mode(place_of(request))})
 
 
-def setting_asked(
+def find_setting(
     request: web.Request,
     own: Mapping[str | None, str],
     default: str,

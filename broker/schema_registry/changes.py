@@ -65,14 +65,16 @@ def submission_of(body: Any) -> Submission:
     if not isinstance(references, list):
         raise errors.RegistryError(422, "references must be a list")
     # serializers send -1 and 0 for "not known"
-    return Submission(text, kind.upper(), tuple(map(_reference, references)), _given(number), _given(version))
+    return Submission(
+        text, kind.upper(), tuple(map(_reference, references)), _positive_number(number), _positive_number(version)
+    )
 
 
 def _is_number(value: Any) -> bool:
     return value is None or (type(value) is int and -1 <= value <= MAX_VERSION)
 
 
-def _given(value: int | None) -> int | None:
+def _positive_number(value: int | None) -> int | None:
     return value if value is not None and value > 0 else None
 
 
@@ -84,15 +86,15 @@ def _reference(one: Any) -> Reference:
     raise errors.RegistryError(422, "a reference must have a name, a subject and a version")
 
 
-def pinned(state: State, submission: Submission) -> Submission:
+def pin_references(state: State, submission: Submission) -> Submission:
     """Return a submission whose references to the latest version have its number, which is stored.
 
     Raises RegistryError if there is no such subject.
     """
-    return submission._replace(references=_numbered(state, submission.references))
+    return submission._replace(references=_number_references(state, submission.references))
 
 
-def _numbered(state: State, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
+def _number_references(state: State, references: tuple[Reference, ...]) -> tuple[Reference, ...]:
     return tuple(
         one if one.version != LATEST else one._replace(version=version_of(state, one.subject, LATEST).version)
         for one in references
@@ -111,9 +113,9 @@ def source_of_registered(state: State, schema: RegisteredSchema) -> Source:
 
 def _with_references(state: State, kind: str, text: str, references: tuple[Reference, ...]) -> Source:
     try:
-        found = state.resolve(_numbered(state, references))
+        found = state.resolve(_number_references(state, references))
     except KeyError as error:
-        raise errors.no_reference(error.args[0]) from None
+        raise errors.reference_not_found(error.args[0]) from None
     return Source(kind, text, tuple((reference.name, schema.text) for reference, schema in found))
 
 
@@ -125,7 +127,7 @@ def check_references(state: State, subject: str, submission: Submission) -> None
     for one in submission.references:
         schema = state.version(one.subject, one.version)
         if schema is None or schema.deleted:
-            raise errors.no_reference(one)
+            raise errors.reference_not_found(one)
 
 
 # ---- versions
@@ -169,12 +171,12 @@ def check_writable(state: State, subject: str, submission: Submission | None = N
         raise errors.invalid_subject(subject)
     mode = state.mode_of(subject)
     if mode.startswith("READONLY"):
-        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+        raise errors.forbidden_operation(f"Subject {subject} is in read-only mode")
     if submission is not None:
         if mode == "IMPORT" and submission.id is None:
-            raise errors.not_permitted(f"Subject {subject} is in import mode")
+            raise errors.forbidden_operation(f"Subject {subject} is in import mode")
         if mode != "IMPORT" and submission.id is not None and submission.version is None:
-            raise errors.not_permitted(f"Subject {subject} is not in import mode")
+            raise errors.forbidden_operation(f"Subject {subject} is not in import mode")
 
 
 def new_version(state: State, subject: str, submission: Submission, canonical: str) -> RegisteredSchema:
@@ -190,14 +192,14 @@ def new_version(state: State, subject: str, submission: Submission, canonical: s
         references=submission.references,
     )
     if state.mode_of(subject) == "IMPORT" and submission.id is not None:
-        return _imported(state, fresh, submission)
+        return _build_imported(state, fresh, submission)
     same = state.same_content(fresh.content)
     return replace(fresh, id=same[0].id) if same else fresh
 
 
-def _imported(state: State, fresh: RegisteredSchema, submission: Submission) -> RegisteredSchema:
+def _build_imported(state: State, fresh: RegisteredSchema, submission: Submission) -> RegisteredSchema:
     assert submission.id is not None
-    if any(one.content != fresh.content for one in state.by_id(submission.id)):
+    if any(one.content != fresh.content for one in state.find_by_id(submission.id)):
         raise errors.id_is_taken(submission.id)
     return replace(fresh, id=submission.id, version=submission.version or fresh.version)
 
@@ -227,7 +229,7 @@ def delete_version(
         raise errors.version_soft_deleted(subject, found.version)
     records = [schema_record(replace(found, deleted=True))]
     if len(state.versions(subject)) == 1:
-        records += _settings_gone(state, subject)
+        records += _remove_settings(state, subject)
     return found, records
 
 
@@ -245,17 +247,17 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
         return [one.version for one in every], [*gone, last_id_record(state.last_id)]
     if not live:
         raise errors.subject_soft_deleted(subject)
-    records = [deletion_record(subject, live[-1].version), *_settings_gone(state, subject)]
+    records = [deletion_record(subject, live[-1].version), *_remove_settings(state, subject)]
     return [one.version for one in live], records
 
 
 def _check_unreferenced(state: State, schema: RegisteredSchema) -> None:
     place: Place = (schema.subject, schema.version)
     if state.references_to(*place):
-        raise errors.is_referenced(*place)
+        raise errors.reference_exists(*place)
 
 
-def _settings_gone(state: State, subject: str) -> list[StoredRecord]:
+def _remove_settings(state: State, subject: str) -> list[StoredRecord]:
     found = []
     if subject in state.modes:
         found.append(mode_record(subject, None))
@@ -278,7 +280,7 @@ def parse_level(value: Any) -> str:
 def set_level(state: State, subject: str | None, level: str) -> list[StoredRecord]:
     """Return the record of a level. Raises RegistryError."""
     if state.mode_of(subject or "").startswith("READONLY"):
-        raise errors.not_permitted(f"Subject {subject} is in read-only mode")
+        raise errors.forbidden_operation(f"Subject {subject} is in read-only mode")
     return [config_record(subject, level)]
 
 
@@ -289,5 +291,5 @@ def set_mode(state: State, subject: str | None, value: Any, *, force: bool) -> t
         raise errors.invalid_mode()
     holds_schemas = state.holds_schemas(subject)
     if mode == "IMPORT" and state.mode_of(subject or "") != "IMPORT" and holds_schemas and not force:
-        raise errors.not_permitted("Cannot import since found existing subjects")
+        raise errors.forbidden_operation("Cannot import since found existing subjects")
     return mode, [mode_record(subject, mode)]

@@ -24,7 +24,7 @@ def written_in(subject: str, context: str) -> str:
     return f":{DEFAULT}:{subject}" if context and not context_in(subject) else subject
 
 
-def qualified(subject: str, prefix: str) -> str:
+def qualify(subject: str, prefix: str) -> str:
     """Return a subject with its context: the one it names, else ``prefix``."""
     own = context_in(subject)
     if not own:

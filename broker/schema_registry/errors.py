@@ -71,7 +71,7 @@ def invalid_schema(reason: str) -> RegistryError:
     return RegistryError(42201, f"Invalid schema: {reason}")
 
 
-def no_reference(one: Reference) -> RegistryError:
+def reference_not_found(one: Reference) -> RegistryError:
     return invalid_schema(
         f"the reference {one.name} is to subject {one.subject}, version {one.version}, which does not exist"
     )
@@ -97,11 +97,11 @@ def invalid_mode() -> RegistryError:
     return RegistryError(42204, "Invalid mode. Valid values are READWRITE, READONLY, READONLY_OVERRIDE, IMPORT")
 
 
-def not_permitted(reason: str) -> RegistryError:
+def forbidden_operation(reason: str) -> RegistryError:
     return RegistryError(42205, reason)
 
 
-def is_referenced(subject: str, version: int) -> RegistryError:
+def reference_exists(subject: str, version: int) -> RegistryError:
     return RegistryError(
         42206,
         f"One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={subject},version={version}}}.",
@@ -124,5 +124,5 @@ def timed_out() -> RegistryError:
     return RegistryError(50002, "The operation timed out")
 
 
-def not_leader(leader: str) -> RegistryError:
+def other_leader(leader: str) -> RegistryError:
     return RegistryError(50004, f"This member does not lead the topic _schemas; {leader} does")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from tidelog.broker.schema_registry.contexts import context_in, qualified, written_in
+from tidelog.broker.schema_registry.contexts import context_in, qualify, written_in
 
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
 SCHEMA_TYPES = (JSON, PROTOBUF, AVRO)
@@ -137,7 +137,7 @@ def schema_of(value: Mapping[str, Any]) -> RegisteredSchema:
     try:
         context = context_in(str(value["subject"]))
         references = tuple(
-            Reference(str(one["name"]), qualified(str(one["subject"]), context), int(one["version"]))
+            Reference(str(one["name"]), qualify(str(one["subject"]), context), int(one["version"]))
             for one in value.get("references") or ()
         )
         return RegisteredSchema(
@@ -158,13 +158,13 @@ def schema_record(schema: RegisteredSchema) -> StoredRecord:
     """Return the record of a schema; fields with default values are omitted, as in Confluent's registry."""
     value: dict[str, Any] = {"subject": schema.subject, "version": schema.version, "id": schema.id}
     value.update(schema.others)
-    value.update(described(schema))
+    value.update(type_and_references(schema))
     value["schema"] = schema.text
     value["deleted"] = schema.deleted
     return StoredRecord(Key(KeyType.SCHEMA, schema.subject, schema.version), value)
 
 
-def described(schema: RegisteredSchema) -> dict[str, Any]:
+def type_and_references(schema: RegisteredSchema) -> dict[str, Any]:
     """Return the type of a schema, unless it is Avro, and its references, if it has any."""
     found: dict[str, Any] = {}
     if schema.schema_type != AVRO:
@@ -178,15 +178,15 @@ def described(schema: RegisteredSchema) -> dict[str, Any]:
 
 def config_record(subject: str | None, level: str | None) -> StoredRecord:
     """Return the record of a compatibility level; None removes it."""
-    return StoredRecord(Key(KeyType.CONFIG, subject), _setting(subject, "compatibilityLevel", level))
+    return StoredRecord(Key(KeyType.CONFIG, subject), _setting_value(subject, "compatibilityLevel", level))
 
 
 def mode_record(subject: str | None, mode: str | None) -> StoredRecord:
     """Return the record of a mode; None removes it."""
-    return StoredRecord(Key(KeyType.MODE, subject), _setting(subject, "mode", mode))
+    return StoredRecord(Key(KeyType.MODE, subject), _setting_value(subject, "mode", mode))
 
 
-def _setting(subject: str | None, name: str, value: str | None) -> Mapping[str, Any] | None:
+def _setting_value(subject: str | None, name: str, value: str | None) -> Mapping[str, Any] | None:
     if value is None:
         return None
     return {name: value} if subject is None else {"subject": subject, name: value}

@@ -73,9 +73,9 @@ class Registry:
 
     async def state(self) -> State:
         """Return the state with all committed records. Raises RegistryError."""
-        return await self._topic.current()
+        return await self._topic.read_state()
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def _run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         try:
             return await self._loop.run_in_executor(self._executor, work, *arguments)
         except InvalidSchemaError as error:
@@ -91,26 +91,26 @@ class Registry:
 
     # ---- schemas
 
-    async def parsed(self, submission: Submission) -> ParsedSchema:
+    async def parse_submission(self, submission: Submission) -> ParsedSchema:
         """Parse a submitted schema. Raises RegistryError."""
-        return await self._in_thread(parse, changes.source_of(await self.state(), submission))
+        return await self._run_in_thread(parse, changes.source_of(await self.state(), submission))
 
-    async def parsed_version(self, schema: RegisteredSchema) -> ParsedSchema:
+    async def parse_version(self, schema: RegisteredSchema) -> ParsedSchema:
         """Parse a registered schema. Raises RegistryError."""
-        return await self._in_thread(parse, changes.source_of_registered(await self.state(), schema))
+        return await self._run_in_thread(parse, changes.source_of_registered(await self.state(), schema))
 
     async def register(self, subject: str, submission: Submission, *, normalize: bool = False) -> RegisteredSchema:
         """Register a schema, unless the subject has it. Raises RegistryError."""
-        submission = changes.pinned(await self.state(), submission)
-        parsed = await self.parsed(submission)
+        submission = changes.pin_references(await self.state(), submission)
+        parsed = await self.parse_submission(submission)
         async with self._writing:
             while True:
                 state = await self._topic.settle()
                 changes.check_writable(state, subject, submission)
                 source = changes.source_of(state, submission)
                 if source != parsed.source:  # a schema that it refers to was replaced meanwhile
-                    parsed = await self._in_thread(parse, source)
-                known = await self._equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
+                    parsed = await self._run_in_thread(parse, source)
+                known = await self._find_equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
                 if known is not None and submission.id in (None, known.id):
                     return known
                 changes.check_references(state, subject, submission)
@@ -130,14 +130,14 @@ class Registry:
         """Return the version of a subject that is this schema. Raises RegistryError."""
         state = await self.state()
         changes.versions_of(state, subject, deleted=deleted)
-        submission = changes.pinned(state, submission)
-        parsed = await self._in_thread(parse, changes.source_of(state, submission))
-        found = await self._equal(state, subject, submission, Wanted(parsed, normalize), deleted=deleted)
+        submission = changes.pin_references(state, submission)
+        parsed = await self._run_in_thread(parse, changes.source_of(state, submission))
+        found = await self._find_equal(state, subject, submission, Wanted(parsed, normalize), deleted=deleted)
         if found is None:
             raise errors.schema_not_found()
         return found
 
-    async def _equal(
+    async def _find_equal(
         self, state: State, subject: str, submission: Submission, wanted: Wanted, *, deleted: bool
     ) -> RegisteredSchema | None:
         versions = [
@@ -151,7 +151,7 @@ class Registry:
         # other registries may write equal schemas differently; Protobuf's compiler takes 0.1 s for each
         foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
         olds = [Old(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
-        return await self._in_thread(find_equal, wanted, olds)
+        return await self._run_in_thread(find_equal, wanted, olds)
 
     # ---- compatibility
 
@@ -167,13 +167,13 @@ class Registry:
         if level == "NONE":
             return []
         olds = [Old(one, changes.source_of_registered(state, one)) for one in versions]
-        return await self._in_thread(compatibility_faults, level, parsed, olds)
+        return await self._run_in_thread(compatibility_faults, level, parsed, olds)
 
     async def compatibility(self, subject: str, submission: Submission, version: int | None) -> list[str]:
         """Return the reasons against a schema compared with ``version``. None: with the versions that registration
         would compare. Raises RegistryError."""
         state = await self.state()
-        submission = changes.pinned(state, submission)
+        submission = changes.pin_references(state, submission)
         level = state.level_of(subject)
         if version is None:
             versions = changes.to_compare(level, state.versions(subject))
@@ -181,7 +181,7 @@ class Registry:
             versions = state.versions(subject)[-1:]
         else:
             versions = [changes.version_of(state, subject, version)]
-        return await self._faults(state, level, await self.parsed(submission), versions)
+        return await self._faults(state, level, await self.parse_submission(submission), versions)
 
     # ---- deletions and settings
 
@@ -243,7 +243,7 @@ def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) 
     """Return the reasons against a schema, from the first version with which it is incompatible. In a thread."""
     for old in olds:
         try:
-            found = faults_between(level, parsed, parse(old.source))
+            found = find_faults(level, parsed, parse(old.source))
         except RecursionError:  # the text has few levels, the chain of its references has many
             found = ["{errorType:'TOO_COMPLEX_TO_COMPARE', path:'#'}"]
         if found:
@@ -251,7 +251,7 @@ def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) 
     return []
 
 
-def faults_between(level: str, parsed: ParsedSchema, former: ParsedSchema) -> list[str]:
+def find_faults(level: str, parsed: ParsedSchema, former: ParsedSchema) -> list[str]:
     """Return the reasons against a schema after a former one. In a thread."""
     found = [] if level.startswith("FORWARD") else reading_faults(parsed, former)
     return found if level.startswith("BACKWARD") else found + reading_faults(former, parsed)

@@ -122,19 +122,19 @@ class State:
         """Return a version, also a softly deleted one."""
         return self._subjects.get(subject, {}).get(number)
 
-    def by_id(self, number: int) -> list[RegisteredSchema]:
+    def find_by_id(self, number: int) -> list[RegisteredSchema]:
         """Return the versions that have an id, softly deleted ones too."""
-        return list(self._at(self._ids.get(number, {})))
+        return list(self._find_all(self._ids.get(number, {})))
 
     def same_content(self, content: tuple[object, ...]) -> list[RegisteredSchema]:
         """Return the versions of this content, softly deleted ones too."""
-        return list(self._at(self._contents.get(content, {})))
+        return list(self._find_all(self._contents.get(content, {})))
 
     def references_to(self, subject: str, number: int) -> list[RegisteredSchema]:
         """Return the versions that refer to a version and are not deleted."""
-        return [one for one in self._at(self._referenced.get((subject, number), {})) if not one.deleted]
+        return [one for one in self._find_all(self._referenced.get((subject, number), {})) if not one.deleted]
 
-    def _at(self, places: Mapping[Place, None]) -> Iterator[RegisteredSchema]:
+    def _find_all(self, places: Mapping[Place, None]) -> Iterator[RegisteredSchema]:
         return (self._subjects[subject][version] for subject, version in places)
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:

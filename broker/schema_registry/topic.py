@@ -76,9 +76,9 @@ class SchemasTopic:
         Each leader epoch reads the topic from the beginning: another leader may have replaced records at the same
         offsets."""
 
-    async def current(self) -> State:
+    async def read_state(self) -> State:
         """Return the state with all committed records. Raises RegistryError."""
-        found = self._led()
+        found = self._find_led()
         if found is None:
             return State()
         if found.is_settling:
@@ -89,17 +89,17 @@ class SchemasTopic:
     async def settle(self) -> State:
         """Return the state with all appended records, and create the topic if it is missing. Nothing is appended until
         the caller awaits again. Raises RegistryError."""
-        found = self._led() or await self._create()
+        found = self._find_led() or await self._create()
         self._check_policy()
         while True:
             await self._commit_all(found)
             await self._catch_up(found)
-            if self._position == self._guarded(lambda: found.log_end_offset):
+            if self._position == self._call_guarded(lambda: found.log_end_offset):
                 return self.state
 
     async def write(self, records: Sequence[StoredRecord]) -> None:
         """Append records, and replay them once they are committed. After a RegistryError they may be written or not."""
-        found = self._led()
+        found = self._find_led()
         assert found is not None, "settle before write"
         now_ms = self._broker.time.milliseconds()
         batch = build_batch(
@@ -117,17 +117,17 @@ class SchemasTopic:
 
     # ---- the partition
 
-    def _led(self) -> Partition | None:
+    def _find_led(self) -> Partition | None:
         """Return the partition if this broker leads it, None if there is no topic. Raises RegistryError."""
         image = self._broker.metadata.topics.get(TOPIC)
         if image is None:
             return None
         leader, epoch = image.partitions[0].leader, image.partitions[0].leader_epoch
         if leader != self._broker.node_id:
-            raise errors.not_leader(f"broker {leader}" if leader >= 0 else "none")
+            raise errors.other_leader(f"broker {leader}" if leader >= 0 else "none")
         if (image.topic_id, epoch) != self._place:
             self._place, self._position, self.state = (image.topic_id, epoch), 0, State(self.state.last_id)
-        return self._guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
+        return self._call_guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
 
     def _check_policy(self) -> None:
         """Raise RegistryError if retention would delete records, as in a topic that was created without CONFIGS."""
@@ -137,7 +137,7 @@ class SchemasTopic:
                 f"the topic {TOPIC} must have cleanup.policy=compact: retention would delete schemas"
             )
 
-    def _guarded(self, ask: Callable[[], T]) -> T:
+    def _call_guarded(self, ask: Callable[[], T]) -> T:
         try:
             return ask()
         except KafkaError as error:
@@ -155,7 +155,7 @@ class SchemasTopic:
                 raise errors.store_failed(error.message) from error
             else:
                 await self._wait(change.done)
-            found = self._led()
+            found = self._find_led()
             if found is not None:
                 return found
             if self._broker.loop.time() > deadline:
@@ -163,12 +163,12 @@ class SchemasTopic:
             await asyncio.sleep(POLL_S)
 
     async def _commit_all(self, found: Partition) -> None:
-        await self._opened(found)
-        end = self._guarded(lambda: found.log_end_offset)
+        await self._open(found)
+        end = self._call_guarded(lambda: found.log_end_offset)
         if found.high_watermark < end:
             await self._wait(found.when_committed(end - 1))
 
-    async def _opened(self, found: Partition) -> None:
+    async def _open(self, found: Partition) -> None:
         opening = found.opening()
         if opening is not None:
             await self._wait(opening)
@@ -190,11 +190,13 @@ class SchemasTopic:
 
     async def _catch_up(self, found: Partition) -> None:
         """Replay the records that were committed since the last call."""
-        await self._opened(found)
+        await self._open(found)
         async with self._reading:
             place = self._place
-            self._position = max(self._position, self._guarded(lambda: found.log_start_offset))
-            if self._guarded(lambda: found.log_end_offset) < self._position:  # truncated, as by an unclean election
+            self._position = max(self._position, self._call_guarded(lambda: found.log_start_offset))
+            if (
+                self._call_guarded(lambda: found.log_end_offset) < self._position
+            ):  # truncated, as by an unclean election
                 self._position, self.state = 0, State(self.state.last_id)
             while self._position < (end := found.high_watermark):
                 read = partial(read_chunk, found, self._position)

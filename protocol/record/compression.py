@@ -188,20 +188,20 @@ class _BoundedOutput:
     def append(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self._size > self._max_bytes:
-            raise too_large(self._codec, self._max_bytes)
+            raise build_size_error(self._codec, self._max_bytes)
         if chunk:
             self._chunks.append(chunk)
 
     def reserve(self, size: int) -> None:
         """Refuse ``size`` declared bytes that exceed the bound, before they are allocated."""
         if size > self._max_bytes - self._size:
-            raise too_large(self._codec, self._max_bytes)
+            raise build_size_error(self._codec, self._max_bytes)
 
     def value(self) -> bytes:
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
 
 
-def too_large(codec: CompressionType, max_bytes: int) -> MessageTooLargeError:
+def build_size_error(codec: CompressionType, max_bytes: int) -> MessageTooLargeError:
     """Build the error for data that decompresses beyond its bound."""
     return MessageTooLargeError(f"{codec.name.lower()} data decompresses to more than {max_bytes} bytes")
 

@@ -235,7 +235,7 @@ class LegacyRecordBatch:
         content = memoryview(self.buffer)[self._value]
         inner_set = decompress(content, self.compression_type, max_decompressed_bytes, magic=self.magic)
         messages: list[LegacyRecordBatch] = []
-        for message in ByteBufferMessageSet(inner_set).shallow():
+        for message in ByteBufferMessageSet(inner_set).shallow_entries():
             if len(messages) == max_messages:
                 raise MessageTooLargeError(f"A compressed message set holds more than {max_messages} messages")
             if message.magic != self.magic:
@@ -274,7 +274,7 @@ class ByteBufferMessageSet:
         numbered = [Record(offset_assigner(), message.timestamp, message.key, message.value) for message in messages]
         return cls(build_message_set(numbered, options))
 
-    def shallow(self) -> Iterator[LegacyRecordBatch]:
+    def shallow_entries(self) -> Iterator[LegacyRecordBatch]:
         """Yield the entries as they are stored: messages and wrappers."""
         buffer = self.buffer
         position = 0
@@ -292,14 +292,14 @@ class ByteBufferMessageSet:
             yield message
             position += LOG_OVERHEAD + size
 
-    def deep(self) -> Iterator[Record]:
+    def deep_entries(self) -> Iterator[Record]:
         """Yield all messages, also those in wrappers, with absolute offsets and effective timestamps (-1 in magic
         0)."""
-        for entry in self.shallow():
+        for entry in self.shallow_entries():
             yield from entry.records(self.max_decompressed_bytes)
 
     def __iter__(self) -> Iterator[Record]:
-        return self.deep()
+        return self.deep_entries()
 
 
 class MessageSetOptions(NamedTuple):

@@ -76,7 +76,7 @@ class _DecoderWriter:
     def struct(self, cls: type[Struct]) -> str:
         """Write the lines that read a struct; return the local variable that holds it."""
         source = self.source
-        target = source.fresh("o")
+        target = source.new_name("o")
         new = source.name("new", object.__new__)
         source.emit(f"{target} = {new}({source.name(cls.__name__, cls)})")
         plain, tagged, absent = struct_fields(cls, self.version, self.flexible)
@@ -201,7 +201,7 @@ class _DecoderWriter:
         if isinstance(item, Field):
             self.primitives(target, item)
         else:
-            items = self.source.fresh("a")
+            items = self.source.new_name("a")
             emit(f"{items} = {target} = []")
             self.each_element()
             emit(f"{items}.append({self.struct(item)})")
@@ -214,7 +214,7 @@ class _DecoderWriter:
             self.source.emit("for _ in range(n):")
             self.source.indent += 1
             return
-        number = self.source.fresh("s")
+        number = self.source.new_name("s")
         self.source.emit(f"for {number} in range(n):")
         self.source.indent += 1
         self.source.emit(f"if not {number} % {ELEMENTS_PER_STEP}: yield")
@@ -228,7 +228,7 @@ class _DecoderWriter:
             emit(f'{target} = list({self.source.name("unpack_from", struct.unpack_from)}(f">{{n}}{character}", b, p))')
             emit(f"p += n * {size}" if size > 1 else "p += n")
             return
-        items = self.source.fresh("a")
+        items = self.source.new_name("a")
         emit(f"{items} = {target} = []")
         self.each_element()
         self.field("v", item)
@@ -239,7 +239,7 @@ class _DecoderWriter:
     def tagged_fields(self, target: str, tagged: list[Field]) -> None:
         """Read the section of tagged fields: known ones into ``target``; unknown ones are skipped."""
         emit = self.source.emit
-        count, tag, end = self.source.fresh("c"), self.source.fresh("t"), self.source.fresh("z")
+        count, tag, end = self.source.new_name("c"), self.source.new_name("t"), self.source.new_name("z")
         if not tagged:
             if self._pending:
                 self._pending.append((count, "B", 1, ".".join(self.source.path)))

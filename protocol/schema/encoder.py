@@ -150,7 +150,7 @@ class _EncoderWriter:
         if fixed is not None:
             self._pending.append((value, fixed[0], ".".join(self.source.path)))
             return
-        local = self.source.fresh("v")
+        local = self.source.new_name("v")
         self.flush()
         self.source.emit(f"{local} = {value}")
         if field.kind == "struct":
@@ -241,7 +241,7 @@ class _EncoderWriter:
             pack = self.source.name("pack", struct.pack)
             emit(f'{self._out}.append({pack}(f">{{len({local})}}{fixed[0]}", *{local}))')
         else:
-            each = self.source.fresh("i")
+            each = self.source.new_name("i")
             self.each_element(each, local)
             if isinstance(item, Field):
                 self.field(each, item)
@@ -258,7 +258,7 @@ class _EncoderWriter:
             self.source.emit(f"for {each} in {local}:")
             self.source.indent += 1
             return
-        number = self.source.fresh("s")
+        number = self.source.new_name("s")
         self.source.emit(f"for {number}, {each} in enumerate({local}):")
         self.source.indent += 1
         self.source.emit(f"if not {number} % {ELEMENTS_PER_STEP}:")
@@ -269,17 +269,17 @@ class _EncoderWriter:
     def tagged_fields(self, value: str, tagged: list[Field]) -> None:
         """Write the tagged fields that differ from their defaults, in the order of their tags."""
         emit = self.source.emit
-        count, all_tags, outer = self.source.fresh("c"), self.source.fresh("t"), self._out
+        count, all_tags, outer = self.source.new_name("c"), self.source.new_name("t"), self._out
         emit(f"{count} = 0")
         emit(f"{all_tags} = []")
         for field in tagged:
             self.source.path.append(field.name)
-            local = self.source.fresh("v")
+            local = self.source.new_name("v")
             emit(f"{local} = {value}.{field.name}")
             emit(f"if {self.differs(local, field)}:")
             self.source.indent += 1
             emit(f"{count} += 1")
-            self._out = self.source.fresh("p")
+            self._out = self.source.new_name("p")
             emit(f"{self._out} = []")
             self.field(local, field)
             self.flush()

@@ -46,7 +46,7 @@ class Source:
         self.lines.append("    " * self.indent + line)
         self.fields.append(fields or ((0, ".".join(self.path)),))
 
-    def fresh(self, prefix: str) -> str:
+    def new_name(self, prefix: str) -> str:
         """Return a local name not used yet in this function."""
         self._counter += 1
         return f"{prefix}{self._counter}"
@@ -120,7 +120,7 @@ class CompiledCoder:
 
     def invalid_request(self, error: Exception) -> InvalidRequestError:
         """Build the error for an exception in a decoder: message, version, field and position."""
-        fields, variables = self._where(error.__traceback__)
+        fields, variables = self._find_fields(error.__traceback__)
         position = variables.get("p", 0)
         path = fields[0][1]
         if isinstance(error, struct.error):
@@ -135,11 +135,11 @@ class CompiledCoder:
 
     def encode_error(self, error: Exception) -> EncodeError:
         """Build the error for an exception in an encoder: message, version and fields."""
-        fields, _ = self._where(error.__traceback__)
+        fields, _ = self._find_fields(error.__traceback__)
         paths = ", ".join(path for _, path in fields)
         return EncodeError(f"{self.title}: field {paths}: {error}")
 
-    def _where(self, traceback: TracebackType | None) -> tuple[tuple[tuple[int, str], ...], dict[str, Any]]:
+    def _find_fields(self, traceback: TracebackType | None) -> tuple[tuple[tuple[int, str], ...], dict[str, Any]]:
         """Return the fields at the line of the compiled function in ``traceback``, and that frame's local variables."""
         while traceback is not None:
             if traceback.tb_frame.f_code is self.function.__code__:

@@ -59,7 +59,7 @@ def mend(data: bytearray, magic: int) -> None:
         set_crc(data, 0, len(data))
         return
     with contextlib.suppress(*READING):
-        for entry in ByteBufferMessageSet(bytes(data)).shallow():
+        for entry in ByteBufferMessageSet(bytes(data)).shallow_entries():
             start = entry.position + 12
             data[start : start + 4] = crc_of(entry).to_bytes(4, "big")
 
@@ -82,7 +82,7 @@ def test_reading(data: bytearray) -> None:
             for record in batch.records(BOUND):
                 assert isinstance(record, Record)
     with contextlib.suppress(*READING):
-        for record in ByteBufferMessageSet(data, BOUND).deep():
+        for record in ByteBufferMessageSet(data, BOUND).deep_entries():
             assert isinstance(record, Record)
 
 
@@ -126,7 +126,7 @@ def test_validation(data: bytearray, params: ValidationParams, origin: AppendOri
 def test_down_conversion(data: bytearray, magic: int, max_bytes: int, first_offset: int) -> None:
     with contextlib.suppress(*READING):
         for piece in down_convert([bytes(data)], magic, first_offset, max_bytes):
-            for entry in ByteBufferMessageSet(piece).shallow():
+            for entry in ByteBufferMessageSet(piece).shallow_entries():
                 assert entry.magic <= magic
 
 

@@ -77,7 +77,7 @@ class Schemas:
             self._registry = Registry(self._broker)
         try:
             state = await self._registry.state()
-            found = state.by_id(number)
+            found = state.find_by_id(number)
             return await self._described(state, found[0]) if found else None
         except (RegistryError, KeyError, UndecodableError):  # another broker leads the topic, or a reference is gone
             return None
@@ -99,7 +99,7 @@ class Schemas:
         if schema.schema_type != "PROTOBUF":
             return schema.text
         assert self._registry is not None
-        return str((await self._registry.parsed_version(schema)).model["serialized"])
+        return str((await self._registry.parse_version(schema)).model["serialized"])
 
 
 def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> Decoded | None:

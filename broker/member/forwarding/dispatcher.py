@@ -23,7 +23,7 @@ from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.peers import MemberPeers
 from tidelog.broker.requests.bounds import max_bytes, max_elements
 from tidelog.broker.requests.context import RequestContext
-from tidelog.broker.requests.dispatch import Dispatcher, own_frame, served
+from tidelog.broker.requests.dispatch import Dispatcher, find_entry, own_frame
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import (
     ONE_TURN_ELEMENTS,
@@ -68,7 +68,7 @@ class MemberDispatcher(Dispatcher):
                 return self._produce(context, frame)
             return super().dispatch(context, frame)
         (word,) = _WORD.unpack_from(frame)
-        served(word)
+        find_entry(word)
         api_key = context.api_key = word >> 16
         allowed = max_bytes(api_key, self._broker.config)
         if len(frame) > allowed:

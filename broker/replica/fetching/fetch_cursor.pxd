@@ -32,7 +32,7 @@ cdef class FetchCursor:
     cdef long long _bound(self, NextBatch found, long long offset, long long most, isolation) except -2
 
     @cython.locals(later=LogSegment)
-    cdef bint _nothing_aborted(self, segments, LogSegment segment) except -1
+    cdef bint _has_no_abort(self, segments, LogSegment segment) except -1
 
     @cython.locals(header="unsigned char*", length=longlong, delta=longlong, is_possible=bint)
     cdef bint _look(self, int descriptor, long long position) except -1

@@ -176,12 +176,12 @@ class FetchCursor:
         ):
             return -1
         if isolation is _COMMITTED and not (
-            log.last_stable_offset == log.high_watermark and self._nothing_aborted(found.segments, segment)
+            log.last_stable_offset == log.high_watermark and self._has_no_abort(found.segments, segment)
         ):
             return -1
         return end_position if segment.base_offset == end_base_offset else segment.records.size
 
-    def _nothing_aborted(self, segments: LogSegments, segment: LogSegment) -> bool:
+    def _has_no_abort(self, segments: LogSegments, segment: LogSegment) -> bool:
         """Return whether no marker in ``segment`` or after it aborts a transaction.
 
         Only the active segment's index can grow; the others are checked once for each list of segments."""

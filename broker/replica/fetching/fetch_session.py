@@ -275,12 +275,12 @@ class FetchSessionCache:
         if not session.targets:
             del self.sessions[session.session_id]
             return FetchContext(self, [], uses_topic_ids=session.uses_topic_ids)
-        self.used(session)
+        self.note_use(session)
         session.epoch = next_epoch(session.epoch)
         targets = list(session.targets.values())
         return FetchContext(self, targets, session=session, uses_topic_ids=session.uses_topic_ids)
 
-    def used(self, session: FetchSession) -> None:
+    def note_use(self, session: FetchSession) -> None:
         """Note that a session was used, and move it to the end of all."""
         session.last_used_ms = self._monotonic_ms()
         self.sessions[session.session_id] = self.sessions.pop(session.session_id)

@@ -95,7 +95,7 @@ class Leading:
     def note_append(self, log_end_offset: int) -> None:
         """Note an append, which no sync follows."""
         self.rests.end_all()
-        if not self._moved(self.core.note_append(log_end_offset, self._now_ms)):
+        if not self._advance_if(self.core.note_append(log_end_offset, self._now_ms)):
             self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
 
     def note_unsynced(self, log_end_offset: int) -> None:
@@ -106,7 +106,7 @@ class Leading:
 
     def note_synced(self, offset: int) -> None:
         """Note that this replica's records below ``offset`` are synced, or need no sync."""
-        self._moved(self.core.note_append(self._partition.log_end_offset, self._now_ms, offset))
+        self._advance_if(self.core.note_append(self._partition.log_end_offset, self._now_ms, offset))
         self._syncs.advance(offset)
 
     def fail_syncs(self, error: KafkaError) -> None:
@@ -123,7 +123,7 @@ class Leading:
         if acks != ALL_REPLICAS:
             return self._syncs.wait(offset) if offset >= self.core.committed_end else None
         committed = self._partition.when_committed(offset).then(self._check_committed)
-        return within(self._parts.timers, committed, timeout_ms)
+        return limit_time(self._parts.timers, committed, timeout_ms)
 
     def _check_committed(self, _: None) -> None:
         leading = self._partition.leading  # of a later epoch, if this broker was elected again meanwhile
@@ -138,7 +138,7 @@ class Leading:
         """Take over a fetch of a replica (id, broker epoch). Raises NotLeaderOrFollowerError."""
         core, (replica_id, broker_epoch) = self.core, replica
         self.rests.end(replica_id)
-        self._moved(
+        self._advance_if(
             core.note_fetch(replica_id, broker_epoch, fetch_offset, log_start_offset, leader_end_offset, self._now_ms)
         )
         if replica_id not in core.isr and core.can_join(replica_id):
@@ -153,7 +153,7 @@ class Leading:
         if self.low_watermark >= offset:
             return completed(self.low_watermark)
         waiting = self._deletions.wait(offset - 1)
-        return within(self._parts.timers, waiting, timeout_ms).then(lambda _: self.low_watermark)
+        return limit_time(self._parts.timers, waiting, timeout_ms).then(lambda _: self.low_watermark)
 
     @property
     def low_watermark(self) -> int:
@@ -168,19 +168,19 @@ class Leading:
 
     def take_image(self, state: PartitionState, brokers: Brokers) -> None:
         """Take over a newer image of the same leader epoch."""
-        self._took(self.core.take_image(state, brokers, self._now_ms))
+        self._apply_change(self.core.take_image(state, brokers, self._now_ms))
 
     def take_brokers(self, brokers: Brokers) -> None:
         """Take over the brokers of a newer image."""
-        self._took(self.core.take_brokers(brokers, self._now_ms))
+        self._apply_change(self.core.take_brokers(brokers, self._now_ms))
 
     def take_answer(self, proposal: IsrProposal, answer: IsrAnswer) -> None:
         """Take over the controller's answer to a proposal."""
-        self._took(self.core.take_answer(proposal, answer, self._now_ms))
+        self._apply_change(self.core.take_answer(proposal, answer, self._now_ms))
 
     def take_min_isr(self, min_isr: int) -> None:
         """Take over another ``min.insync.replicas``."""
-        self._moved(self.core.take_min_isr(min_isr, self._now_ms))
+        self._advance_if(self.core.take_min_isr(min_isr, self._now_ms))
 
     def proposal(self) -> IsrProposal | None:
         """Return the ISR to propose, if it should change."""
@@ -192,13 +192,13 @@ class Leading:
         self._syncs.fail(error)
         self._deletions.fail(error)
 
-    def _took(self, moved: bool) -> None:
+    def _apply_change(self, moved: bool) -> None:
         self.rests.end_outside_isr()
         self._partition.isr = self.core.isr
-        self._moved(moved)
+        self._advance_if(moved)
         self._settle_deletions()
 
-    def _moved(self, moved: bool) -> bool:
+    def _advance_if(self, moved: bool) -> bool:
         if moved:
             self._partition.advance(self.core.high_watermark)
         return moved
@@ -232,12 +232,12 @@ def config_values(log: UnifiedLog) -> Mapping[str, Any]:
     return log.config.values
 
 
-def within(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Deferred[None]:
+def limit_time(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Deferred[None]:
     """Return a Deferred that settles as ``work`` does; after ``timeout_ms`` it fails with RequestTimedOutError."""
     if work.done:
         return work
     limited: Deferred[None] = Deferred()
-    timer = timers.schedule(timeout_ms, partial(_time_out, limited))
+    timer = timers.schedule(timeout_ms, partial(_expire, limited))
 
     def settle(done: Deferred[None]) -> None:
         timer.cancel()
@@ -248,6 +248,6 @@ def within(timers: TimerQueue, work: Deferred[None], timeout_ms: float) -> Defer
     return limited
 
 
-def _time_out(limited: Deferred[None]) -> None:
+def _expire(limited: Deferred[None]) -> None:
     if not limited.done and not limited.abandoned:
         limited.fail(RequestTimedOutError())

@@ -56,7 +56,7 @@ class Comparison:
             return [fault for one in writer for fault in self.faults(reader, one, path)]
         if isinstance(reader, list):
             return self._union_faults(reader, writer, path)
-        one, other = _expanded(reader, self._reader_types), _expanded(writer, self._writer_types)
+        one, other = _expand(reader, self._reader_types), _expand(writer, self._writer_types)
         kind, written = _kind(one), _kind(other)
         if kind != written:
             return [] if (kind, written) in PROMOTIONS else [_fault("TYPE_MISMATCH", path, f"{kind} reads {written}")]
@@ -66,7 +66,7 @@ class Comparison:
     def _union_faults(self, reader: list[Any], writer: Any, path: str) -> list[str]:
         if any(not self.faults(branch, writer, path) for branch in reader):
             return []
-        kind = _kind(_expanded(writer, self._writer_types))
+        kind = _kind(_expand(writer, self._writer_types))
         return [_fault("MISSING_UNION_BRANCH", path, f"the reader's union has no branch for {kind}")]
 
     def _record_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
@@ -122,7 +122,7 @@ _JUDGES: dict[str, Callable[[Comparison, Any, Any, str], list[str]]] = {
 }
 
 
-def _expanded(node: Any, types: dict[str, Any]) -> Any:
+def _expand(node: Any, types: dict[str, Any]) -> Any:
     return types.get(node, node) if isinstance(node, str) else node
 
 

@@ -81,7 +81,7 @@ class Comparison:
 
     def faults(self, original: Place, update: Place, path: str) -> list[str]:
         """Collect reasons why the update does not accept all values of the original."""
-        old, new = _followed(original, self._documents[0]), _followed(update, self._documents[1])
+        old, new = _follow(original, self._documents[0]), _follow(update, self._documents[1])
         pair = (id(old.node), id(new.node))
         if old.node is False or takes_all(new.node) or pair in self._progress.under_way:
             return []
@@ -92,11 +92,11 @@ class Comparison:
             return [fault("TOO_COMPLEX_TO_COMPARE", path)]
         self._progress.under_way.add(pair)
         try:
-            return self._compared(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
+            return self._compare(old._replace(node=_object(old.node)), new._replace(node=_object(new.node)), path)
         finally:
             self._progress.under_way.discard(pair)
 
-    def _compared(self, old: Place, new: Place, path: str) -> list[str]:
+    def _compare(self, old: Place, new: Place, path: str) -> list[str]:
         found = self._of_combinations(old, new, path)
         if found is not None:
             return found
@@ -117,35 +117,37 @@ class Comparison:
             return self._of_new_combination(old, new, after, path)
         if before is not None and after is None:
             if before != "allOf":
-                return self._each(old, before, lambda branch: self.faults(branch, new, path))
-            return self._any_covers(_branches(old, before), [new], path)
+                return self._check_each(old, before, lambda branch: self.faults(branch, new, path))
+            return self._check_cover(_branches(old, before), [new], path)
         if before is None or after is None:
             return None
-        rest = self._compared(_without(old, before), _without(new, after), path)
+        rest = self._compare(_drop_keyword(old, before), _drop_keyword(new, after), path)
         where = f"{path}/{after}"
         if "allOf" in (before, after) and before != after:
             return [*rest, fault("COMBINED_TYPE_CHANGED", where)]
         if after == "allOf":
-            return rest + self._any_covers(_branches(old, before), _branches(new, after), where)
-        return rest + self._each(old, before, lambda one: self._covered(one, _branches(new, after), where))
+            return rest + self._check_cover(_branches(old, before), _branches(new, after), where)
+        return rest + self._check_each(old, before, lambda one: self._check_covered(one, _branches(new, after), where))
 
     def _of_new_combination(self, old: Place, new: Place, after: str, path: str) -> list[str]:
         branches = _branches(new, after)
         if after == "allOf":
             found = [one for branch in branches for one in self.faults(old, branch, f"{path}/{after}")]
-            return found + self._compared(old, _without(new, after), path)
-        return self._covered(old, branches, f"{path}/{after}") + self._compared(old, _without(new, after), path)
+            return found + self._compare(old, _drop_keyword(new, after), path)
+        return self._check_covered(old, branches, f"{path}/{after}") + self._compare(
+            old, _drop_keyword(new, after), path
+        )
 
-    def _each(self, old: Place, name: str, judge: Callable[[Place], list[str]]) -> list[str]:
+    def _check_each(self, old: Place, name: str, judge: Callable[[Place], list[str]]) -> list[str]:
         return [one for branch in _branches(old, name) for one in judge(branch)]
 
-    def _covered(self, old: Place, branches: list[Place], path: str) -> list[str]:
+    def _check_covered(self, old: Place, branches: list[Place], path: str) -> list[str]:
         """Return the reason if no branch accepts all values of ``old``."""
         if any(not self.faults(old, branch, path) for branch in branches):
             return []
         return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
 
-    def _any_covers(self, olds: list[Place], news: list[Place], path: str) -> list[str]:
+    def _check_cover(self, olds: list[Place], news: list[Place], path: str) -> list[str]:
         """Return the reason if one of ``news`` may refuse values that all of ``olds`` accept."""
         if all(any(not self.faults(old, new, path) for old in olds) for new in news):
             return []
@@ -154,7 +156,7 @@ class Comparison:
     # ---- objects
 
     def _of_properties(self, old: Place, new: Place, path: str) -> list[str]:
-        if not _shares(old.node, new.node, "object"):
+        if not _can_share(old.node, new.node, "object"):
             return []
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
         found: list[str] = []
@@ -180,7 +182,7 @@ class Comparison:
     def _of_added(self, old: Place, new: Place, name: str, path: str) -> list[str]:
         rest, added = rest_of(old.node, name), new.node["properties"][name]
         if rest is True:
-            is_open = takes_all(_followed(new.inner(added), self._documents[1]).node)
+            is_open = takes_all(_follow(new.inner(added), self._documents[1]).node)
             return [] if is_open else [fault("PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)]
         found = [] if rest is False else self.faults(old.inner(rest), new.inner(added), path)
         if found:
@@ -222,7 +224,7 @@ class Comparison:
     # ---- arrays
 
     def _of_items(self, old: Place, new: Place, path: str) -> list[str]:
-        if not _shares(old.node, new.node, "array"):
+        if not _can_share(old.node, new.node, "array"):
             return []
         found: list[str] = []
         if new.node.get("uniqueItems") is True and old.node.get("uniqueItems") is not True:
@@ -295,7 +297,7 @@ def type_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> li
 
 def enum_faults(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> list[str]:
     """Collect reasons in listed values."""
-    before, after = _listed(old), _listed(new)
+    before, after = _listed_values(old), _listed_values(new)
     if after is None or (before is not None and all(one in after for one in before)):
         return []
     return [fault("ENUM_ARRAY_NARROWED" if before is not None else "ENUM_ARRAY_ADDED", f"{path}/enum")]
@@ -345,7 +347,7 @@ def _constant(name: str) -> str:
     return re.sub(r"([A-Z])", r"_\1", name).upper()
 
 
-def _listed(node: Mapping[str, Any]) -> list[Any] | None:
+def _listed_values(node: Mapping[str, Any]) -> list[Any] | None:
     if "const" in node:
         return [node["const"]]
     found = node.get("enum")
@@ -365,7 +367,7 @@ def _items(node: Mapping[str, Any]) -> tuple[list[Any], Any]:
     return (items, node.get("additionalItems", True)) if isinstance(items, list) else ([], items)
 
 
-def _shares(old: Mapping[str, Any], new: Mapping[str, Any], kind: str) -> bool:
+def _can_share(old: Mapping[str, Any], new: Mapping[str, Any], kind: str) -> bool:
     return kind in types_of(old) and kind in types_of(new)
 
 
@@ -381,11 +383,11 @@ def _branches(place: Place, name: str) -> list[Place]:
     return [place.inner(one) for one in place.node[name]]
 
 
-def _without(place: Place, name: str) -> Place:
+def _drop_keyword(place: Place, name: str) -> Place:
     return place.inner({each: one for each, one in place.node.items() if each != name})
 
 
-def _followed(place: Place, documents: Mapping[str, Any]) -> Place:
+def _follow(place: Place, documents: Mapping[str, Any]) -> Place:
     """Follow ``$ref``; one without a target, or in a cycle, accepts every value."""
     for _ in range(100):
         reference = place.node.get("$ref") if isinstance(place.node, dict) else None

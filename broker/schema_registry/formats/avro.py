@@ -48,8 +48,8 @@ def parse(source: Source) -> ParsedSchema:
         fastavro.parse_schema(node, named_schemas=named)
         types: dict[str, Any] = {}
         for _, text in source.references:
-            whole(parse_json(text), "", types)
-        root = whole(node, "", types)
+            qualify_names(parse_json(text), "", types)
+        root = qualify_names(node, "", types)
         canonical = compact(Writer().write(node, ""))
         normalized = compact(Writer(is_sorted=True).write(node, ""))
     except _MALFORMED as error:
@@ -72,17 +72,17 @@ def space_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def whole(node: Any, space: str, types: dict[str, Any]) -> Any:
+def qualify_names(node: Any, space: str, types: dict[str, Any]) -> Any:
     """Return the schema with full names; named types are in ``types``, and only named elsewhere. Raises
     SchemaParseException."""
     if isinstance(node, str):
         return full_name(node, space)
     if isinstance(node, list):
-        return _union([whole(one, space, types) for one in node])
+        return _union([qualify_names(one, space, types) for one in node])
     kind = node["type"]
     if kind in ("array", "map"):
         inner = "items" if kind == "array" else "values"
-        return {"type": kind, inner: whole(node[inner], space, types)}
+        return {"type": kind, inner: qualify_names(node[inner], space, types)}
     if kind not in NAMED:
         return full_name(kind, space)
     name = name_of(node, space)
@@ -92,7 +92,9 @@ def whole(node: Any, space: str, types: dict[str, Any]) -> Any:
     found = {**node, "type": "record" if kind == "error" else kind, "name": name}
     types[name] = found
     if kind in ("record", "error"):
-        found["fields"] = [{**one, "type": whole(one["type"], inside, types)} for one in _checked(node["fields"])]
+        found["fields"] = [
+            {**one, "type": qualify_names(one["type"], inside, types)} for one in _check_fields(node["fields"])
+        ]
     found["aliases"] = [full_name(one, inside) for one in node.get("aliases", ())]
     return name
 
@@ -107,7 +109,7 @@ def _union(branches: list[Any]) -> list[Any]:
     return branches
 
 
-def _checked(fields: list[Any]) -> list[Any]:
+def _check_fields(fields: list[Any]) -> list[Any]:
     """Check the names of a record's fields. Raises SchemaParseException."""
     names = Counter(one["name"] for one in fields)
     for name, count in names.items():
@@ -128,14 +130,14 @@ class Writer:
     def __init__(self, *, is_sorted: bool = False) -> None:
         self._is_sorted = is_sorted
 
-    def _foreign(self, node: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
+    def _foreign_attributes(self, node: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
         """Return the attributes that are not in ``known``."""
         names = [name for name in node if name not in known]
         if not self._is_sorted:
             return {name: node[name] for name in names}
         if node.get("logicalType") == "decimal" and node.get("scale") == 0:
             names.remove("scale")
-        return {name: in_order(node[name]) for name in sorted(names)}
+        return {name: sort_names(node[name]) for name in sorted(names)}
 
     def _aliases(self, names: list[str]) -> list[str]:
         return sorted(set(names)) if self._is_sorted else names
@@ -149,7 +151,7 @@ class Writer:
         kind = node["type"]
         if kind in NAMED:
             return self._write_named(node, kind, space)
-        others = self._foreign(node, ("type", "items", "values"))
+        others = self._foreign_attributes(node, ("type", "items", "values"))
         if kind in ("array", "map"):
             inner = _ORDERS[kind][0]
             return {"type": kind, inner: self.write(node[inner], space), **others}
@@ -167,7 +169,7 @@ class Writer:
                 found["fields"] = [self._write_field(one, inside) for one in node["fields"]]
             elif attribute in node and not (self._is_sorted and attribute == "doc" and not node["doc"]):
                 found[attribute] = node[attribute]
-        found |= self._foreign(node, _OWN.union(_ORDERS[kind]))
+        found |= self._foreign_attributes(node, _OWN.union(_ORDERS[kind]))
         if node.get("aliases"):
             found["aliases"] = self._aliases([_relative(full_name(one, inside), inside) for one in node["aliases"]])
         return found
@@ -176,20 +178,20 @@ class Writer:
         found = {each: field[each] for each in _FIELD_ORDER if each in field}
         found["type"] = self.write(field["type"], space)
         if self._is_sorted and "default" in found:
-            found["default"] = in_order(found["default"])
+            found["default"] = sort_names(found["default"])
         if found.get("order") == "ascending":
             del found["order"]
-        found |= self._foreign(field, (*_FIELD_ORDER, "aliases"))
+        found |= self._foreign_attributes(field, (*_FIELD_ORDER, "aliases"))
         if field.get("aliases"):
             found["aliases"] = self._aliases(field["aliases"])
         return found
 
 
-def in_order(value: Any) -> Any:
+def sort_names(value: Any) -> Any:
     """Return JSON with the names of its objects in alphabetical order."""
     if isinstance(value, dict):
-        return {name: in_order(value[name]) for name in sorted(value)}
-    return [in_order(one) for one in value] if isinstance(value, list) else value
+        return {name: sort_names(value[name]) for name in sorted(value)}
+    return [sort_names(one) for one in value] if isinstance(value, list) else value
 
 
 def _relative(name: str, space: str) -> str:

@@ -80,11 +80,11 @@ def resolve(reference: str, document: Any, documents: Mapping[str, Any]) -> tupl
         else:
             return None
     if pointer and not pointer.startswith("/"):
-        node = _anchored(document, pointer)
+        node = _find_anchor(document, pointer)
     return None if node is None else (node, document)
 
 
-def _anchored(document: Any, name: str) -> Any:
+def _find_anchor(document: Any, name: str) -> Any:
     waiting = [document]
     while waiting:
         one = waiting.pop()

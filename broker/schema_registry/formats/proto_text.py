@@ -67,7 +67,7 @@ class Writer:
             yield f"package {file.package};"
         for number, name in enumerate(file.dependency):
             kind = "public " if number in file.public_dependency else "weak " if number in file.weak_dependency else ""
-            yield f"import {kind}{_quoted(name)};"
+            yield f"import {kind}{_quote(name)};"
         yield from (f"option {option};" for option in _options(file.options))
         groups = {one.type_name for one in file.extension if one.type == FieldDescriptorProto.TYPE_GROUP}
         prefix = f".{file.package}" if file.package else ""
@@ -82,7 +82,7 @@ class Writer:
 
     def _message(self, message: DescriptorProto, name: str) -> Iterator[str]:
         yield f"message {message.name} {{"
-        yield from _indented(self._body(message, name))
+        yield from _indent(self._body(message, name))
         yield "}"
 
     def _body(self, message: DescriptorProto, name: str) -> Iterator[str]:
@@ -90,15 +90,15 @@ class Writer:
         fields = [*message.field, *message.extension]
         written = {one.type_name for one in fields if one.type == FieldDescriptorProto.TYPE_GROUP}
         yield from (f"option {option};" for option in _options(message.options))
-        yield from _reserved(message)
+        yield from _reserved_lines(message)
         for number, one in _members(message):
             if number is None:
                 yield from self._field(one[0], nested)
             else:
                 oneof = message.oneof_decl[number]
                 yield f"oneof {oneof.name} {{"
-                yield from _indented(f"option {option};" for option in _options(oneof.options))
-                yield from _indented(line for field in one for line in self._field(field, nested, has_label=False))
+                yield from _indent(f"option {option};" for option in _options(oneof.options))
+                yield from _indent(line for field in one for line in self._field(field, nested, has_label=False))
                 yield "}"
         for inner, each in nested.items():
             if inner not in written and not each.options.map_entry:
@@ -111,14 +111,14 @@ class Writer:
         self, field: FieldDescriptorProto, nested: dict[str, DescriptorProto], *, has_label: bool = True
     ) -> Iterator[str]:
         entry = nested.get(field.type_name)
-        options = _bracketed(_field_options(field))
+        options = _bracket(_field_options(field))
         if entry is not None and entry.options.map_entry:
             key, value = entry.field
             yield f"map<{_type(key)}, {_type(value)}> {field.name} = {field.number}{options};"
         elif field.type == FieldDescriptorProto.TYPE_GROUP and entry is not None and self._is_proto2:
             label = self._label(field) if has_label else ""
             yield f"{label}group {entry.name} = {field.number}{options} {{"
-            yield from _indented(self._body(entry, field.type_name))
+            yield from _indent(self._body(entry, field.type_name))
             yield "}"
         else:
             label = self._label(field) if has_label else ""
@@ -133,10 +133,10 @@ class Writer:
 
     def _enum(self, enum: EnumDescriptorProto) -> Iterator[str]:
         yield f"enum {enum.name} {{"
-        yield from _indented(f"option {option};" for option in _options(enum.options))
-        yield from _indented(_reserved_values(enum))
+        yield from _indent(f"option {option};" for option in _options(enum.options))
+        yield from _indent(_reserved_values(enum))
         for value in enum.value:
-            yield f"  {value.name} = {value.number}{_bracketed(_options(value.options))};"
+            yield f"  {value.name} = {value.number}{_bracket(_options(value.options))};"
         yield "}"
 
     def _extensions(
@@ -144,7 +144,7 @@ class Writer:
     ) -> Iterator[str]:
         for field in extensions:
             yield f"extend {field.extendee} {{"
-            yield from _indented(self._field(field, nested))
+            yield from _indent(self._field(field, nested))
             yield "}"
 
 
@@ -169,10 +169,10 @@ def _type(field: FieldDescriptorProto) -> str:
 def _field_options(field: FieldDescriptorProto) -> Iterator[str]:
     if field.HasField("default_value"):
         is_bytes = field.type == FieldDescriptorProto.TYPE_BYTES
-        text = f'"{field.default_value}"' if is_bytes else _quoted(field.default_value)
+        text = f'"{field.default_value}"' if is_bytes else _quote(field.default_value)
         yield f"default = {text if field.type in _QUOTED else field.default_value}"
     if field.json_name and field.json_name != camel_case(field.name):
-        yield f"json_name = {_quoted(field.json_name)}"
+        yield f"json_name = {_quote(field.json_name)}"
     yield from _options(field.options)
 
 
@@ -205,15 +205,15 @@ def _constant(field: Any, value: Any) -> str:
         return f'"{text_encoding.CEscape(value, as_utf8=False)}"'
     if isinstance(value, bool):
         return "true" if value else "false"
-    return _quoted(value) if isinstance(value, str) else str(value)
+    return _quote(value) if isinstance(value, str) else str(value)
 
 
-def _bracketed(options: Iterable[str]) -> str:
+def _bracket(options: Iterable[str]) -> str:
     text = ", ".join(options)
     return f" [{text}]" if text else ""
 
 
-def _reserved(message: DescriptorProto) -> Iterator[str]:
+def _reserved_lines(message: DescriptorProto) -> Iterator[str]:
     for extensions in message.extension_range:
         yield f"extensions {_range(extensions.start, extensions.end - 1, MAX_FIELD - 1)};"
     ranges = [_range(one.start, one.end - 1, MAX_FIELD - 1) for one in message.reserved_range]
@@ -228,7 +228,7 @@ def _reservation(ranges: Sequence[str], names: Sequence[str]) -> Iterator[str]:
     if ranges:
         yield f"reserved {', '.join(ranges)};"
     if names:
-        yield f"reserved {', '.join(map(_quoted, names))};"
+        yield f"reserved {', '.join(map(_quote, names))};"
 
 
 def _range(first: int, last: int, most: int) -> str:
@@ -237,12 +237,12 @@ def _range(first: int, last: int, most: int) -> str:
 
 def _service(service: ServiceDescriptorProto) -> Iterator[str]:
     yield f"service {service.name} {{"
-    yield from _indented(f"option {option};" for option in _options(service.options))
+    yield from _indent(f"option {option};" for option in _options(service.options))
     for method in service.method:
         given = f"{'stream ' if method.client_streaming else ''}{method.input_type}"
         returned = f"{'stream ' if method.server_streaming else ''}{method.output_type}"
         yield f"  rpc {method.name} ({given}) returns ({returned}) {{"
-        yield from _indented(_indented(f"option {option};" for option in _options(method.options)))
+        yield from _indent(_indent(f"option {option};" for option in _options(method.options)))
         yield "  }"
     yield "}"
 
@@ -252,9 +252,9 @@ def _edition(file: FileDescriptorProto) -> str:
     return str(name).removeprefix("EDITION_")
 
 
-def _indented(lines: Iterable[str]) -> Iterator[str]:
+def _indent(lines: Iterable[str]) -> Iterator[str]:
     return (f"  {line}" for line in lines)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)

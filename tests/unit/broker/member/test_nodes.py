@@ -58,12 +58,12 @@ def asking(listener: str) -> RequestContext:
 
 def test_brokers_are_shown_with_the_clients_listener() -> None:
     nodes = Cluster().nodes
-    assert [node.node_id for node in nodes.alive(asking("OUTSIDE"))] == [1]
-    assert [(node.node_id, node.host, node.port, node.rack) for node in nodes.alive(asking("INSIDE"))] == [
+    assert [node.node_id for node in nodes.alive_nodes(asking("OUTSIDE"))] == [1]
+    assert [(node.node_id, node.host, node.port, node.rack) for node in nodes.alive_nodes(asking("INSIDE"))] == [
         (1, "host1", 9001, "rack1"),
         (2, "host2", 9002, "rack2"),
     ]
-    assert [(node.node_id, node.is_fenced) for node in nodes.fenced(asking("INSIDE"))] == [(3, True)]
+    assert [(node.node_id, node.is_fenced) for node in nodes.fenced_nodes(asking("INSIDE"))] == [(3, True)]
 
 
 @pytest.mark.parametrize(("number", "listener"), [(3, "INSIDE"), (2, "OUTSIDE"), (4, "INSIDE")])

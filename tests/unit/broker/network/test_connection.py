@@ -733,11 +733,11 @@ def test_when_descriptors_are_short_the_oldest_that_said_nothing_gives_way(fixtu
 def test_a_sweep_over_many_connections_takes_several_turns(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of the connections is reset."""
     looked_at: list[Connection] = []
-    monkeypatch.setattr(Connection, "notice_reset", lambda self: looked_at.append(self))
+    monkeypatch.setattr(Connection, "close_if_reset", lambda self: looked_at.append(self))
     count = 2 * SWEEP_PER_TURN + 1
     connections = [Connection(fixture.shell, PlainSocket(socket.socket()), RequestContext()) for _ in range(count)]
     for connection in connections:
-        fixture.shell.doubt(connection)
+        fixture.shell.watch_for_reset(connection)
     fixture.loop.advance(SWEEP_MS + 10)
     turns = [len(looked_at)]
     while fixture.loop.soon:

@@ -83,7 +83,7 @@ class Fixture:
     def append(self) -> Deferred[None]:
         self.log.log_end_offset += 1
         wait = self.commits.wait(self.log.log_end_offset - 1)
-        self.flush.appended()
+        self.flush.commit_or_sync()
         return wait
 
 
@@ -149,7 +149,7 @@ def test_those_who_came_meanwhile_wait_for_no_mistake_of_what_a_sync_settles() -
 
     fixture.flush = GroupFlush(cast(Any, fixture.log), fixture.threads, fail, fixture.commits.fail)
     fixture.threads.work.clear()
-    fixture.flush.appended()
+    fixture.flush.commit_or_sync()
     third = fixture.append()
     fixture.threads.finish()
     assert fixture.threads.work, "the next sync is under way"
@@ -174,7 +174,7 @@ def test_a_real_log_that_is_deleted_within_a_sync_is_left_alone(tmp_path: Path) 
     flush = GroupFlush(log, threads, lambda _: None, failed.append)
     for _ in range(2):
         writer.append([(b"key", b"value")])
-        flush.appended()
+        flush.commit_or_sync()
     log.abandon()
     threads.finish()
     log.release_files()
@@ -221,7 +221,7 @@ def test_what_came_in_place_of_records_that_were_cut_is_committed_by_a_sync_of_i
         step = choice.choice(("append", "append", "cut", "sync", "settle"))
         if step == "append":
             log.append()
-            flush.appended()
+            flush.commit_or_sync()
         elif step == "cut":
             log.cut(choice.randint(log.high_watermark, log.log_end_offset))
         elif step == "sync" and threads.work:

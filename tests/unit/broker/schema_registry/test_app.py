@@ -356,8 +356,8 @@ async def test_all_schemas_are_written_in_a_thread(tmp_path: Path, monkeypatch: 
         threads.add(current_thread())
         return app_shown(schema)
 
-    app_shown = app_module.shown
-    monkeypatch.setattr(app_module, "shown", shown)
+    app_shown = app_module.describe_version
+    monkeypatch.setattr(app_module, "describe_version", shown)
     async with registry(tmp_path) as client:
         await client.register("s", A)
         assert len(await client.get("/schemas")) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualified, written_in
+from tidelog.broker.schema_registry.contexts import context_in, context_prefix, qualify, written_in
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_context_is_the_beginning_of_its_subjects(name: str, prefix: str) -> N
     ],
 )
 def test_a_subject_keeps_the_context_that_it_names(subject: str, prefix: str, whole: str) -> None:
-    assert qualified(subject, prefix) == whole
+    assert qualify(subject, prefix) == whole
 
 
 def test_the_context_of_a_subject_is_read() -> None:
@@ -38,4 +38,4 @@ def test_the_context_of_a_subject_is_read() -> None:
 @pytest.mark.parametrize("context", ["", ":.shop:"])
 @pytest.mark.parametrize("subject", ["orders", ":.shop:orders", ":.other:orders"])
 def test_what_a_reference_is_written_as_names_the_same_subject(subject: str, context: str) -> None:
-    assert qualified(written_in(subject, context), context) == subject
+    assert qualify(written_in(subject, context), context) == subject

@@ -124,7 +124,7 @@ def test_a_subject_is_deleted_softly_then_for_good() -> None:
     for version in (1, 2):
         state.replay(*tombstone("s", version))
     assert state.subjects(deleted=True) == ["t"]
-    assert state.by_id(2) == []
+    assert state.find_by_id(2) == []
     assert state.last_id == 2
 
 

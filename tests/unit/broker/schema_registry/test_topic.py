@@ -14,10 +14,10 @@ def test_ids_go_on_in_a_topic_that_was_deleted_and_created_again() -> None:
     manager = SimpleNamespace(partition=lambda _topic, _number: None)
     metadata = SimpleNamespace(topics={TOPIC: image})
     topic = SchemasTopic(cast(Any, SimpleNamespace(node_id=1, metadata=metadata, replica_manager=manager)))
-    topic._led()
+    topic._find_led()
     topic.state.replay(*schema_record(RegisteredSchema("s", 1, 7, '"int"')))
     image.topic_id = b"second"
-    topic._led()
+    topic._find_led()
     assert topic.state.subjects(deleted=True) == []
     assert topic.state.last_id == 7
 
@@ -29,11 +29,11 @@ def test_the_topic_is_read_again_by_a_leader_that_was_elected_again() -> None:
     manager = SimpleNamespace(partition=lambda _topic, _number: None)
     metadata = SimpleNamespace(topics={TOPIC: image})
     topic = SchemasTopic(cast(Any, SimpleNamespace(node_id=1, metadata=metadata, replica_manager=manager)))
-    topic._led()
+    topic._find_led()
     topic.state.replay(*schema_record(RegisteredSchema("s", 1, 7, '"int"')))
     topic._position = 1
-    topic._led()
+    topic._find_led()
     assert topic.state.subjects() == ["s"]
     partition.leader_epoch = 5
-    topic._led()
+    topic._find_led()
     assert (topic.state.subjects(), topic._position, topic.state.last_id) == ([], 0, 7)

@@ -80,7 +80,7 @@ def test_new_batches_become_old_messages(magic: int, codec: CompressionType) -> 
         for record in records_from(10) + records_from(14)
     ]
     assert list(result) == expected
-    for entry in result.shallow():
+    for entry in result.shallow_entries():
         entry.ensure_valid()
         assert (entry.magic, entry.compression_type) == (magic, codec)
 
@@ -104,13 +104,13 @@ def test_magic_1_becomes_magic_0_and_older_stays_as_it_is(codec: CompressionType
     assert converted(newer + older, 1) == newer + older
     result = ByteBufferMessageSet(converted(newer + older, 0))
     assert [record.offset for record in result] == list(range(5, 13))
-    assert {entry.magic for entry in result.shallow()} == {0}
+    assert {entry.magic for entry in result.shallow_entries()} == {0}
 
 
 def test_log_append_time_is_kept() -> None:
     result = ByteBufferMessageSet(converted(batch(0, log_append_time=77), 1))
     assert {(record.timestamp) for record in result} == {77}
-    assert {entry.timestamp_type for entry in result.shallow()} == {1}
+    assert {entry.timestamp_type for entry in result.shallow_entries()} == {1}
 
 
 def test_control_batches_are_dropped() -> None:
@@ -137,7 +137,7 @@ def test_holes_and_emptied_batches_of_a_compacted_log() -> None:
 @pytest.mark.parametrize("max_bytes", [0, 1, 60, 61, 100, 200, 10_000])
 def test_the_result_is_cut_at_the_limit_but_the_first_message_is_whole(max_bytes: int) -> None:
     whole = converted(batch(0) + batch(4), 1)
-    first = next(ByteBufferMessageSet(whole).shallow()).size_in_bytes
+    first = next(ByteBufferMessageSet(whole).shallow_entries()).size_in_bytes
     result = converted(batch(0) + batch(4), 1, max_bytes=max_bytes)
     assert result == whole[: max(max_bytes, first)]
     assert next(iter(ByteBufferMessageSet(result))).offset == 0

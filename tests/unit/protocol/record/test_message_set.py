@@ -57,7 +57,7 @@ def test_round_trip(records: list[Record], magic: int, codec: CompressionType) -
     expected = [plain(record, magic) for record in records]
     assert list(built) == expected
     assert list(built) == expected, "each iteration starts afresh"
-    entries = list(built.shallow())
+    entries = list(built.shallow_entries())
     assert all(entry.is_valid() for entry in entries)
     assert len(entries) == (len(records) if codec == CompressionType.NONE else 1)
     assert entries[-1].last_offset == records[-1].offset
@@ -87,7 +87,7 @@ def test_python_clients_wrappers_are_read_and_ours_by_them(magic: int, codec: Co
     theirs = aiokafka_records.LegacyRecordBatchBuilder(magic=magic, compression_type=int(codec), batch_size=1 << 20)
     for offset in range(20):
         theirs.append(offset, timestamp=NOW_MS, key=b"k", value=b"v" * 100)
-    (entry,) = ByteBufferMessageSet(bytes(theirs.build())).shallow()
+    (entry,) = ByteBufferMessageSet(bytes(theirs.build())).shallow_entries()
     assert [record.offset for record in entry.records()] == list(range(20))
     assert {(record.key, record.value) for record in entry.records()} == {(b"k", b"v" * 100)}
     ours = build_message_set(some_records(20), MessageSetOptions(magic, codec))
@@ -98,7 +98,7 @@ def test_python_clients_wrappers_are_read_and_ours_by_them(magic: int, codec: Co
 
 def test_magic_1_wrapper_has_relative_offsets_and_the_largest_timestamp() -> None:
     records = [Record(100, 7, b"a", b""), Record(105, 9, b"b", b""), Record(109, 8, b"c", b"")]
-    (entry,) = ByteBufferMessageSet(build_message_set(records, MessageSetOptions(1, 1))).shallow()
+    (entry,) = ByteBufferMessageSet(build_message_set(records, MessageSetOptions(1, 1))).shallow_entries()
     assert entry.offset == 109
     assert [message.offset for message in entry.inner_messages()] == [0, 5, 9]
     assert entry.max_timestamp == 9
@@ -106,7 +106,7 @@ def test_magic_1_wrapper_has_relative_offsets_and_the_largest_timestamp() -> Non
 
 
 def test_magic_0_wrapper_has_absolute_offsets_and_no_time() -> None:
-    (entry,) = ByteBufferMessageSet(build_message_set(some_records(), MessageSetOptions(0, 1))).shallow()
+    (entry,) = ByteBufferMessageSet(build_message_set(some_records(), MessageSetOptions(0, 1))).shallow_entries()
     assert [message.offset for message in entry.inner_messages()] == [10, 11, 12]
     assert entry.max_timestamp == -1
 
@@ -122,7 +122,7 @@ def test_wrapper_with_offset_0_keeps_its_inner_offsets() -> None:
 def test_log_append_time_counts_for_every_message(codec: CompressionType) -> None:
     built = build_message_set(some_records(), MessageSetOptions(1, codec, log_append_time=42))
     assert [record.timestamp for record in ByteBufferMessageSet(built)] == [42, 42, 42]
-    assert all(entry.timestamp_type == 1 for entry in ByteBufferMessageSet(built).shallow())
+    assert all(entry.timestamp_type == 1 for entry in ByteBufferMessageSet(built).shallow_entries())
 
 
 def test_offsets_come_from_the_assigner() -> None:

@@ -70,7 +70,7 @@ def test_schemas_that_refer_to_each_other_twice_keep_the_loop_free() -> None:
     counted = Counted()
     broker: Any = None
     schemas = Schemas(broker)
-    (second,), (last,) = state.by_id(2), state.by_id(60)
+    (second,), (last,) = state.find_by_id(2), state.find_by_id(60)
     found = asyncio.run(schemas._described(counted, second))
     assert [name for name, _ in found.references] == ["a", "b"]
     with pytest.raises(UndecodableError):
