@@ -31,7 +31,7 @@ from benchmarks.saving import Page, add_save
 from benchmarks.topics import Topics
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
 from tidelog.broker.controller.features import first_levels
-from tidelog.broker.metadata.image import unreplicated
+from tidelog.broker.metadata.image import single_replica_states
 from tidelog.broker.metadata.image_records import records_of_topic
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_log
 from tidelog.broker.metadata.metadata_image import TopicState
@@ -129,7 +129,7 @@ def filled(directory: Path, partitions: int) -> EmbeddedController:
     controller = open_controller(place, 1, environment.time)
     controller.commit(first_levels(controller.image))
     for number in range(100):
-        state = TopicState(f"topic-{number}", number.to_bytes(16, "big"), unreplicated(1, partitions // 100))
+        state = TopicState(f"topic-{number}", number.to_bytes(16, "big"), single_replica_states(1, partitions // 100))
         controller.commit(records_of_topic(state, controller.level))
     controller.sync()
     return controller

@@ -121,7 +121,7 @@ def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -
         raise StartError(f"{place}: {reason}")
     if state is not None and not state.is_ours:
         refuse_missing_directories(file_system, place, loaded.image, config)
-        logger.warning("takes over the metadata log of Apache Kafka in %s, %d topics", place, len(loaded.image.topics))
+        logger.warning("taking over Apache Kafka's metadata log in %s with %d topics", place, len(loaded.image.topics))
     return loaded
 
 

@@ -39,7 +39,7 @@ class Peers(Protocol):
         """Note that a marker was written into a partition that this broker leads."""
         ...
 
-    def asked(
+    def ask_coordinator(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
         """Ask the coordinator, if it is another broker, whether the producer may write into the partition; or ask it to

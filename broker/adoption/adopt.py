@@ -39,7 +39,7 @@ from tidelog.broker.controller.conversion import convert_store
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
 from tidelog.broker.controller.producer_ids import BLOCK_SIZE, block_record
 from tidelog.broker.controller.topics import creation_records
-from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, single_replica_states
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record, config_records, token_record
 from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE, MetadataImage, Resource
 from tidelog.broker.metadata.metadata_log import MetadataPlace
@@ -185,7 +185,7 @@ class Adoption:
         journal = os.path.join(self._staging, JOURNAL_FILE)
         if self._file_system.exists(journal):
             for name in json.loads(self._file_system.read_file(journal)):
-                if controller.image.topic_named(TopicPartition.parse(name).topic) is None:
+                if controller.image.topic_by_name(TopicPartition.parse(name).topic) is None:
                     self._file_system.remove_directory(os.path.join(self._options.target, name))
         self._file_system.remove_directory(self._staging)
 
@@ -322,7 +322,9 @@ class Adoption:
         return TopicImage(
             topic.name,
             self._adopted.topic_ids[topic.name],
-            unreplicated(self._options.node_id, len(topic.partitions), self._adopted.leader_epochs[topic.name]),
+            single_replica_states(
+                self._options.node_id, len(topic.partitions), self._adopted.leader_epochs[topic.name]
+            ),
             topic.configs,
             topic.name in INTERNAL_TOPICS,
         )

@@ -235,7 +235,7 @@ class Planner:
         if name in self._options.leave_out:
             self._plan.left_out.append(f"topic {name}: by --leave-out")
             return
-        known = self._plan.metadata.topic_named(name) if self._plan.metadata else None
+        known = self._plan.metadata.topic_by_name(name) if self._plan.metadata else None
         if self._plan.metadata is not None and known is None:
             self._plan.left_out.append(f"topic {name}: deleted in Kafka, its directories were not removed yet")
             return

@@ -73,7 +73,7 @@ class AlterPartitions:
         topics: dict[bytes, TopicData] = {}
         for key, proposal in self._flying.items():
             topic = topics.setdefault(key.topic_id, TopicData(topic_id=key.topic_id))
-            topic.partitions.append(altered(key, proposal))
+            topic.partitions.append(partition_data(key, proposal))
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
 
     def take_answer(self, response: AlterPartitionResponse, now_ms: float) -> list[Answered]:
@@ -99,7 +99,7 @@ class AlterPartitions:
             self._not_before_ms = now_ms + RETRY_MS
 
 
-def altered(key: PartitionKey, proposal: IsrProposal) -> PartitionData:
+def partition_data(key: PartitionKey, proposal: IsrProposal) -> PartitionData:
     """Return the request's entry for a proposal."""
     members = [BrokerState(broker_id=one.broker_id, broker_epoch=one.broker_epoch) for one in proposal.isr]
     return PartitionData(

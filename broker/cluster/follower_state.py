@@ -52,7 +52,7 @@ class FollowerState:
         self.fetched_ms = now_ms
         self.broker_epoch = broker_epoch
 
-    def note_rest(self, asked_ms: float) -> None:
+    def note_caught_up(self, asked_ms: float) -> None:
         """Note that the follower, which fetched at ``asked_ms`` and waits, has all records that the leader has now."""
         self.caught_up_ms = max(self.caught_up_ms, asked_ms)
         self.fetched_ms = max(self.fetched_ms, asked_ms)

@@ -211,7 +211,7 @@ class BrokerLifecycle:
             return
         self.state = BrokerState.STARTING
         self.broker_epoch = response.broker_epoch
-        self._succeed(now_ms)
+        self._note_success(now_ms)
 
     def _take_heartbeat(self, response: BrokerHeartbeatResponse, now_ms: float) -> None:
         if response.error_code:
@@ -219,14 +219,14 @@ class BrokerLifecycle:
             if response.error_code == errors.StaleBrokerEpochError.code:
                 raise LifecycleError(
                     f"another process has registered as broker {self._registration.broker_id}, or the broker was"
-                    " unregistered: this one stops"
+                    " unregistered: this process stops"
                 )
             return
         self.is_fenced = response.is_fenced
         for directory_id in self._told:
             self._untold.pop(directory_id, None)
         wait_ms = self._advance(response)
-        self._succeed(now_ms if self._has_news else now_ms + wait_ms)
+        self._note_success(now_ms if self._has_news else now_ms + wait_ms)
 
     def _advance(self, response: BrokerHeartbeatResponse) -> float:
         """Take the step that a good heartbeat allows; return the time to the next one, in ms."""
@@ -245,7 +245,7 @@ class BrokerLifecycle:
                 return SHUTDOWN_INTERVAL_MS
         return self._interval_ms
 
-    def _succeed(self, next_ms: float) -> None:
+    def _note_success(self, next_ms: float) -> None:
         self.last_failure = ""
         self._backoff_ms = FIRST_BACKOFF_MS
         self._not_before_ms = min([next_ms, *self._untold.values()])  # newly failed directories at once

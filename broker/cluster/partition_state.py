@@ -161,14 +161,14 @@ class LeaderState:
         return frozenset(self.isr if self._pending is None else (*self.isr, *self._pending.ids))
 
     @property
-    def least_isr(self) -> int:
+    def effective_min_isr(self) -> int:
         """``min.insync.replicas``, at most the number of replicas."""
         return min(self._min_isr, len(self.replicas))
 
     @property
     def is_under_min_isr(self) -> bool:
         """True while the committed ISR is too small for acks=all."""
-        return len(self.isr) < self.least_isr
+        return len(self.isr) < self.effective_min_isr
 
     @property
     def is_settling(self) -> bool:

@@ -132,12 +132,14 @@ class BrokerConfig:
         self._values: dict[str, Any] = parse_texts(self._given)
         for key in self._given:
             if (bound := exceeded_bound(key.removeprefix("group."), self._values[key], self._values)) is not None:
-                raise invalid(key, self._given[key], f"nothing beyond {bound}, which is {self._values[bound]}")
+                raise invalid_value_error(
+                    key, self._given[key], f"nothing beyond {bound}, which is {self._values[bound]}"
+                )
         self.unknown_keys: list[str] = sorted(key for key in texts if not is_known(key))
         self.node_id: int = self._node_id()
         self.log_dirs: list[str] = self._log_dirs()
         if (wrong := find_uncordonable(self.get_list(CORDONED_KEY), self.log_dirs)) is not None:
-            raise invalid(CORDONED_KEY, wrong, f"directories of log.dirs, or {ALL_DIRECTORIES} alone")
+            raise invalid_value_error(CORDONED_KEY, wrong, f"directories of log.dirs, or {ALL_DIRECTORIES} alone")
         protocols = self.security_protocols = self._security_protocols()
         """Security protocols by the names of listeners, in upper case."""
         self.listeners: list[Endpoint] = self._parse_listeners(protocols)
@@ -248,7 +250,9 @@ class BrokerConfig:
     def _log_dirs(self) -> list[str]:
         directories = self.get_list("log.dirs") if "log.dirs" in self._given else [self.get_str("log.dir")]
         if not directories or not all(directories):
-            raise invalid("log.dirs", self._given.get("log.dirs", ""), "at least one directory, separated by commas")
+            raise invalid_value_error(
+                "log.dirs", self._given.get("log.dirs", ""), "at least one directory, separated by commas"
+            )
         return directories
 
     def _security_protocols(self) -> dict[str, str]:
@@ -257,7 +261,9 @@ class BrokerConfig:
         for entry in self.get_str("listener.security.protocol.map").split(","):
             name, separator, protocol = entry.strip().partition(":")
             if not separator:
-                raise invalid("listener.security.protocol.map", entry, "NAME:PROTOCOL entries separated by commas")
+                raise invalid_value_error(
+                    "listener.security.protocol.map", entry, "NAME:PROTOCOL entries separated by commas"
+                )
             protocols[name.strip().upper()] = protocol.strip().upper()
         return protocols
 
@@ -266,7 +272,7 @@ class BrokerConfig:
         text = self.get_str("listeners")
         endpoints = self._parse_without_controllers("listeners", text, protocols)
         if not endpoints:
-            raise invalid("listeners", text, "at least one NAME://HOST:PORT that is not the controller's")
+            raise invalid_value_error("listeners", text, "at least one NAME://HOST:PORT that is not the controller's")
         check_listeners(text, endpoints)
         return endpoints
 
@@ -277,9 +283,11 @@ class BrokerConfig:
         endpoints = self._parse_without_controllers("advertised.listeners", text, protocols)
         for endpoint in endpoints:
             if endpoint.listener_name not in names:
-                raise invalid("advertised.listeners", str(endpoint), f"names that listeners has: {', '.join(names)}")
+                raise invalid_value_error(
+                    "advertised.listeners", str(endpoint), f"names that listeners has: {', '.join(names)}"
+                )
             if endpoint.host in UNROUTABLE:
-                raise invalid("advertised.listeners", str(endpoint), "an address that clients can reach")
+                raise invalid_value_error("advertised.listeners", str(endpoint), "an address that clients can reach")
         return {endpoint.listener_name: endpoint for endpoint in endpoints}
 
     def _parse_without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
@@ -328,10 +336,12 @@ def parse_endpoints(key: str, text: str, protocols: Mapping[str, str]) -> list[E
         name, separator, address = entry.partition("://")
         host, colon, port = address.rpartition(":")
         if not separator or not colon or not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
-            raise invalid(key, entry, "NAME://HOST:PORT with a port from 0 to 65535, separated by commas")
+            raise invalid_value_error(key, entry, "NAME://HOST:PORT with a port from 0 to 65535, separated by commas")
         name = name.upper()
         if name not in protocols:
-            raise invalid(key, entry, f"a listener name of listener.security.protocol.map: {', '.join(protocols)}")
+            raise invalid_value_error(
+                key, entry, f"a listener name of listener.security.protocol.map: {', '.join(protocols)}"
+            )
         endpoints.append(Endpoint(name, protocols[name], host.strip("[]"), int(port)))
     return endpoints
 
@@ -342,15 +352,17 @@ def check_listeners(text: str, endpoints: Iterable[Endpoint]) -> None:
     ports: set[tuple[int, bool]] = set()
     for endpoint in endpoints:
         if endpoint.security_protocol not in SERVED_PROTOCOLS:
-            raise invalid("listeners", str(endpoint), f"the security protocols {', '.join(SERVED_PROTOCOLS)}")
+            raise invalid_value_error(
+                "listeners", str(endpoint), f"the security protocols {', '.join(SERVED_PROTOCOLS)}"
+            )
         port = (endpoint.port, ":" in endpoint.host)
         if endpoint.listener_name in names or (endpoint.port and port in ports):
-            raise invalid("listeners", text, "each listener name and each port once")
+            raise invalid_value_error("listeners", text, "each listener name and each port once")
         names.add(endpoint.listener_name)
         ports.add(port)
 
 
-def invalid(key: str, value: object, allowed: str) -> ConfigError:
+def invalid_value_error(key: str, value: object, allowed: str) -> ConfigError:
     """Build the error for an invalid value, in one line of the form that ``ConfigKey`` uses."""
     return ConfigError(f"Invalid value {value!r} for configuration {key}; allowed: {allowed}")
 
@@ -392,7 +404,9 @@ def parse_texts(given: Mapping[str, str]) -> dict[str, Any]:
                 try:
                     TOPIC_CONFIG_DEF[topic_key].parse(values[server_key])
                 except ConfigError:
-                    raise invalid(server_key, given[server_key], TOPIC_CONFIG_DEF[topic_key].allowed) from None
+                    raise invalid_value_error(
+                        server_key, given[server_key], TOPIC_CONFIG_DEF[topic_key].allowed
+                    ) from None
     return values
 
 

@@ -118,7 +118,9 @@ class ConfigDescriber:
         """Describe this broker's keys, or those that are set for all brokers."""
         if name == CLUSTER_DEFAULT:
             return [self._cluster_entry(key) for key in self._texts.cluster if keys is None or key in keys]
-        stores = {key: renamed(store, key) for key in self._texts.node if (store := store_key_of(key)) is not None}
+        stores = {
+            key: build_listener_key(store, key) for key in self._texts.node if (store := store_key_of(key)) is not None
+        }
         given = {**BROKER_CONFIG_DEF.keys, **stores}
         return [self._broker_entry(key) for key in given.values() if keys is None or key.name in keys]
 
@@ -187,7 +189,7 @@ class ConfigDescriber:
         return self._config.get(broker_key) if broker_key in BROKER_CONFIG_DEF else key.default
 
 
-def renamed(key: ConfigKey, name: str) -> ConfigKey:
+def build_listener_key(key: ConfigKey, name: str) -> ConfigKey:
     """Return the declaration of a listener's own key: without a default, and dynamic."""
     return ConfigKey(name, key.type, None, key.validator, key.importance, key.doc, dynamic=True)
 

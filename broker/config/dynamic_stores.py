@@ -60,7 +60,7 @@ class DynamicStores:
             return None
         texts = {**self._texts.cluster, **apply_changes(BROKER_CONFIG_DEF, self._texts.node, listed)}
         wanted = self._config.listener_texts_with(texts)
-        return partial(in_kafkas_words, in_kafkas_words(partial(stores.check, wanted)))
+        return partial(raise_as_invalid_request, raise_as_invalid_request(partial(stores.check, wanted)))
 
     def follow(self) -> None:
         """Let the listeners use the stores that the keys in force name."""
@@ -73,7 +73,7 @@ class DynamicStores:
             self._stores.reload()
 
 
-def in_kafkas_words(check: Callable[[], T]) -> T:
+def raise_as_invalid_request(check: Callable[[], T]) -> T:
     """Return the result of a check of stores. Any thread. Raises InvalidRequestError instead of ConfigError."""
     try:
         return check()

@@ -119,7 +119,7 @@ def make_provider(kind: str, environment: Mapping[str, str], limit: str | None) 
         try:
             pattern = re.compile(limit or ".*")
         except re.error:
-            raise ConfigError(f"{PROVIDERS_KEY}: the allowlist.pattern {limit!r} is no pattern") from None
+            raise ConfigError(f"{PROVIDERS_KEY}: the allowlist.pattern {limit!r} is not a valid pattern") from None
         return partial(read_variable, environment, pattern)
     allowed = None if limit is None else [os.path.realpath(path.strip()) for path in limit.split(",") if path.strip()]
     return partial(read_key if kind == "file" else read_file_of, allowed)
@@ -151,9 +151,9 @@ def read_text(allowed: list[str] | None, path: str) -> str:
     """Read a file at an allowed path. Raises ConfigError, OSError, ValueError."""
     place = os.path.realpath(path)
     if allowed is not None and not any(place == one or place.startswith(one.rstrip("/") + "/") for one in allowed):
-        raise ConfigError("a path that allowed.paths does not have")
+        raise ConfigError("the path is not below one of allowed.paths")
     with open(place, encoding="utf-8") as file:
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
-        raise ConfigError(f"a file of more than {MOST_BYTES} bytes")
+        raise ConfigError(f"the file has more than {MOST_BYTES} bytes")
     return text

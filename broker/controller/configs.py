@@ -150,7 +150,7 @@ class ConfigManager:
             try:
                 self._set_broker_texts()
             except ConfigError as error:
-                logger.error("a dynamic configuration is not taken over: %s", error)
+                logger.error("cannot use a dynamic broker configuration, the former one stays in force: %s", error)
             else:
                 self._topics.broker_defaults_changed()
 

@@ -23,7 +23,7 @@ from tidelog.broker.controller.features import first_level, first_levels, level_
 from tidelog.broker.controller.producer_ids import block_record
 from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.delta import MetadataDelta
-from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, unreplicated
+from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, single_replica_states
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord, config_records
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
 from tidelog.broker.metadata.metadata_image import (
@@ -123,7 +123,7 @@ def _level_records(stored: dict[str, bytes]) -> Iterator[VersionedRecord]:
 
 def _topic_of(name: str, value: bytes, node_id: int) -> TopicImage:
     topic = json.loads(value)
-    partitions = unreplicated(node_id, topic["partitions"], topic.get("leader_epoch", 0))
+    partitions = single_replica_states(node_id, topic["partitions"], topic.get("leader_epoch", 0))
     return TopicImage(name, uuid_from_str(topic["id"]), partitions, topic["configs"], name in INTERNAL_TOPICS)
 
 

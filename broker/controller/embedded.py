@@ -172,7 +172,7 @@ class EmbeddedController:
     def _refuse_after_failure(self) -> None:
         """Raise KafkaStorageError after a failure of the metadata log. Any thread."""
         if self._failure is not None:
-            raise KafkaStorageError(f"the metadata log takes nothing more until a restart: {self._failure}")
+            raise KafkaStorageError(f"the metadata log accepts no records until a restart: {self._failure}")
 
     def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
         """Write a snapshot and delete the log before it, unless the log has grown by less than ``least_bytes`` since
@@ -186,12 +186,12 @@ class EmbeddedController:
             return False
         self._wants_snapshot = False  # before the image: a change meanwhile asks for another snapshot
         image = self.image  # before the deletions: one that begins now has its record after the snapshot
-        unfinished = self._unfinished()
+        unfinished = self._deletion_records()
         self._log.sync()
         self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished, self._voters))
         return True
 
-    def _unfinished(self) -> list[VersionedRecord]:
+    def _deletion_records(self) -> list[VersionedRecord]:
         """Return a record with the unfinished deletions, if there are any. Any thread."""
         if not self._deletions:
             return []
@@ -229,6 +229,6 @@ def open_controller(
     image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
     controller = EmbeddedController(log, known._replace(image=image), time, node_id, threads)
     write_if_room(
-        lambda: controller.abort_transaction(now_ms), "a change of metadata that was cut off is ended with the next one"
+        lambda: controller.abort_transaction(now_ms), "an interrupted metadata change is aborted with the next one"
     )
     return controller

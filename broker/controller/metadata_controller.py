@@ -62,7 +62,7 @@ class Publishers:
         except Exception as error:
             self.errors_total += 1
             reason = f"{type(error).__name__}: {error}"
-            logger.exception("%s: the metadata up to offset %d are not taken over: %s", name, image.offset, reason)
+            logger.exception("%s: cannot apply the metadata up to offset %d: %s", name, image.offset, reason)
 
 
 class MetadataController(Protocol):

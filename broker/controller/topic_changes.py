@@ -100,7 +100,7 @@ class TopicChanges:
             return change
         self._creating[new.name] = change
         call_when_done(change.done, created)
-        self._then(self._controller.when_synced(), self._make_logs, change)
+        self._continue_after(self._controller.when_synced(), self._make_logs, change)
         return change
 
     def auto_create(self, name: str, created: Created | None = None) -> Change:
@@ -158,7 +158,9 @@ class TopicChanges:
         work()
         return self._controller.when_synced()
 
-    def _then(self, step: Deferred[None], go_on: Callable[[Change, Deferred[None]], None], change: Change) -> None:
+    def _continue_after(
+        self, step: Deferred[None], go_on: Callable[[Change, Deferred[None]], None], change: Change
+    ) -> None:
         """Call ``go_on`` with a change once one of its steps is settled. An unexpected error ends the change, so that
         it does not stay under way, and its clients get an error.
         """
@@ -193,7 +195,7 @@ class TopicChanges:
             change.done.fail(error)
         else:
             self._widening[before.name] = change
-            self._then(self._threads.in_thread(work), partial(self._commit_widening, before), change)
+            self._continue_after(self._threads.in_thread(work), partial(self._commit_widening, before), change)
 
     def _commit_widening(self, before: TopicImage, change: Change, made: Deferred[None]) -> None:
         """Commit a topic's new partitions, whose first logs exist now."""
@@ -207,7 +209,7 @@ class TopicChanges:
             self._widening.pop(change.image.name, None)
             change.done.fail(failure)
         else:
-            self._then(self._controller.when_synced(), partial(self._finish_widening, before), change)
+            self._continue_after(self._controller.when_synced(), partial(self._finish_widening, before), change)
 
     def _finish_widening(self, before: TopicImage, change: Change, durable: Deferred[None]) -> None:
         self._widening.pop(before.name, None)
@@ -226,7 +228,7 @@ class TopicChanges:
         except KafkaError as error:
             self._fail(change, error)
         else:
-            self._then(self._threads.in_thread(work), self._finish_creation, change)
+            self._continue_after(self._threads.in_thread(work), self._finish_creation, change)
 
     def _finish_creation(self, change: Change, made: Deferred[None]) -> None:
         failure = error_of(made)
@@ -255,7 +257,7 @@ class TopicChanges:
         self.undo_create(change.image).on_done(lambda _: change.done.fail(error))
 
     def _remove_when_durable(self, change: Change) -> None:
-        self._then(self._controller.when_synced(), self._remove_logs, change)
+        self._continue_after(self._controller.when_synced(), self._remove_logs, change)
 
     def _remove_logs(self, change: Change, durable: Deferred[None]) -> None:
         failure = error_of(durable)
@@ -268,7 +270,7 @@ class TopicChanges:
             self._finish_removal(change, failed(error))
         else:
             # In a thread: it waits until a sync or a step of the indexer has finished with the files.
-            self._then(self._threads.in_thread(work), self._finish_removal, change)
+            self._continue_after(self._threads.in_thread(work), self._finish_removal, change)
 
     def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:
         """Free the name, even if logs could not be removed: the deletion is durable. The coordinators forget the topic,

@@ -37,8 +37,8 @@ from tidelog.broker.metadata.image import (
     UNASSIGNED_DIRECTORY,
     MetadataCache,
     TopicImage,
+    single_replica_states,
     topic_image,
-    unreplicated,
 )
 from tidelog.broker.metadata.image_records import (
     WITH_CORDONED,
@@ -198,7 +198,7 @@ class TopicManager:
         validate_topic_name(name)
         check_is_new(name, name in self._metadata.topics or name in self.in_transit, self._collision_keys)
         count = partition_count(self._config, new.partitions)
-        partitions = unreplicated(self._config.node_id, count, directory=self._directory)
+        partitions = single_replica_states(self._config.node_id, count, directory=self._directory)
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
         self._check_has_room()
         configs = dict(new.configs or {})
@@ -287,11 +287,11 @@ class TopicManager:
             raise UnknownTopicOrPartitionError
         if count <= image.partition_count:
             raise InvalidPartitionsError(
-                f"The topic {name} currently has {image.partition_count} partition(s); {count} would be no increase."
+                f"The topic {name} currently has {image.partition_count} partition(s), which {count} does not increase."
             )
         check_partition_limit(count - image.partition_count)
         self._check_has_room()
-        more = unreplicated(self._config.node_id, count - image.partition_count, directory=self._directory)
+        more = single_replica_states(self._config.node_id, count - image.partition_count, directory=self._directory)
         return image, image._replace(partitions=image.partitions + more)
 
     def commit_widening(self, image: TopicImage, first_partition: int) -> None:
@@ -317,7 +317,7 @@ class TopicManager:
 
     def _show_configs(self, name: str, image: MetadataImage) -> None:
         """Put a topic's committed configs in force, unless clients do not see the topic yet, or any more."""
-        shown, topic = self._metadata.topics.get(name), image.topic_named(name)
+        shown, topic = self._metadata.topics.get(name), image.topic_by_name(name)
         if shown is not None and topic is not None and shown.topic_id == topic.topic_id:
             changed = shown._replace(configs=topic_image(image, topic).configs)
             self._metadata.put(changed)
@@ -386,7 +386,7 @@ def validate_topic_name(name: str) -> None:
             "and '-'"
         )
     if PLAIN_MARK in name and is_virtual_spelling(name):
-        raise InvalidTopicError(f"Topic name is invalid: '{name}' is how a virtual topic is spelled")
+        raise InvalidTopicError(f"Topic name is invalid: '{name}' has the form of a virtual topic's name")
 
 
 def is_virtual_spelling(name: str) -> bool:

@@ -35,7 +35,7 @@ def handle(
     tokens = broker.services.tokens.get()
     asked = None if request.owners is None else {f"{one.principal_type}:{one.principal_name}" for one in request.owners}
     described = []
-    for token in list(tokens.all()):
+    for token in list(tokens.all_tokens()):
         if (asked is None or asked & parties(token)) and may_see(broker, context, token):
             described.append(describe(token, tokens.secret_of(token.token_id)))
         yield None

@@ -93,7 +93,7 @@ def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitReq
     is_adding = version >= _FIRST_VERSION_THAT_ADDS
     try:
         if broker.peers is not None:
-            asked = broker.peers.asked(request.transactional_id, partition, producer, is_adding=is_adding)
+            asked = broker.peers.ask_coordinator(request.transactional_id, partition, producer, is_adding=is_adding)
             if asked is not None:
                 yield asked
             if not coordinators.transactions.is_here(request.transactional_id):

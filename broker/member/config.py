@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tidelog.broker.cluster.fetching.work import FetcherConfig
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid
+from tidelog.broker.config.broker_config import MAX_PORT, UNROUTABLE, BrokerConfig, invalid_value_error
 from tidelog.broker.config.broker_config import Endpoint as Listener
 from tidelog.broker.member.connections.security import PeerSecurity, broker_security, controller_security
 from tidelog.broker.metadata.metadata_image import Endpoint
@@ -100,7 +100,7 @@ def controller_addresses(config: BrokerConfig) -> tuple[Address, ...]:
         return tuple(address_of(BOOTSTRAP, server, server) for server in servers)
     voters = config.get_list(VOTERS)
     if not voters:
-        raise invalid(BOOTSTRAP, "", "HOST:PORT of the controllers, separated by commas")
+        raise invalid_value_error(BOOTSTRAP, "", "HOST:PORT of the controllers, separated by commas")
     return tuple(address_of(VOTERS, voter, voter.partition("@")[2]) for voter in voters)
 
 
@@ -108,7 +108,7 @@ def address_of(key: str, entry: str, text: str) -> Address:
     """Parse HOST:PORT. Raises ConfigError, which names the key and the entry."""
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= MAX_PORT:
-        raise invalid(key, entry, "HOST:PORT of a controller")
+        raise invalid_value_error(key, entry, "HOST:PORT of a controller")
     return Address(host.strip("[]"), int(port))
 
 
@@ -128,7 +128,7 @@ def own_endpoint(listener: Listener, config: BrokerConfig) -> Endpoint:
     """Return the endpoint that is registered for a listener. Raises ConfigError if other brokers cannot reach it."""
     told = config.advertised_listeners.get(listener.listener_name, listener)
     if not told.host or told.host in UNROUTABLE:
-        raise invalid("advertised.listeners", str(told), "an address that other brokers can reach")
+        raise invalid_value_error("advertised.listeners", str(told), "an address that other brokers can reach")
     if not told.port:
-        raise invalid("listeners", str(told), "a port: a member tells it before it listens")
+        raise invalid_value_error("listeners", str(told), "a port: a member registers it before it listens")
     return Endpoint(told.listener_name, told.host, told.port, SECURITY_PROTOCOLS[listener.security_protocol])

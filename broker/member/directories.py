@@ -198,7 +198,7 @@ def put_older_aside(
         for directory in copies:
             if directory.directory_id != place and directory.is_online:
                 with taking_offline(directory):
-                    put_aside(file_system, directory.path, partition, "is an older copy of another directory's")
+                    put_aside(file_system, directory.path, partition, "is an older copy of a log in another directory")
                     file_system.sync_directory(directory.path)
 
 
@@ -246,7 +246,7 @@ def partition_directories(file_system: FileSystem, directory: str) -> Iterator[t
 
 def state_of(image: MetadataImage, partition: TopicPartition) -> PartitionState:
     """Return the state of a partition that is in the image."""
-    topic = image.topic_named(partition.topic)
+    topic = image.topic_by_name(partition.topic)
     assert topic is not None, "looked up by its id before"
     return topic.partitions[partition.partition]
 
@@ -280,7 +280,7 @@ def read_position(file_system: FileSystem, directory: str) -> MetadataPosition:
             raise
         return NOWHERE
     except ValueError:
-        logger.warning("%s cannot be read: should the controllers have lost metadata, this start does not notice", path)
+        logger.warning("%s is damaged: this start cannot notice if the controllers have lost metadata", path)
         return NOWHERE
 
 
@@ -299,7 +299,7 @@ async def keep_position(directory: str, newest: Callable[[], MetadataPosition]) 
             try:
                 await loop.run_in_executor(None, write_position, OsFileSystem(), directory, position)
             except (KafkaStorageError, RuntimeError) as error:  # RuntimeError: no thread can be started
-                logger.warning("the position in the metadata is not written: %s", error)
+                logger.warning("cannot write the position in the metadata, trying again: %s", error)
             else:
                 written = position
         await asyncio.sleep(POSITION_INTERVAL_S)

@@ -138,7 +138,7 @@ class Member:
         self._observer = Observer(observed)
         self._start(self._observe())
         limit_ms = self._time.monotonic_ms() + settings.registration_timeout_ms
-        await self._until(
+        await self._wait_until(
             lambda: self._view.is_caught_up and self._view.is_checked and not known.shortfall(self._view.image),
             limit_ms,
             lambda: self._view.last_failure or known.shortfall(self._view.image),
@@ -157,9 +157,9 @@ class Member:
         )
         self._lifecycle = BrokerLifecycle(registration, settings.heartbeat_interval_ms)
         self._lifecycle.take_image(self._view.image)
-        self._start(self._beat())
+        self._start(self._send_heartbeats())
         is_taken = partial(self._life.is_at_least, BrokerState.RECOVERY)
-        await self._until(is_taken, limit_ms, lambda: self._life.last_failure)
+        await self._wait_until(is_taken, limit_ms, lambda: self._life.last_failure)
         logger.info("registered as broker %d with epoch %d", node_id, self.broker_epoch)
 
     async def _build(self, directories: MemberDirectories) -> Broker:
@@ -215,7 +215,7 @@ class Member:
         self._beat_now.set()
         limit_ms = self._time.monotonic_ms() + self._settings.registration_timeout_ms
         is_running = partial(self._life.is_at_least, BrokerState.RUNNING)
-        await self._until(is_running, limit_ms, lambda: self._life.last_failure)
+        await self._wait_until(is_running, limit_ms, lambda: self._life.last_failure)
 
     def abandon(self) -> None:
         """Stop waiting for the controllers: ``build`` raises StartError."""
@@ -255,7 +255,7 @@ class Member:
 
     # ---- waiting
 
-    async def _until(self, condition: Callable[[], bool], limit_ms: float, reason: Callable[[], str]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], limit_ms: float, reason: Callable[[], str]) -> None:
         """Wait until a condition holds. Raises StartError after ``limit_ms``, or once this member has failed."""
         while not condition():
             if self._failure is not None:
@@ -336,7 +336,7 @@ class Member:
                 await self._publisher.publish(delta, image)
                 self._life.take_image(image)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         """Register, then send heartbeats."""
         channel, lifecycle = self._channels.for_heartbeats(), self._life
         while lifecycle.state is not BrokerState.SHUTTING_DOWN:

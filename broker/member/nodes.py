@@ -37,11 +37,11 @@ class ClusterNodes:
 
     def alive_nodes(self, context: RequestContext) -> list[Node]:
         """Return the brokers that are not fenced and have the client's listener."""
-        return self._listed(context, is_fenced=False)
+        return self._list_nodes(context, is_fenced=False)
 
     def fenced_nodes(self, context: RequestContext) -> list[Node]:
         """Return the brokers that are fenced."""
-        return self._listed(context, is_fenced=True)
+        return self._list_nodes(context, is_fenced=True)
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
         """Return a broker if it is alive and has the client's listener, else None."""
@@ -59,7 +59,7 @@ class ClusterNodes:
         Raises CoordinatorNotAvailableError.
         """
         name = INTERNAL_TOPIC_OF[key_type]
-        topic = self._controller.image.topic_named(name)
+        topic = self._controller.image.topic_by_name(name)
         if topic is None:
             self._create_topic(name)
             raise CoordinatorNotAvailableError
@@ -69,7 +69,7 @@ class ClusterNodes:
             raise CoordinatorNotAvailableError
         return node
 
-    def _listed(self, context: RequestContext, *, is_fenced: bool) -> list[Node]:
+    def _list_nodes(self, context: RequestContext, *, is_fenced: bool) -> list[Node]:
         found = (
             node_on(one, context.listener_name)
             for one in self._controller.image.brokers.values()

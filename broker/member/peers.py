@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.cluster.txn_markers import Marker, request_of, written
+from tidelog.broker.cluster.txn_markers import Marker, find_written, request_of
 from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verifications
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
@@ -113,7 +113,7 @@ class MemberPeers:
             raise NotLeaderOrFollowerError
         self._verifications.check(key, producer[1])
 
-    def asked(
+    def ask_coordinator(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
         """Ask the coordinator about a producer's batch, unless it was asked before. The Deferred settles with the
@@ -168,7 +168,7 @@ class MemberPeers:
             settle(failed(error))
 
     def _coordinator(self, transactional_id: str) -> int | None:
-        topic = self._controller.image.topic_named(TRANSACTION_STATE_TOPIC)
+        topic = self._controller.image.topic_by_name(TRANSACTION_STATE_TOPIC)
         if topic is None:
             return None
         return topic.partitions[java_string_hash(transactional_id) % len(topic.partitions)].leader
@@ -226,7 +226,7 @@ class MemberPeers:
 
     def _deliver(self, marker: Marker, done: Deferred[None]) -> None:
         """Send a marker to the leader of its partition in the newest image."""
-        topic = self._controller.image.topic_named(marker.topic)
+        topic = self._controller.image.topic_by_name(marker.topic)
         if topic is None or marker.partition >= len(topic.partitions):
             done.complete(None)  # the topic was deleted
             return
@@ -267,9 +267,9 @@ class MemberPeers:
             sent = dict(islice(peer.markers.items(), MOST_MARKERS))
             try:
                 answer = await self._ask(node_id, request_of(sent), WriteTxnMarkersResponse)
-                taken = written(sent, answer)
+                taken = find_written(sent, answer)
             except ChannelError as error:
-                logger.info("markers for broker %d are sent again: %s", node_id, error)
+                logger.info("cannot send transaction markers to broker %d, trying again: %s", node_id, error)
                 taken = set()
             peer.markers = {marker: done for marker, done in peer.markers.items() if marker not in sent}
             for marker in taken:

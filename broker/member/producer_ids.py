@@ -58,11 +58,11 @@ async def fetch_blocks(
         try:
             answer = await channel.ask(quorum.address, request, AllocateProducerIdsResponse)
         except ChannelError as error:
-            logger.info("no block of producer ids yet: %s", error)
+            logger.info("cannot fetch a block of producer ids, trying again: %s", error)
             await asyncio.sleep(RETRY_S)
             continue
         if answer.error_code:
-            logger.info("no block of producer ids yet: error %d", answer.error_code)
+            logger.info("cannot fetch a block of producer ids, trying again: error %d", answer.error_code)
             await asyncio.sleep(RETRY_S)
         else:
             first = answer.producer_id_start

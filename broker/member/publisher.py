@@ -80,7 +80,7 @@ class MetadataPublisher:
             shown = self._broker.metadata.topic_by_id(topic_id)
             if topic is None and shown is not None:
                 with self._noting_errors(f"deleted topic {shown.name}", image):
-                    self._hide(shown)
+                    self._remove_from_cache(shown)
                     hidden.append(shown)
         if hidden:
             await self._share_out(image)
@@ -88,13 +88,13 @@ class MetadataPublisher:
             with self._noting_errors(f"deleted topic {shown.name}", image):
                 await self._remove_logs(shown)
 
-    def _hide(self, shown: TopicImage) -> None:
+    def _remove_from_cache(self, shown: TopicImage) -> None:
         self._broker.metadata.remove(shown.name)
         self._replication.remove_topic(shown)
 
     async def _remove_logs(self, shown: TopicImage) -> None:
         replicas = self._broker.replica_manager
-        if await self._in_thread(replicas.remove_logs(shown), f"logs of the deleted topic {shown.name} stay"):
+        if await self._run_in_thread(replicas.remove_logs(shown), f"cannot remove logs of deleted topic {shown.name}"):
             replicas.topic_deleted(shown)
         self._broker.services.forget_topic(shown)
 
@@ -126,7 +126,7 @@ class MetadataPublisher:
         new = change.replicas_after(self._broker.node_id) - change.replicas_before(self._broker.node_id)
         if new:
             make = replicas.make_logs(shown, sorted(new), is_coming=True)
-            await self._in_thread(make, f"logs of {shown.name} cannot be made")
+            await self._run_in_thread(make, f"cannot create the logs of {shown.name}")
         self._broker.metadata.put(shown)
         replicas.take_roles(shown)
         self._replication.take_topic(shown)
@@ -136,7 +136,8 @@ class MetadataPublisher:
         broker, replicas, (before, shown) = self._broker, self._broker.replica_manager, change
         gone = change.replicas_before(broker.node_id) - change.replicas_after(broker.node_id)
         if gone:
-            await self._in_thread(replicas.remove_replicas(shown, sorted(gone)), f"logs of {shown.name} stay")
+            remove = replicas.remove_replicas(shown, sorted(gone))
+            await self._run_in_thread(remove, f"cannot remove logs of {shown.name}")
         if before is None:
             replicas.topic_created(shown, 0)
         elif before.configs != shown.configs:
@@ -144,7 +145,7 @@ class MetadataPublisher:
         if shown.is_internal:
             broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name))
 
-    async def _in_thread(self, work: Callable[[], None], complaint: str) -> bool:
+    async def _run_in_thread(self, work: Callable[[], None], complaint: str) -> bool:
         """Do work that waits for the disk in a thread; return whether it succeeded."""
         try:
             await self._broker.loop.run_in_executor(self._broker.executor, work)
@@ -220,12 +221,12 @@ async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int
     """
     replicas = broker.replica_manager
     opening = [replicas.make_logs(shown, indexes, saves_epochs=False) for shown, indexes in own]
-    await in_threads(broker, [opening])
+    await run_in_threads(broker, [opening])
     saving = [one.save for one in replicas.unsaved_epochs()]
-    await in_threads(broker, [saving[number::SAVING_THREADS] for number in range(SAVING_THREADS)])
+    await run_in_threads(broker, [saving[number::SAVING_THREADS] for number in range(SAVING_THREADS)])
 
 
-async def in_threads(broker: Broker, parts: Iterable[Sequence[Callable[[], None]]]) -> None:
+async def run_in_threads(broker: Broker, parts: Iterable[Sequence[Callable[[], None]]]) -> None:
     """Run the steps of each part in a thread of its own. Raises what one of them raised, after all have ended."""
     threads = [broker.loop.run_in_executor(broker.executor, partial(take_steps, part)) for part in parts if part]
     for ended in await asyncio.gather(*threads, return_exceptions=True):

@@ -132,7 +132,7 @@ class ReplicaFetcher:
             try:
                 await self._run(connect())
             except Exception:
-                logger.exception("the fetch loop of leader %d failed, and begins again", self._id.leader)
+                logger.exception("the fetch loop for leader %d failed, and begins again", self._id.leader)
             await asyncio.sleep(self.core.config.backoff_ms / 1000)
             self.core = LeaderFetcher(self.core.config)
             await self.take(self._partitions)
@@ -141,7 +141,7 @@ class ReplicaFetcher:
         core, time = self.core, self._broker.time
         try:
             while True:
-                request = core.next_request(time.monotonic_ms(), self._throttled())
+                request = core.next_request(time.monotonic_ms(), self._find_throttled())
                 if request is None:
                     await self._wait()
                 elif (answer := await self._ask(channel, request)) is None:
@@ -152,7 +152,7 @@ class ReplicaFetcher:
         finally:
             channel.close()
 
-    def _throttled(self) -> Iterable[FetchKey]:
+    def _find_throttled(self) -> Iterable[FetchKey]:
         """Return the partitions that are not fetched now (KIP-73): acks=all waits for none of them."""
         quota = self._quota
         if quota is None or not quota.is_exceeded(self._broker.time.monotonic_ms()):
@@ -181,11 +181,11 @@ class ReplicaFetcher:
         kind: type[Any] = FetchResponse if isinstance(request, FetchRequest) else ListOffsetsResponse
         try:
             if address is None:
-                raise ChannelError(f"broker {self._id.leader} has no such listener as inter.broker.listener.name says")
+                raise ChannelError(f"broker {self._id.leader} has no listener named as inter.broker.listener.name")
             answer = await channel.ask(address, request, kind)
         except ChannelError as error:
             if self._is_reachable:
-                logger.warning("leader %d cannot be fetched from: %s", self._id.leader, error)
+                logger.warning("cannot fetch from leader %d: %s", self._id.leader, error)
             self._is_reachable = False
             return None
         self._is_reachable = True
@@ -222,7 +222,7 @@ class ReplicaFetcher:
             if isinstance(work, Append):
                 self._count(work, following)
             following.note_moved()
-            self.core.moved(key, epoch, position)
+            self.core.resume(key, epoch, position)
             return
         name = following.log.topic_partition
         if isinstance(outcome, KafkaStorageError) and not following.log.is_serving:

@@ -185,14 +185,14 @@ class MemberRoles:
             try:
                 answer = await channel.ask(quorum.address, request, AlterPartitionResponse)
             except ChannelError as error:
-                logger.info("ISR changes are asked for again: %s", error)
+                logger.info("cannot propose ISR changes, trying again: %s", error)
                 proposals.take_failure(self._timers.monotonic_ms())
             else:
                 self._take_answer(answer)
 
     def _take_answer(self, answer: AlterPartitionResponse) -> None:
         if answer.error_code:
-            logger.info("ISR changes are asked for again: error %d", answer.error_code)
+            logger.info("cannot propose ISR changes, trying again: error %d", answer.error_code)
         for key, proposal, decided in self._proposals.take_answer(answer, self._timers.monotonic_ms()):
             leading = self._led.get(key)
             if leading is not None:
@@ -209,7 +209,7 @@ class MemberRoles:
         gauges = {
             "underreplicatedpartitions": sum(len(core.isr) < len(core.replicas) for core in cores),
             "underminisrpartitioncount": sum(core.is_under_min_isr for core in cores),
-            "atminisrpartitioncount": sum(len(core.isr) == core.least_isr for core in cores),
+            "atminisrpartitioncount": sum(len(core.isr) == core.effective_min_isr for core in cores),
         }
         for name, value in gauges.items():
             yield Sample(PREFIX + name, "gauge", {}, value)
@@ -225,4 +225,4 @@ def save_epochs(logs: list[UnifiedLog]) -> None:
         try:
             log.leader_epochs.save()
         except KafkaStorageError as error:
-            logger.error("the leader epochs of %s are not written: %s", log.topic_partition, error)
+            logger.error("cannot write the leader epochs of %s: %s", log.topic_partition, error)

@@ -58,5 +58,5 @@ def read_bootstrap(file_system: FileSystem, directory: str) -> MetadataImage | N
     except (CorruptMessageError, UnsupportedVersionError) as error:
         raise KafkaStorageError(f"{path}: {error}") from error
     if METADATA_VERSION not in image.features:
-        raise KafkaStorageError(f"{path} says no {METADATA_VERSION}")
+        raise KafkaStorageError(f"{path} has no record of {METADATA_VERSION}")
     return image

@@ -33,7 +33,7 @@ MAX_VIRTUAL_TOPICS = 10_000
 """Largest number of virtual topics whose ids are kept. A client that uses a dropped id has to ask by name again."""
 
 
-def unreplicated(
+def single_replica_states(
     node_id: int, count: int, leader_epoch: int = 0, directory: bytes = UNASSIGNED_DIRECTORY
 ) -> tuple[PartitionState, ...]:
     """Return the states of ``count`` partitions whose only replica is on this node; all share one object."""

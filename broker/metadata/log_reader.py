@@ -175,7 +175,7 @@ def _refuse_synced_damage(file_system: FileSystem, path: str, damage: _Damage) -
     while magic >= 0:
         header = _header_at(data, magic - MAGIC_OFFSET, path)
         if header is not None and header.leader_epoch > damage.epoch and crc_matches(header, _bytes_of(header, data)):
-            raise KafkaStorageError(f"{damage.text}, in front of good ones")
+            raise KafkaStorageError(f"{damage.text}, and good batches follow it")
         magic = content.find(b"\x02", magic + 1)
 
 

@@ -144,7 +144,7 @@ class MetadataImage(NamedTuple):
     tokens: Mapping[str, TokenState] = {}
     producer_ids: int = 0
 
-    def topic_named(self, name: str) -> TopicState | None:
+    def topic_by_name(self, name: str) -> TopicState | None:
         """Return the topic of this name, or None."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]

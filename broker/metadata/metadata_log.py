@@ -113,7 +113,7 @@ class MetadataLog:
         # Version 0 always: no Kafka up to 4.3 reads 1, which would name the voters' directories.
         message = LeaderChangeMessage(leader_id=node_id, voters=[voter], granting_voters=[voter])
         batch = build_control_batch(message, self._next(now_ms))
-        write_if_room(lambda: self._append_now(batch), "no record tells of the new leader")
+        write_if_room(lambda: self._append_now(batch), "the record of the new leader is not written")
 
     def _next(self, now_ms: int) -> QuorumEpoch:
         return QuorumEpoch(self.end_offset, self.epoch, now_ms)
@@ -191,7 +191,7 @@ def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
     snapshot = newest_snapshot(file_system.list_names(place.path))
     log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
     # From here on, the broker uses what a killed process may have left in the page cache alone.
-    write_if_room(log.flush, "what the metadata log holds is synced later")
+    write_if_room(log.flush, "the metadata log is synced later")
     return MetadataLog(
         place, log, begin_epoch(place, node_id, max(log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0))
     )
@@ -212,7 +212,7 @@ def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
     except LogStorageError as error:
         if not lacks_room(error) or not known:
             raise
-        logger.warning("the metadata log begins no new epoch: %s", error)
+        logger.warning("the metadata log continues its last epoch, as a new one cannot be written: %s", error)
         return known
     return known + 1
 

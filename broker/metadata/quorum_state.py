@@ -85,7 +85,7 @@ def read_quorum_state(file_system: FileSystem, directory: str) -> QuorumState | 
         is_ours, version = state.get("writer") == _WRITER, int(state.get("data_version", _STATIC_VERSION))
         found = QuorumState(int(state["leaderId"]), int(state["leaderEpoch"]), voters, is_ours, version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise KafkaStorageError(f"{path} is no quorum state: {error!r}") from error
+        raise KafkaStorageError(f"{path} is not a valid quorum state: {error!r}") from error
     if version > _DYNAMIC_VERSION:
         raise KafkaStorageError(f"{path} has version {version}, of a newer Kafka")
     return found

@@ -82,7 +82,7 @@ def read_snapshot(batches: Iterable[RecordBatch], snapshot: SnapshotId) -> Snaps
     if not isinstance(header, SnapshotHeaderRecord):
         raise CorruptMessageError(f"the snapshot {snapshot.file_name()} has no header")
     if not isinstance(_first_control(listed[-1:]), SnapshotFooterRecord):
-        raise CorruptMessageError(f"the snapshot {snapshot.file_name()} has no footer: it is not whole")
+        raise CorruptMessageError(f"the snapshot {snapshot.file_name()} has no footer: it is incomplete")
     replay = MetadataReplay()
     replay.take_snapshot(listed, snapshot, header.last_contained_log_timestamp)
     published = replay.publish()

@@ -77,7 +77,7 @@ class DirectoryAssignments:
             return
         for partition in partitions:
             directory_id = self._log_manager.directory_id_of(partition)
-            topic = image.topic_named(partition.topic)
+            topic = image.topic_by_name(partition.topic)
             if directory_id is None or topic is None or partition.partition >= len(topic.partitions):
                 continue
             if topic.partitions[partition.partition].directories != (directory_id,):

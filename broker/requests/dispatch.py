@@ -121,7 +121,7 @@ class Dispatcher(DirectDispatcher):
         """Return the handler of an API, with the checks that come before it."""
         module: Any = importlib.import_module(entry.module)
         if self._broker.authorizer is not None:
-            module = self._broker.authorizer.guarded(api_key, module)
+            module = self._broker.authorizer.guard_handler(api_key, module)
         return module
 
 

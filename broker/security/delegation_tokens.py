@@ -100,7 +100,7 @@ class DelegationTokens:
         self._check_not_expired(token)
         return self._set_end(token, min(token.max_ms, self._now_ms() + period_ms, _LATEST_MS))
 
-    def all(self) -> Iterable[TokenState]:
+    def all_tokens(self) -> Iterable[TokenState]:
         """Return all tokens. Raises DelegationTokenAuthDisabledError."""
         self._check_enabled()
         return self._controller.image.tokens.values()

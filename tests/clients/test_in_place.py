@@ -125,7 +125,7 @@ def test_kafka_returns_to_a_clean_stop(tmp_path: Path) -> None:
         ours.terminate()
         left = read_metadata_log(OsFileSystem(), str(metadata))
         assert left.image.features["eligible.leader.replicas.version"] == 1
-        kept = left.image.topic_named("kept")
+        kept = left.image.topic_by_name("kept")
         assert kept is not None
         assert [state.elr for state in kept.partitions] == [(), ()]
         theirs.start()

@@ -71,7 +71,7 @@ def follow_until(follower: MetadataFollower, condition: Callable[[MetadataImage]
 
 def has_topic(name: str, image: MetadataImage) -> bool:
     """Return whether an image has this topic."""
-    return image.topic_named(name) is not None
+    return image.topic_by_name(name) is not None
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def claim_clean_stops(patch: pytest.MonkeyPatch) -> None:
 
 def commit_below_min_isr(patch: pytest.MonkeyPatch) -> None:
     """Have a leader take writes, and move its high watermark, with fewer in-sync replicas than were asked for."""
-    patch.setattr(LeaderState, "least_isr", 1)
+    patch.setattr(LeaderState, "effective_min_isr", 1)
 
 
 def rest_before_the_watermark_is_told(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tidelog.broker.coordinator.transaction.records import TransactionRecordSerd
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PartitionKey, Transaction
 from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.metadata.image import MetadataCache, TopicImage, unreplicated
+from tidelog.broker.metadata.image import MetadataCache, TopicImage, single_replica_states
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import KafkaError
@@ -146,7 +146,7 @@ class GroupWorld:
         self.settings: dict[str, dict[str, str]] = {}
         self.metadata = MetadataCache()
         for index, name in enumerate(("t", "u", "v")):
-            self.metadata.put(TopicImage(name, bytes([index + 1] * 16), unreplicated(1, 4), {}, False))
+            self.metadata.put(TopicImage(name, bytes([index + 1] * 16), single_replica_states(1, 4), {}, False))
         self._ids = 0
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             "__consumer_offsets",

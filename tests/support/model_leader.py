@@ -165,4 +165,4 @@ def do_all(fetcher: LeaderFetcher, follower: ModelFollower, works: Iterable[Work
     """Do the work of one answer, and tell the loop."""
     for work in works:
         follower.do(work)
-        fetcher.moved(work.key, work.leader_epoch, follower.position)
+        fetcher.resume(work.key, work.leader_epoch, follower.position)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, invalid
+from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, invalid_value_error
 from tidelog.broker.config.keys.admin import ADMIN_AUTHENTICATION, ADMIN_LISTENER, ADMIN_TOKEN_KEYS, ADMIN_TOKENS_FILE
 from tidelog.broker.config.keys.security import LISTENER_CONFIG_DEF, listener_values
 from tidelog.broker.security.policy import is_loopback
@@ -78,7 +78,7 @@ def check_bearer(config: BrokerConfig) -> None:
 
         build_signed(listener_values(texts, LISTENER), None, _PREFIX)
     elif not config.get(ADMIN_TOKENS_FILE):
-        raise invalid(
+        raise invalid_value_error(
             ADMIN_TOKENS_FILE, "", f"a file of tokens, or {ADMIN_TOKEN_KEYS}, because {ADMIN_AUTHENTICATION} has bearer"
         )
 
@@ -90,13 +90,15 @@ def check_access(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> Mappin
     given, methods = config.get_list(ADMIN_AUTHENTICATION), methods_of(config, listener)
     texts = tls_texts(config, listener)
     if NONE in given and methods:
-        raise invalid(ADMIN_AUTHENTICATION, ",".join(given), "none alone, or a list of basic, bearer and mtls")
+        raise invalid_value_error(
+            ADMIN_AUTHENTICATION, ",".join(given), "none alone, or a list of basic, bearer and mtls"
+        )
     if BEARER in methods:
         check_bearer(config)
     if MTLS in methods and not texts:
-        raise invalid(ADMIN_AUTHENTICATION, MTLS, "mtls only with admin.ssl.keystore.location")
+        raise invalid_value_error(ADMIN_AUTHENTICATION, MTLS, "mtls only with admin.ssl.keystore.location")
     if methods and not texts and not is_local(config, listener):
-        raise invalid(
+        raise invalid_value_error(
             listener, config.get_str(listener),
             "a loopback address, or TLS (admin.ssl.keystore.location), because logins are required; "
             f"{ADMIN_AUTHENTICATION}=none opens it to everyone who can reach it",

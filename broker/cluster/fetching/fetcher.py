@@ -145,9 +145,9 @@ class LeaderFetcher:
 
     # ---- results of the work
 
-    def moved(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
+    def resume(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
         """Go on fetching at ``position``: the work is done, or was no longer needed."""
-        partition = self._working(key, leader_epoch)
+        partition = self._finish_work(key, leader_epoch)
         if partition is not None:
             partition.position = position
             partition.stage = Stage.FETCHING
@@ -156,7 +156,7 @@ class LeaderFetcher:
         """Go on at ``position`` after a pause, as the work changed nothing: records were damaged, or a truncation had
         nothing to remove.
         """
-        partition = self._working(key, leader_epoch)
+        partition = self._finish_work(key, leader_epoch)
         if partition is not None:
             partition.position = position
             partition.stage = Stage.FETCHING
@@ -164,11 +164,11 @@ class LeaderFetcher:
 
     def fail(self, key: FetchKey, leader_epoch: int) -> None:
         """Stop fetching a partition whose log refused the work, until its leader changes."""
-        partition = self._working(key, leader_epoch)
+        partition = self._finish_work(key, leader_epoch)
         if partition is not None:
             partition.stage = Stage.FAILED
 
-    def _working(self, key: FetchKey, leader_epoch: int) -> _Partition | None:
+    def _finish_work(self, key: FetchKey, leader_epoch: int) -> _Partition | None:
         """Note that a partition's work is over and return the partition; None if its leader epoch has changed since."""
         partition = self._partitions.get(key)
         if partition is None or partition.leader_epoch != leader_epoch or partition.stage is not Stage.APPLYING:
@@ -183,8 +183,8 @@ class LeaderFetcher:
     def wake_ms(self) -> float | None:
         """The time (ms) from which ``next_request`` may return a request; None while every partition has failed."""
         due = [self._partitions[key].not_before_ms for key in self._delayed]
-        is_any = self._partitions.keys() - self._delayed
-        if is_any and any(self._partitions[key].stage is not Stage.FAILED for key in is_any):
+        others = self._partitions.keys() - self._delayed
+        if others and any(self._partitions[key].stage is not Stage.FAILED for key in others):
             due.append(0.0)
         return max(min(due), self._not_before_ms) if due else None
 
@@ -217,7 +217,7 @@ class LeaderFetcher:
             return None
         self._changed.clear()
         session = self._session
-        turn = session.full(self._wanted) if session.is_full else session.incremental(changed)
+        turn = session.build_full(self._wanted) if session.is_full else session.build_incremental(changed)
         return _fetch_request_of(self.config, turn)
 
     def _offsets_request(self) -> ListOffsetsRequest | None:

@@ -62,13 +62,13 @@ class LeaderSession:
         """Return whether the next request has to name all partitions."""
         return self._epoch == FULL_EPOCH
 
-    def full(self, wanted: Mapping[FetchKey, PartitionAsk]) -> SessionTurn:
+    def build_full(self, wanted: Mapping[FetchKey, PartitionAsk]) -> SessionTurn:
         """Return the fields of a request that names all wanted partitions and begins a session."""
         self.asked = dict(wanted)
         self._epoch = FULL_EPOCH
         return SessionTurn(self._session_id, FULL_EPOCH, self.asked, ())
 
-    def incremental(self, changed: Mapping[FetchKey, PartitionAsk | None]) -> SessionTurn:
+    def build_incremental(self, changed: Mapping[FetchKey, PartitionAsk | None]) -> SessionTurn:
         """Return the fields of the session's next request; None in ``changed`` marks a partition that is not wanted."""
         named: dict[FetchKey, PartitionAsk] = {}
         forgotten = []

@@ -70,7 +70,7 @@ class KnownRecord:
             return
         is_other_time = timestamp_ms not in (UNKNOWN_TIME, batch.max_timestamp)
         if batch.partition_leader_epoch != epoch or is_other_time:
-            raise self._lost(f"has another record there, of epoch {batch.partition_leader_epoch}")
+            raise self._lost_error(f"has another record there, of epoch {batch.partition_leader_epoch}")
         self.end()
 
     def compare_snapshot(self, snapshot: SnapshotId) -> None:
@@ -80,7 +80,7 @@ class KnownRecord:
             return
         is_last = snapshot.end_offset == offset + 1
         if snapshot.epoch < epoch or (is_last and snapshot.epoch != epoch):
-            raise self._lost(f"has snapshot {snapshot.file_name()}, which is of epoch {snapshot.epoch}")
+            raise self._lost_error(f"has snapshot {snapshot.file_name()}, which is of epoch {snapshot.epoch}")
         self.passed_by = snapshot
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class KnownRecord:
         self._position = NOWHERE
         self.passed_by = None
 
-    def _lost(self, what: str) -> MetadataLostError:
+    def _lost_error(self, what: str) -> MetadataLostError:
         return MetadataLostError(
             f"this broker has acted upon metadata up to offset {self._position.offset} of epoch "
             f"{self._position.epoch}, which was committed, and the quorum {what}: "

@@ -42,7 +42,7 @@ class MetadataTail:
         """Add a copy of a batch. Raises CorruptMessageError for a wrong checksum or an offset that is not the next."""
         batch.ensure_valid()
         if batch.base_offset != self.end.offset:
-            raise CorruptMessageError(f"offset {self.end.offset} was asked for, a batch at {batch.base_offset} came")
+            raise CorruptMessageError(f"expected offset {self.end.offset}, received a batch at {batch.base_offset}")
         self._batches.append(RecordBatch(bytes(batch.view())))
 
     def truncate(self, epoch: int, end_offset: int) -> None:
@@ -58,7 +58,7 @@ class MetadataTail:
                 f"{self.committed.offset - 1} of epoch {self.committed.epoch} were committed"
             )
         if self.end.epoch <= epoch and self.end.offset <= end_offset:
-            raise CorruptMessageError(f"the log ends at offset {self.end.offset}: it does not reach {end_offset}")
+            raise CorruptMessageError(f"cannot truncate at offset {end_offset}: the log ends at {self.end.offset}")
         while self._batches and (self.end.epoch > epoch or self.end.offset > end_offset):
             self._batches.pop()
 

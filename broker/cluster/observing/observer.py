@@ -171,12 +171,12 @@ class Observer:
             self._take_error(code, asked, is_news, now_ms)
             return None
         if partition is None or self.quorum.epoch > _epoch_of(partition):
-            self.take_failure(f"{asked} knows an older leader epoch, or none", now_ms)
+            self.take_failure(f"{asked} knows only an older leader epoch, or no leader", now_ms)
             return None
-        self._succeed(asked)
+        self._note_success(asked)
         return partition
 
-    def _succeed(self, asked: Address) -> None:
+    def _note_success(self, asked: Address) -> None:
         self.quorum.confirm(asked)
         self.last_failure = ""
         self._not_before_ms = 0.0

@@ -36,7 +36,7 @@ class SnapshotDownload:
         """
         if position != self.position or not piece or position + len(piece) > size:
             raise CorruptMessageError(
-                f"a piece of {len(piece)} bytes at byte {position} of {size} came for byte {self.position}"
+                f"expected a piece at byte {self.position}, received {len(piece)} bytes at byte {position} of {size}"
             )
         self._data += piece
         if len(self._data) < size:

@@ -40,7 +40,7 @@ VALIDATORS = (
 )
 
 
-def only(*values: str | None) -> Check:
+def allow_only(*values: str | None) -> Check:
     """Return a check that accepts Kafka's default only, for a key that names a class or a provider of Java."""
     return Check(lambda value: value in values, f"nothing but {values[0]}" if values[0] else "no value")
 
@@ -84,11 +84,11 @@ TLS_KEYS = (
     ConfigKey("ssl.endpoint.identification.algorithm", STRING, "https", one_of("https", ""), LOW,
         "Whether the certificates of controllers and other brokers must name the host that this broker connects to; "
         "empty: they need not."),
-    ConfigKey("ssl.provider", STRING, None, only(None, ""), LOW, "Java's; no value."),
-    ConfigKey("ssl.secure.random.implementation", STRING, None, only(None, ""), LOW, "Java's; no value."),
-    ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", only("SunX509"), LOW, "Java's; its default alone."),
-    ConfigKey("ssl.trustmanager.algorithm", STRING, "PKIX", only("PKIX"), LOW, "Java's; its default alone."),
-    ConfigKey("ssl.engine.factory.class", STRING, None, only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("ssl.provider", STRING, None, allow_only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("ssl.secure.random.implementation", STRING, None, allow_only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", allow_only("SunX509"), LOW, "Java's; its default alone."),
+    ConfigKey("ssl.trustmanager.algorithm", STRING, "PKIX", allow_only("PKIX"), LOW, "Java's; its default alone."),
+    ConfigKey("ssl.engine.factory.class", STRING, None, allow_only(None, ""), LOW, "Java's; no value."),
 )
 
 SASL_KEYS = (

@@ -68,7 +68,7 @@ def entity_of(parts: Iterable[tuple[str, str | None]]) -> Entity:
 def check_ip_entity(entity: Entity) -> None:
     """Raise InvalidRequestError unless an entity with an IP address has nothing else, and the address is valid."""
     if len(entity) > 1:
-        raise InvalidRequestError("Invalid combination of entity types: an ip stands alone")
+        raise InvalidRequestError("Invalid combination of entity types: an ip must be the only type")
     name = entity[0][1]
     if name is not None:
         from ipaddress import ip_address  # seldom needed, and most of what this module costs at the start
@@ -142,7 +142,7 @@ def check_filter(components: Sequence[FilterComponent]) -> None:
         if (component.match_type == EXACT) is (component.match is None):
             raise InvalidRequestError("Request specified MATCH_TYPE and match that do not fit together")
     if IP in types and len(types) > 1:
-        raise InvalidRequestError("Invalid entity filter component combination: an ip stands alone")
+        raise InvalidRequestError("Invalid entity filter component combination: an ip must be the only type")
 
 
 def matches(entity: Entity, components: Sequence[FilterComponent], strict: bool) -> bool:

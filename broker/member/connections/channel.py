@@ -77,14 +77,14 @@ class Channel:
     ) -> Response:
         """Ask a node in the newest version up to ``highest`` that both sides know. Raises ChannelError."""
         with self._failures(address):
-            connection = await self._in_time(self._connect(address))
+            connection = await self._run_in_time(self._connect(address))
             version = self._version(address, request, connection.served, highest)
-            return await self._in_time(self._exchange(connection, request, response_type, version))
+            return await self._run_in_time(self._exchange(connection, request, response_type, version))
 
-    async def served(self, address: Address) -> dict[int, tuple[int, int]]:
+    async def find_served(self, address: Address) -> dict[int, tuple[int, int]]:
         """Return the lowest and highest version of each API that a node serves. Raises ChannelError."""
         with self._failures(address):
-            return (await self._in_time(self._connect(address))).served
+            return (await self._run_in_time(self._connect(address))).served
 
     def turn_to(self, address: Address) -> None:
         """Let a request to any other node fail now, so that its sender can ask this one."""
@@ -109,7 +109,7 @@ class Channel:
             self.close()
             raise
 
-    async def _in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def _run_in_time(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Await ``work``. Raises TimeoutError after the channel's timeout, or when ``turn_to`` names another node."""
         try:
             async with asyncio.timeout(self._timeout_s) as self._limit:
@@ -141,7 +141,7 @@ class Channel:
         offer = await self._exchange(connection, chosen, SaslHandshakeResponse, SASL_HANDSHAKE_VERSION)
         if offer.error_code:
             raise ChannelError(
-                f"{address} does not take {credentials.mechanism}; it takes {', '.join(offer.mechanisms)}"
+                f"{address} does not accept {credentials.mechanism}; it accepts {', '.join(offer.mechanisms)}"
             )
         exchange = begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
         token: bytes | None = next(exchange)
@@ -166,7 +166,7 @@ class Channel:
         lowest, highest = served.get(request.API_KEY, (0, -1))
         version = min(highest, request.VERSIONS.highest, wanted)
         if version < max(lowest, request.VERSIONS.lowest):
-            raise ChannelError(f"{address} does not serve {ApiKey(request.API_KEY).name} as this node asks it")
+            raise ChannelError(f"{address} serves no version of {ApiKey(request.API_KEY).name} that this node knows")
         return version
 
     async def _exchange(

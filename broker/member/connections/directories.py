@@ -124,10 +124,12 @@ class DirectoryNews:
                 try:
                     answer = await channel.ask(quorum.address, request, AssignReplicasToDirsResponse)
                 except ChannelError as error:
-                    logger.info("log directories of replicas are assigned again: %s", error)
+                    logger.info("cannot assign replicas to log directories, trying again: %s", error)
                 else:
                     if answer.error_code:
-                        logger.info("log directories of replicas are assigned again: error %d", answer.error_code)
+                        logger.info(
+                            "cannot assign replicas to log directories, trying again: error %d", answer.error_code
+                        )
             await asyncio.sleep(ROUND_S)
 
     def _warn(self) -> None:
@@ -135,9 +137,10 @@ class DirectoryNews:
         if self._replicas.held_back and not self._is_warned:
             self._is_warned = True
             logger.warning(
-                "%d logs are empty here that the cluster's metadata expect records in, or are not where the metadata"
-                " say while a directory has failed: this broker does not offer them while there may be better copies."
-                " Where no other can lead, kafka-leader-election --election-type unclean elects this one",
+                "%d logs are empty although the cluster's metadata expect records in them, or are in another directory"
+                " than the metadata name while a directory has failed: this broker does not report them, as"
+                " other replicas may have better copies. Where no other can lead, kafka-leader-election --election-type"
+                " unclean elects this one",
                 self._replicas.held_back,
             )
 
@@ -146,5 +149,5 @@ class DirectoryNews:
             raise KafkaStorageError("no log directory works")
         if self._lifecycle.has_untold_failure(self._now_ms() - limit_ms):
             raise KafkaStorageError(
-                "no controller was told of a log directory that failed within log.dir.failure.timeout.ms"
+                "no controller confirmed the failure of a log directory within log.dir.failure.timeout.ms"
             )

@@ -80,7 +80,7 @@ class FrameLink(asyncio.BufferedProtocol):
         """Count received bytes, and settle the request when its answer is complete."""
         self._received += nbytes
         if self._answer is None or self._answer.done():
-            self._refuse("bytes came that were not asked for")
+            self._refuse("the node sent bytes that were not asked for")
         elif self._received == self._size:
             if self._frame is None:
                 self._expect_frame(_LENGTH.unpack(self._length)[0])

@@ -80,7 +80,7 @@ class PeerOffsets:
         return found
 
     def _leader(self, name: str, index: int) -> int:
-        topic = self._controller.image.topic_named(name)
+        topic = self._controller.image.topic_by_name(name)
         return topic.partitions[index].leader if topic is not None and index < len(topic.partitions) else NO_LEADER
 
     def _begin(self, leader: int, asked: Sequence[tuple[str, int]]) -> Deferred[Found]:

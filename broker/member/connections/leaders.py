@@ -44,7 +44,7 @@ class _Leader:
         again.
         """
         if self.rests_until_s is not None and (is_asked or asyncio.get_running_loop().time() < self.rests_until_s):
-            raise ChannelError("it did not a moment ago either")
+            raise ChannelError("it did not answer a moment ago")
 
 
 class Leaders:

@@ -16,7 +16,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.cluster.quorum import Address
-from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, SERVED_PROTOCOLS, BrokerConfig, invalid
+from tidelog.broker.config.broker_config import (
+    PLAIN_PROTOCOLS,
+    SASL_PROTOCOLS,
+    SERVED_PROTOCOLS,
+    BrokerConfig,
+    invalid_value_error,
+)
 from tidelog.broker.config.keys.security import listener_values, mechanism_values
 from tidelog.broker.member.connections.frame_link import FrameLink
 from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
@@ -61,18 +67,18 @@ class PeerSecurity:
         except OSError:  # the error of an untrusted certificate is a ValueError too
             raise
         except ValueError as error:  # for an advertised text that no resolver takes, such as a..b
-            raise OSError(f"{address.host!r} is no name of a host") from error
+            raise OSError(f"{address.host!r} is not a host name") from error
 
 
 def controller_security(config: BrokerConfig) -> PeerSecurity:
     """Return the security of connections to controllers; reads their TLS stores. Raises ConfigError."""
     names = config.get_list(CONTROLLER_NAMES)
     if not names:
-        raise invalid(CONTROLLER_NAMES, "", "the name of the controllers' listener, such as CONTROLLER")
+        raise invalid_value_error(CONTROLLER_NAMES, "", "the name of the controllers' listener, such as CONTROLLER")
     name = names[0].upper()
     protocol = config.security_protocols.get(name) or _unnamed_protocol(config, name)
     if protocol not in SERVED_PROTOCOLS:
-        raise invalid(PROTOCOL_MAP, f"{name}:{protocol}", ", ".join(SERVED_PROTOCOLS))
+        raise invalid_value_error(PROTOCOL_MAP, f"{name}:{protocol}", ", ".join(SERVED_PROTOCOLS))
     return _security(config, name, protocol, CONTROLLER_MECHANISM)
 
 
@@ -82,7 +88,7 @@ def _unnamed_protocol(config: BrokerConfig, name: str) -> str:
     """
     is_plain = all(one.security_protocol == "PLAINTEXT" for one in config.listeners)
     if config.static_texts.get(PROTOCOL_MAP) or not is_plain:
-        raise invalid(CONTROLLER_NAMES, name, f"a name that {PROTOCOL_MAP} has a protocol for")
+        raise invalid_value_error(CONTROLLER_NAMES, name, f"a name that has a protocol in {PROTOCOL_MAP}")
     return "PLAINTEXT"
 
 
@@ -91,11 +97,11 @@ def broker_security(config: BrokerConfig) -> PeerSecurity:
     own = {one.listener_name: one.security_protocol for one in config.listeners}
     given = config.get(BROKER_NAME)
     if given and BROKER_PROTOCOL in config.static_texts:
-        raise invalid(BROKER_NAME, given, f"one of {BROKER_NAME} and {BROKER_PROTOCOL}")
+        raise invalid_value_error(BROKER_NAME, given, f"one of {BROKER_NAME} and {BROKER_PROTOCOL}")
     name = (given or config.get_str(BROKER_PROTOCOL)).upper()
     if name not in own:
         key = BROKER_NAME if given else BROKER_PROTOCOL
-        raise invalid(key, name, f"{BROKER_NAME}=NAME with a name that listeners has: {', '.join(own)}")
+        raise invalid_value_error(key, name, f"{BROKER_NAME}=NAME with a name that listeners has: {', '.join(own)}")
     return _security(config, name, own[name], BROKER_MECHANISM)
 
 
@@ -115,7 +121,7 @@ def _credentials(config: BrokerConfig, name: str, mechanism_key: str) -> Credent
     """Return the user and password that this broker logs in with. Raises ConfigError, which shows no password."""
     mechanism = config.get_str(mechanism_key)
     if mechanism not in MECHANISMS:
-        raise invalid(mechanism_key, mechanism, f"{PLAIN}, {' or '.join(HASHES)}")
+        raise invalid_value_error(mechanism_key, mechanism, f"{PLAIN}, {' or '.join(HASHES)}")
     key = f"listener.name.{name.lower()}.{mechanism.lower()}.{JAAS_KEY}"
     expected = PLAIN_MODULE if mechanism == PLAIN else SCRAM_MODULE
     text = mechanism_values(config.listener_texts(), name, mechanism)[JAAS_KEY]

@@ -43,7 +43,7 @@ MAX_READ = 10_000
 """Largest number of states that were read and not used by a fetch yet. A fetch whose state was dropped reads it
 again.
 """
-ASKING_LEADER_IS_OVER = (*AGAIN, FencedLeaderEpochError)
+ANSWERED_AS_NOT_LEADER = (*AGAIN, FencedLeaderEpochError)
 """Errors of a read that a client gets as NOT_LEADER_OR_FOLLOWER, so that it looks for the leader again: a share fetch
 has no errors of coordinators.
 """
@@ -86,7 +86,7 @@ class MemberShareStates:
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
         """Return the state that ``opening`` has read, and forget it. Raises KafkaError."""
         epoch, found = self._read.pop(key, (NO_EPOCH, CoordinatorLoadInProgressError()))
-        if epoch != leader_epoch or isinstance(found, ASKING_LEADER_IS_OVER):
+        if epoch != leader_epoch or isinstance(found, ANSWERED_AS_NOT_LEADER):
             raise NotLeaderOrFollowerError
         if isinstance(found, KafkaError):
             raise found
@@ -193,7 +193,7 @@ class MemberShareStates:
         """Return the leader of a state's partition in the newest image, or None. If the topic does not exist, it is
         created.
         """
-        topic = self._controller.image.topic_named(SHARE_GROUP_STATE_TOPIC)
+        topic = self._controller.image.topic_by_name(SHARE_GROUP_STATE_TOPIC)
         if topic is None:
             with suppress(KafkaError):
                 self._broker().topics.ensure_internal_topic(SHARE_GROUP_STATE_TOPIC)

@@ -45,7 +45,7 @@ def note_forwarded(context: RequestContext, frame: memoryview, response: memoryv
         request, _ = yield from asked.decode_in_steps(frame, start, version)
         answer, _ = yield from answered.decode_in_steps(response, body, version)
     except InvalidRequestError as error:
-        logger.warning("an answer of the controller cannot be read, its change has no line in the audit log: %s", error)
+        logger.warning("cannot read a controller's answer, so its change has no line in the audit log: %s", error)
         return
     yield from (None for _ in lines_of(context, request, answer))
 
@@ -53,13 +53,13 @@ def note_forwarded(context: RequestContext, frame: memoryview, response: memoryv
 def topics_created(context: RequestContext, request: Any, response: Any) -> Lines:
     """Yield a line for each new topic."""
     if not request.validate_only:
-        for topic in succeeded(response.topics):
+        for topic in successes_of(response.topics):
             yield from note_line("topic created", context, name=topic.name)
 
 
 def topics_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
     """Yield a line for each deleted topic."""
-    for topic in succeeded(response.responses):
+    for topic in successes_of(response.responses):
         yield from note_line("topic deleted", context, name=topic.name)
 
 
@@ -67,7 +67,7 @@ def partitions_added(context: RequestContext, request: Any, response: Any) -> Li
     """Yield a line for each topic that got more partitions."""
     counts = {topic.name: topic.count for topic in request.topics}
     if not request.validate_only:
-        for topic in succeeded(response.results):
+        for topic in successes_of(response.results):
             yield from note_line("partitions added", context, name=topic.name, count=counts.get(topic.name))
 
 
@@ -78,7 +78,7 @@ def configs_changed(context: RequestContext, request: Any, response: Any) -> Lin
         for resource in request.resources
     }
     if not request.validate_only:
-        for resource in succeeded(response.responses):
+        for resource in successes_of(response.responses):
             kind, name = resource.resource_type, resource.resource_name
             yield from note_configs(context, kind, name, keys.get((kind, name), ()))
 
@@ -87,7 +87,7 @@ def quotas_changed(context: RequestContext, request: Any, response: Any) -> Line
     """Yield a line for each entity whose quotas were changed."""
     keys = {entity_of(entry): [op.key for op in entry.ops] for entry in request.entries}
     if not request.validate_only:
-        for entry in succeeded(response.entries):
+        for entry in successes_of(response.entries):
             yield from note_quotas(context, entity_of(entry), keys.get(entity_of(entry), ()))
 
 
@@ -98,7 +98,7 @@ def entity_of(entry: Any) -> tuple[tuple[str, str | None], ...]:
 
 def credentials_changed(context: RequestContext, request: Any, response: Any) -> Lines:
     """Yield a line for each password that was set or removed."""
-    users = {result.user for result in succeeded(response.results)}
+    users = {result.user for result in successes_of(response.results)}
     return note_credentials(context, (change for change in changes_of(request) if change.name in users))
 
 
@@ -132,8 +132,8 @@ def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
             acl.operation,
             acl.permission_type,
         ): None
-        for found in succeeded(response.filter_results)
-        for acl in succeeded(found.matching_acls)
+        for found in successes_of(response.filter_results)
+        for acl in successes_of(found.matching_acls)
     }
     return note_acls("acl deleted", context, rules)
 
@@ -141,26 +141,26 @@ def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
 def token_created(context: RequestContext, _: Any, response: Any) -> Lines:
     """Yield the line of a new token."""
     owner = f"{response.principal_type}:{response.principal_name}"
-    for made in succeeded([response]):
+    for made in successes_of([response]):
         yield from note_line("token created", context, token=made.token_id, owner=owner)
 
 
 def token_renewed(context: RequestContext, _: Any, response: Any) -> Lines:
     """Yield the line of a renewed token."""
-    for changed in succeeded([response]):
+    for changed in successes_of([response]):
         yield from note_line("token renewed", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def token_expired(context: RequestContext, _: Any, response: Any) -> Lines:
     """Yield the line of a token whose expiry time was set."""
-    for changed in succeeded([response]):
+    for changed in successes_of([response]):
         yield from note_line("token expired", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
     """Yield a line for each topic with a new leader."""
     for topic in response.replica_election_results:
-        indexes = [partition.partition_id for partition in succeeded(topic.partition_result)]
+        indexes = [partition.partition_id for partition in successes_of(topic.partition_result)]
         if indexes:
             yield from note_line("leaders elected", context, topic=topic.topic, partitions=indexes)
 
@@ -168,7 +168,7 @@ def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
 def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
     """Yield a line for each topic with partitions whose reassignment was begun or cancelled."""
     for topic in response.responses:
-        indexes = [partition.partition_index for partition in succeeded(topic.partitions)]
+        indexes = [partition.partition_index for partition in successes_of(topic.partitions)]
         if indexes and not response.error_code:
             yield from note_line("partitions reassigned", context, topic=topic.name, partitions=indexes)
 
@@ -183,23 +183,23 @@ def features_changed(context: RequestContext, request: Any, response: Any) -> Li
 
 def broker_unregistered(context: RequestContext, request: Any, response: Any) -> Lines:
     """Yield the line of an unregistered broker."""
-    for _ in succeeded([response]):
+    for _ in successes_of([response]):
         yield from note_line("broker unregistered", context, broker=request.broker_id)
 
 
 def voter_added(context: RequestContext, request: Any, response: Any) -> Lines:
     """Yield the line of a controller that became a voter."""
-    for _ in succeeded([response]):
+    for _ in successes_of([response]):
         yield from note_line("voter added", context, controller=request.voter_id)
 
 
 def voter_removed(context: RequestContext, request: Any, response: Any) -> Lines:
     """Yield the line of a controller that is no voter any more."""
-    for _ in succeeded([response]):
+    for _ in successes_of([response]):
         yield from note_line("voter removed", context, controller=request.voter_id)
 
 
-def succeeded(results: list[Any]) -> Iterator[Any]:
+def successes_of(results: list[Any]) -> Iterator[Any]:
     """Return the results without an error."""
     return (result for result in results if not result.error_code)
 

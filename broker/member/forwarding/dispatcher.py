@@ -155,7 +155,7 @@ class MemberDispatcher(Dispatcher):
                     yield None
                     continue
                 place, is_adding = (name, partition.index), version >= FIRST_VERSION_THAT_ADDS
-                yield self._peers.asked(transactional_id, place, producer, is_adding=is_adding)
+                yield self._peers.ask_coordinator(transactional_id, place, producer, is_adding=is_adding)
 
     def _may_write(self, context: RequestContext, kind: ResourceType, name: str) -> bool:
         """Return whether a client may write; the audit line of a refusal is left to the request's own check."""

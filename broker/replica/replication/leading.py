@@ -89,7 +89,7 @@ class Leading:
         if core.is_under_min_isr:
             raise NotEnoughReplicasError(
                 f"The size of the current ISR : {len(core.isr)} is insufficient to satisfy the min.isr requirement of "
-                f"{core.least_isr} for partition {self._partition.topic_partition}"
+                f"{core.effective_min_isr} for partition {self._partition.topic_partition}"
             )
 
     def note_append(self, log_end_offset: int) -> None:
@@ -127,7 +127,7 @@ class Leading:
 
     def _check_committed(self, _: None) -> None:
         leading = self._partition.leading  # of a later epoch, if this broker was elected again meanwhile
-        if leading is not None and len(leading.core.maximal_isr) < leading.core.least_isr:
+        if leading is not None and len(leading.core.maximal_isr) < leading.core.effective_min_isr:
             raise NotEnoughReplicasAfterAppendError
 
     # ---- followers

@@ -97,7 +97,7 @@ class ReplicaDirectories:
 
     def _assignment(self, image: MetadataImage, partition: TopicPartition) -> tuple[bytes, bytes] | None:
         """Return directory id and topic id of a replica whose directory the image lacks; None if it is right."""
-        directory_id, topic = self._directory_id_of(partition), image.topic_named(partition.topic)
+        directory_id, topic = self._directory_id_of(partition), image.topic_by_name(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
             return None
         state = topic.partitions[partition.partition]
@@ -114,7 +114,7 @@ class ReplicaDirectories:
 
     def _is_counted_on(self, image: MetadataImage, partition: TopicPartition) -> bool:
         """Return whether this replica could be elected though other copies are better and it has not caught up."""
-        topic, is_displaced = image.topic_named(partition.topic), partition in self._displaced
+        topic, is_displaced = image.topic_by_name(partition.topic), partition in self._displaced
         if topic is None or not (is_displaced or partition in self._empty):
             return False
         state, own = topic.partitions[partition.partition], self._node_id

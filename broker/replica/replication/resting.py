@@ -95,5 +95,5 @@ class Rests:
     def _end(self, replica_id: int) -> None:
         resting, follower = self._resting.pop(replica_id), self._core.follower(replica_id)
         if follower is not None:
-            follower.note_rest(resting.asked_ms)
+            follower.note_caught_up(resting.asked_ms)
         resting.wake()

@@ -88,7 +88,7 @@ class Acls:
         counted[len(rule.resource_name)] += change
         self._lengths[rule.resource_type] = tuple(sorted((n for n in counted if counted[n] > 0), reverse=True))
 
-    def matching(self, resource_type: int, name: str) -> Iterator[Rules]:
+    def find_matching(self, resource_type: int, name: str) -> Iterator[Rules]:
         """Yield the rules of every entry that matches a resource, in Kafka's order."""
         by_resource = self._by_resource
         rules = by_resource.get((resource_type, _LITERAL, name))

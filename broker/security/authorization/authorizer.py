@@ -11,7 +11,6 @@ Source: StandardAuthorizer of Kafka 4.3.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Set
 from ipaddress import IPv6Address
 from typing import TYPE_CHECKING, Any
@@ -156,7 +155,7 @@ class Authorizer:
         is_over = len(self._acls) > MANY_ACLS
         if is_over and not self._is_over_many:
             logger.warning(
-                "there are more than %d ACLs: rules for prefixes or for groups of users take less", MANY_ACLS
+                "there are more than %d ACLs: rules for prefixes or for groups of users need fewer", MANY_ACLS
             )
         self._is_over_many = is_over
 
@@ -199,23 +198,6 @@ class Authorizer:
         grants.known[operation].add(key)
         return True
 
-    def allowed(
-        self,
-        context: RequestContext,
-        operation: int,
-        resource_type: int,
-        names: Iterable[str],
-        *,
-        is_filter: bool = False,
-    ) -> set[str]:
-        """Return those of ``names`` with which a client may do this operation. A repeated name is checked once."""
-        counted = Counter(names)
-        return {
-            name
-            for name, count in counted.items()
-            if self.authorize(context, operation, resource_type, name, count=count, is_filter=is_filter)
-        }
-
     def authorize_any(self, context: RequestContext, operation: int, resource_type: ResourceType) -> bool:
         """Return whether a client may do this operation with any resource of a type, existing or not."""
         if self.authorize(context, operation, resource_type, ANY_NAME, is_filter=True):
@@ -228,11 +210,11 @@ class Authorizer:
             grants.any_of_type[kind] = found
         return found
 
-    def guarded(self, api_key: int, module: Any) -> Any:
+    def guard_handler(self, api_key: int, module: Any) -> Any:
         """Return an API's handler module with its checks before it."""
-        from tidelog.broker.security.authorization.table import guarded  # imports the messages of many APIs
+        from tidelog.broker.security.authorization.table import guard_handler  # imports the messages of many APIs
 
-        return guarded(self, api_key, module)
+        return guard_handler(self, api_key, module)
 
     def fetch_guard(self, metadata: MetadataCache, context: RequestContext, request: FetchRequest) -> FetchGuard:
         """Return the check of a fetch's partitions; all fetches of a connection share one, which its context keeps."""

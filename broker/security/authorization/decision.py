@@ -61,7 +61,7 @@ def decide(
     allowing = _ALLOWING.get(operation)  # type: ignore[call-overload]
     allowed: AccessRule | None = None
     is_named = False
-    for rules in acls.matching(resource_type, name):
+    for rules in acls.find_matching(resource_type, name):
         is_named = True
         for principal in (client.principal, ALL_PRINCIPALS):
             for rule in rules.get(principal, ()):

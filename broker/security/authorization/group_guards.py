@@ -62,13 +62,13 @@ _FIRST_OFFSETS_OF_GROUPS = 8
 _FIRST_BROKERS_TRANSACTIONS = 4
 
 
-def names_need(
+def names_check(
     operation: AclOperation, resource_type: ResourceType, array: str, answer: str, edit: Edit | None = None
 ) -> Split:
     """Return the check of an array of names, of groups or of transactional ids."""
 
     def refusal(call: Call, name: str) -> KafkaError | None:
-        return None if call.may(Need(operation, resource_type, name)) else ERRORS[resource_type]()
+        return None if call.has_permission(Need(operation, resource_type, name)) else ERRORS[resource_type]()
 
     return Split(refusal, array=array, answer=answer, edit=edit)
 
@@ -81,11 +81,11 @@ def find_coordinator(call: Call) -> Any:
     request = call.request
     resource_type = _COORDINATED.get(request.key_type)
     if resource_type is None:
-        if request.key_type == 2 and not call.may(cluster(AclOperation.CLUSTER_ACTION)):
+        if request.key_type == 2 and not call.has_permission(cluster(AclOperation.CLUSTER_ACTION)):
             raise ClusterAuthorizationFailedError
         return call.proceed()
     if call.context.api_version >= _FIRST_BATCHED_COORDINATORS:
-        return names_need(DESCRIBE, resource_type, "coordinator_keys", "coordinators")(call)
+        return names_check(DESCRIBE, resource_type, "coordinator_keys", "coordinators")(call)
     call.require(Need(DESCRIBE, resource_type, request.key))
     return call.proceed()
 
@@ -99,7 +99,7 @@ def fetch_offsets(call: Call) -> Steps[Any]:
     """
     request = call.request
     if call.context.api_version < _FIRST_OFFSETS_OF_GROUPS:
-        if not call.may(Need(DESCRIBE, GROUP, request.group_id)):
+        if not call.has_permission(Need(DESCRIBE, GROUP, request.group_id)):
             if call.context.api_version < _FIRST_OFFSETS_WITH_ERROR:
                 raise GroupAuthorizationFailedError
             return OffsetFetchResponse(error_code=GroupAuthorizationFailedError.code)
@@ -118,7 +118,7 @@ def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> S
     denied: list[Any] = []
     hidden: list[list[Any]] = []
     for group in leave_out_repetitions(call.request.groups):  # as the handlers do: answers keep the order
-        if call.may(Need(DESCRIBE, GROUP, group.group_id)):
+        if call.has_permission(Need(DESCRIBE, GROUP, group.group_id)):
             topics, refused = yield from _split_topics(call, group.topics, name)
             groups.append(with_fields(group, topics=topics))
             hidden.append(refused)
@@ -206,7 +206,7 @@ def _refuse_share_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
 def list_groups(call: Call) -> Steps[Any]:
     """Answer ListGroups: all with DESCRIBE of the cluster, else those that the client may DESCRIBE."""
     response = yield from call.settle(call.request)
-    if not call.may(cluster(DESCRIBE), is_filter=True):
+    if not call.has_permission(cluster(DESCRIBE), is_filter=True):
         response.groups = yield from keep_allowed(
             call, response.groups, lambda group: Need(DESCRIBE, GROUP, group.group_id)
         )
@@ -237,7 +237,7 @@ def describe_groups_of(topics_of: Callable[[Any], Iterator[str]], text: str) -> 
                 response.groups[number] = kind(group_id=group.group_id, error_code=_DENIED, error_message=text)
         yield from tell_group_operations(call, response)
 
-    return names_need(DESCRIBE, GROUP, "group_ids", "groups", edit)
+    return names_check(DESCRIBE, GROUP, "group_ids", "groups", edit)
 
 
 def assigned_topics(group: Any) -> Iterator[str]:
@@ -313,7 +313,7 @@ def init_producer_id(call: Call) -> None:
         call.require(Need(WRITE, TRANSACTIONAL_ID, request.transactional_id))
         if request.enable2_pc:
             call.require(Need(AclOperation.TWO_PHASE_COMMIT, TRANSACTIONAL_ID, request.transactional_id))
-    elif not call.may(cluster(AclOperation.IDEMPOTENT_WRITE), is_filter=True) and not call.may_any(
+    elif not call.has_permission(cluster(AclOperation.IDEMPOTENT_WRITE), is_filter=True) and not call.may_any(
         WRITE, ResourceType.TOPIC
     ):
         raise ClusterAuthorizationFailedError
@@ -356,7 +356,7 @@ def _answer_refused_topics(call: Call, refused: set[str]) -> AddPartitionsToTxnR
                 results_by_partition=[
                     AddPartitionsToTxnPartitionResult(
                         partition_index=index,
-                        partition_error_code=_code_beside_refused(call, refused, topic.name, index),
+                        partition_error_code=_code_of_allowed(call, refused, topic.name, index),
                     )
                     for index in topic.partitions
                 ],
@@ -366,7 +366,7 @@ def _answer_refused_topics(call: Call, refused: set[str]) -> AddPartitionsToTxnR
     )
 
 
-def _code_beside_refused(call: Call, refused: set[str], topic: str, index: int) -> int:
+def _code_of_allowed(call: Call, refused: set[str], topic: str, index: int) -> int:
     if topic in refused:
         return _DENIED
     image = call.broker.metadata.topics.get(topic)

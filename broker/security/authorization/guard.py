@@ -73,7 +73,7 @@ class Call:
         self.context = context
         self.request = request
 
-    def may(self, need: Need, *, is_filter: bool = False) -> bool:
+    def has_permission(self, need: Need, *, is_filter: bool = False) -> bool:
         """Return whether the client has a permission; ``is_filter`` says that a denial is no error."""
         return self._authorizer.authorize(
             self.context, need.operation, need.resource_type, need.name, is_filter=is_filter
@@ -89,7 +89,7 @@ class Call:
 
     def require(self, need: Need) -> None:
         """Raise the authorization error of the resource's type unless the client has a permission."""
-        if not self.may(need):
+        if not self.has_permission(need):
             raise ERRORS[need.resource_type]
 
     def operations(self, supported: Iterable[int], resource_type: ResourceType, name: str) -> int:
@@ -228,22 +228,22 @@ class Split:
         return response
 
 
-def edited(edit: Edit) -> Around:
+def edit_response(edit: Edit) -> Around:
     """Return the handling that changes a response."""
 
-    def around(call: Call) -> Steps[Any]:
+    def handle(call: Call) -> Steps[Any]:
         response = yield from call.settle(call.request)
         yield from edit(call, response)
         return response
 
-    return around
+    return handle
 
 
 def keep_allowed(call: Call, elements: list[Any], need: Callable[[Any], Need]) -> Steps[list[Any]]:
     """Return the elements that the client may see; the others are left out without an error."""
     kept = []
     for number, element in enumerate(elements):
-        if call.may(need(element), is_filter=True):
+        if call.has_permission(need(element), is_filter=True):
             kept.append(element)
         if not number % ASKED_PER_STEP:
             yield None

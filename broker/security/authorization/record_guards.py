@@ -100,7 +100,7 @@ def _require_transaction(call: Call) -> None:
     raise CloseConnectionError instead.
     """
     transactional_id = call.request.transactional_id
-    if transactional_id is None or not call.may(
+    if transactional_id is None or not call.has_permission(
         Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     ):
         if not call.request.acks:
@@ -148,7 +148,7 @@ def _is_transactional(request: Any) -> bool:
 # Configs
 
 
-def configs_need(operation: AclOperation, answer: str) -> Split:
+def configs_check(operation: AclOperation, answer: str) -> Split:
     """Return the check of config resources: topics and groups by their own ACLs, all others by the cluster's."""
 
     def refusal(call: Call, resource: Any) -> KafkaError | None:
@@ -159,7 +159,7 @@ def configs_need(operation: AclOperation, answer: str) -> Split:
             need = cluster(operation)
         else:
             return None  # the handler says that there is no such type
-        return None if call.may(need) else ERRORS[need.resource_type]()
+        return None if call.has_permission(need) else ERRORS[need.resource_type]()
 
     return Split(refusal, array="resources", answer=answer)
 

@@ -15,7 +15,16 @@ from tidelog.broker.security.authorization import group_guards as groups
 from tidelog.broker.security.authorization import record_guards as records
 from tidelog.broker.security.authorization import topic_guards as topics
 from tidelog.broker.security.authorization.audit import camel_case
-from tidelog.broker.security.authorization.guard import Around, Before, Call, Guarded, Need, Shortcut, cluster, edited
+from tidelog.broker.security.authorization.guard import (
+    Around,
+    Before,
+    Call,
+    Guarded,
+    Need,
+    Shortcut,
+    cluster,
+    edit_response,
+)
 from tidelog.protocol.acl import AclOperation, ResourceType
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
@@ -47,15 +56,17 @@ def on_cluster(operation: AclOperation) -> Row:
 def on_group(operation: AclOperation, around: Around | None = None, *, and_topics: str = "", refused: str = "") -> Row:
     """Return the row of an API that needs an operation on the group of its request."""
 
-    def before(call: Call) -> None:
+    def check(call: Call) -> None:
         call.require(Need(operation, GROUP, call.request.group_id or ""))
 
-    return Row(f"{operation.name} G{and_topics}", f"30{refused}", before, around)
+    return Row(f"{operation.name} G{and_topics}", f"30{refused}", check, around)
 
 
 def alter_or_act(call: Call) -> None:
     """Check WriteTxnMarkers. Raises ClusterAuthorizationFailedError."""
-    if not call.may(cluster(ALTER), is_filter=True) and not call.may(cluster(AclOperation.CLUSTER_ACTION)):
+    if not call.has_permission(cluster(ALTER), is_filter=True) and not call.has_permission(
+        cluster(AclOperation.CLUSTER_ACTION)
+    ):
         raise ClusterAuthorizationFailedError
 
 
@@ -86,13 +97,13 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.FETCH: Row(
         "READ T; CLUSTER_ACTION C for a replica", "29 for the partitions, also when a fetch that waited ends"
     ),
-    ApiKey.LIST_OFFSETS: Row("DESCRIBE T", "29, hidden", None, topics.topics_need(DESCRIBE)),
+    ApiKey.LIST_OFFSETS: Row("DESCRIBE T", "29, hidden", None, topics.topics_check(DESCRIBE)),
     ApiKey.METADATA: Row(
         "DESCRIBE T; to create one CREATE C or CREATE T", "29, hidden, without id or name; of all: left out", None,
         topics.metadata, topics.metadata_shortcut,
     ),
     ApiKey.OFFSET_COMMIT: on_group(
-        READ, topics.topics_need(READ), and_topics="; READ T", refused="; 29 for the partitions"
+        READ, topics.topics_check(READ), and_topics="; READ T", refused="; 29 for the partitions"
     ),
     ApiKey.OFFSET_FETCH: Row(
         "DESCRIBE G; DESCRIBE T", "30 for the group; 29; of all: left out", None, groups.fetch_offsets
@@ -107,7 +118,7 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.SYNC_GROUP: on_group(READ),
     ApiKey.DESCRIBE_GROUPS: Row(
         "DESCRIBE G", "30 for the group", None,
-        groups.names_need(DESCRIBE, GROUP, "groups", "groups", groups.tell_group_operations),
+        groups.names_check(DESCRIBE, GROUP, "groups", "groups", groups.tell_group_operations),
     ),
     ApiKey.LIST_GROUPS: Row("DESCRIBE C for all, else DESCRIBE G", "left out", None, groups.list_groups),
     ApiKey.SASL_HANDSHAKE: _NOTHING,
@@ -120,7 +131,7 @@ ROWS: dict[ApiKey, Row] = {
         "DELETE C or DELETE T; DESCRIBE T decides what is told", "29, hidden, without id or name", None,
         topics.delete_topics,
     ),
-    ApiKey.DELETE_RECORDS: Row("DELETE T", "29", None, topics.topics_need(DELETE)),
+    ApiKey.DELETE_RECORDS: Row("DELETE T", "29", None, topics.topics_check(DELETE)),
     ApiKey.INIT_PRODUCER_ID: Row(
         "WRITE X (and TWO_PHASE_COMMIT X for 2PC); without an id IDEMPOTENT_WRITE C, or WRITE on any T", "53; 31",
         groups.init_producer_id,
@@ -133,18 +144,18 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.END_TXN: Row("WRITE X", "53", of_transaction),
     ApiKey.WRITE_TXN_MARKERS: Row("ALTER C or CLUSTER_ACTION C", "31", alter_or_act),
     ApiKey.TXN_OFFSET_COMMIT: Row(
-        "WRITE X, READ G, READ T", "53; 30; 29 for the partitions", of_transaction_and_group, topics.topics_need(READ)
+        "WRITE X, READ G, READ T", "53; 30; 29 for the partitions", of_transaction_and_group, topics.topics_check(READ)
     ),
     ApiKey.DESCRIBE_ACLS: on_cluster(DESCRIBE),
     ApiKey.CREATE_ACLS: on_cluster(ALTER),
     ApiKey.DELETE_ACLS: on_cluster(ALTER),
     ApiKey.DESCRIBE_CONFIGS: Row(
         "DESCRIBE_CONFIGS T, G, or C for everything else", "29, 30, 31 for the resource", None,
-        records.configs_need(AclOperation.DESCRIBE_CONFIGS, "results"),
+        records.configs_check(AclOperation.DESCRIBE_CONFIGS, "results"),
     ),
     ApiKey.ALTER_CONFIGS: Row(
         "ALTER_CONFIGS T, G, or C for everything else", "29, 30, 31 for the resource", None,
-        records.configs_need(AclOperation.ALTER_CONFIGS, "responses"),
+        records.configs_check(AclOperation.ALTER_CONFIGS, "responses"),
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: on_cluster(ALTER),
     ApiKey.DESCRIBE_LOG_DIRS: on_cluster(DESCRIBE),
@@ -155,17 +166,17 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.EXPIRE_DELEGATION_TOKEN: _TOKENS,
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _TOKENS,
     ApiKey.DELETE_GROUPS: Row(
-        "DELETE G", "30 for the group", None, groups.names_need(DELETE, GROUP, "groups_names", "results")
+        "DELETE G", "30 for the group", None, groups.names_check(DELETE, GROUP, "groups_names", "results")
     ),
     ApiKey.ELECT_LEADERS: on_cluster(ALTER),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Row(
         "ALTER_CONFIGS T, G, or C for everything else", "29, 30, 31 for the resource", None,
-        records.configs_need(AclOperation.ALTER_CONFIGS, "responses"),
+        records.configs_check(AclOperation.ALTER_CONFIGS, "responses"),
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: on_cluster(ALTER),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: on_cluster(DESCRIBE),
     ApiKey.OFFSET_DELETE: on_group(
-        DELETE, topics.topics_need(READ, refused=records.refuse_offset_deletion), and_topics="; READ T", refused="; 29"
+        DELETE, topics.topics_check(READ, refused=records.refuse_offset_deletion), and_topics="; READ T", refused="; 29"
     ),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: on_cluster(AclOperation.DESCRIBE_CONFIGS),
     ApiKey.ALTER_CLIENT_QUOTAS: on_cluster(AclOperation.ALTER_CONFIGS),
@@ -174,17 +185,17 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.DESCRIBE_QUORUM: on_cluster(DESCRIBE),
     ApiKey.UPDATE_FEATURES: on_cluster(ALTER),
     ApiKey.DESCRIBE_CLUSTER: Row(
-        "nothing; DESCRIBE C for the operations", "no operations", None, edited(topics.describe_cluster)
+        "nothing; DESCRIBE C for the operations", "no operations", None, edit_response(topics.describe_cluster)
     ),
-    ApiKey.DESCRIBE_PRODUCERS: Row("READ T", "29", None, topics.topics_need(READ)),
+    ApiKey.DESCRIBE_PRODUCERS: Row("READ T", "29", None, topics.topics_check(READ)),
     ApiKey.UNREGISTER_BROKER: on_cluster(ALTER),
     ApiKey.DESCRIBE_TRANSACTIONS: Row(
         "DESCRIBE X; of its topics DESCRIBE T", "53; topics left out", None,
-        groups.names_need(
+        groups.names_check(
             DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states", groups.hide_topics
         ),
     ),
-    ApiKey.LIST_TRANSACTIONS: Row("DESCRIBE X", "left out", None, edited(groups.list_transactions)),
+    ApiKey.LIST_TRANSACTIONS: Row("DESCRIBE X", "left out", None, edit_response(groups.list_transactions)),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: on_group(
         READ, groups.subscribe, and_topics="; DESCRIBE of each T it names", refused="; 29"
     ),
@@ -207,7 +218,7 @@ ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.SHARE_FETCH: on_group(READ, and_topics="; READ T", refused="; 29 for the partitions"),
     ApiKey.SHARE_ACKNOWLEDGE: on_group(
-        READ, topics.topics_need(READ, answer="responses", refused=records.refuse_acknowledgements),
+        READ, topics.topics_check(READ, answer="responses", refused=records.refuse_acknowledgements),
         and_topics="; READ T", refused="; 29 for the partitions",
     ),
     ApiKey.ADD_RAFT_VOTER: on_cluster(ALTER),
@@ -229,17 +240,17 @@ ROWS: dict[ApiKey, Row] = {
         "DESCRIBE G; DESCRIBE T", "30 for the group; 29; of all: left out", None, groups.describe_share_offsets
     ),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: on_group(
-        READ, topics.topics_need(READ, "topic_name", answer="responses", refused=records.refuse_share_offsets),
+        READ, topics.topics_check(READ, "topic_name", answer="responses", refused=records.refuse_share_offsets),
         and_topics="; READ T", refused="; 29",
     ),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: on_group(
-        DELETE, topics.topics_need(READ, "topic_name", answer="responses", refused=records.refuse_share_deletion),
+        DELETE, topics.topics_check(READ, "topic_name", answer="responses", refused=records.refuse_share_deletion),
         and_topics="; READ T", refused="; 29",
     ),
 }  # fmt: skip
 
 
-def guarded(authorizer: Authorizer, api_key: int, module: Any) -> Any:
+def guard_handler(authorizer: Authorizer, api_key: int, module: Any) -> Any:
     """Return an API's handler with its checks; the module itself if it needs none."""
     row = ROWS[ApiKey(api_key)]
     if row is _NOTHING or row is _TOKENS:

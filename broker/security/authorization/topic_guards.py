@@ -50,7 +50,7 @@ _FIRST_METADATA_BY_ID = 12
 _FIRST_DELETION_BY_ID = 6
 
 
-def topics_need(operation: AclOperation, name: str = "name", **more: Any) -> Split:
+def topics_check(operation: AclOperation, name: str = "name", **more: Any) -> Split:
     """Return the check of an array whose elements name topics, or have their ids."""
 
     def refusal(call: Call, element: Any) -> KafkaError | None:
@@ -64,12 +64,12 @@ def topics_need(operation: AclOperation, name: str = "name", **more: Any) -> Spl
 
 def end_offsets(call: Call) -> Any:
     """Answer OffsetForLeaderEpoch: DESCRIBE of each topic, or CLUSTER_ACTION, which brokers have."""
-    if call.may(cluster(AclOperation.CLUSTER_ACTION), is_filter=True):
+    if call.has_permission(cluster(AclOperation.CLUSTER_ACTION), is_filter=True):
         return call.proceed()
     return _END_OFFSETS(call)
 
 
-_END_OFFSETS = topics_need(AclOperation.DESCRIBE, "topic")
+_END_OFFSETS = topics_check(AclOperation.DESCRIBE, "topic")
 
 
 # Metadata
@@ -181,7 +181,9 @@ def _would_create(call: Call, name: str) -> bool:
         return False
     if call.broker.metadata.find(name) is not None:
         return False
-    return not (call.may(cluster(AclOperation.CREATE), is_filter=True) or call.may_topic(AclOperation.CREATE, name))
+    return not (
+        call.has_permission(cluster(AclOperation.CREATE), is_filter=True) or call.may_topic(AclOperation.CREATE, name)
+    )
 
 
 def _tell_operations(call: Call, response: Any) -> Steps[None]:
@@ -193,7 +195,7 @@ def _tell_operations(call: Call, response: Any) -> Steps[None]:
 def cluster_operations(call: Call) -> int:
     """Return the bit field of the operations that the client may do with the cluster: 0 unless it may DESCRIBE it."""
     need = cluster(AclOperation.DESCRIBE)
-    return call.operations(_CLUSTER_OPERATIONS, need.resource_type, need.name) if call.may(need) else 0
+    return call.operations(_CLUSTER_OPERATIONS, need.resource_type, need.name) if call.has_permission(need) else 0
 
 
 def tell_topic_operations(call: Call, response: Any) -> Steps[None]:
@@ -234,7 +236,7 @@ def describe_partitions(call: Call) -> Steps[Any]:
     return response
 
 
-_NAMED_PARTITIONS = topics_need(AclOperation.DESCRIBE, edit=tell_topic_operations)
+_NAMED_PARTITIONS = topics_check(AclOperation.DESCRIBE, edit=tell_topic_operations)
 
 
 # Creating and deleting
@@ -244,7 +246,7 @@ def create_topics(call: Call) -> Any:
     """Answer CreateTopics: CREATE of the cluster or of each topic; the answer has configs if DESCRIBE_CONFIGS is
     allowed.
     """
-    may_all = call.may(cluster(AclOperation.CREATE), is_filter=True)
+    may_all = call.has_permission(cluster(AclOperation.CREATE), is_filter=True)
     counts = Counter(topic.name for topic in call.request.topics)
 
     def refusal(call: Call, topic: Any) -> KafkaError | None:
@@ -280,7 +282,7 @@ def delete_topics(call: Call) -> Steps[Any]:
     """Answer DeleteTopics: DELETE of the cluster or of each topic; without DESCRIBE a topic's name and id stay
     hidden.
     """
-    if call.may(cluster(AclOperation.DELETE), is_filter=True):
+    if call.has_permission(cluster(AclOperation.DELETE), is_filter=True):
         return (yield from call.settle(call.request))
     request = call.request
     asked = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]

@@ -111,7 +111,7 @@ class Handshakes:
     def _close_oldest(self, may_close: Callable[[_Handshake], bool]) -> bool:
         for handshake in self._under_way:
             if not handshake.in_thread and may_close(handshake):
-                handshake.abort("it makes way for others")
+                handshake.abort("too many handshakes are under way")
                 return True
         return False
 
@@ -177,7 +177,7 @@ class _Handshake:
             except OSError:
                 first = b""
             if not first:
-                self.abort("it went away before its TLS handshake")
+                self.abort("the client disconnected before its TLS handshake")
                 return
             if first[0] != _HANDSHAKE:
                 self.fail(f"it does not speak TLS, which listener {self._listener.name} asks for")
@@ -206,7 +206,7 @@ class _Handshake:
         except ssl.SSLWantWriteError:
             return Step.WANTS_ROOM
         except ssl.SSLError as error:
-            raise HandshakeError(f"TLS handshake failed ({error.reason or 'the client went away'})") from error
+            raise HandshakeError(f"TLS handshake failed ({error.reason or 'the client disconnected'})") from error
         except OSError as error:
             raise HandshakeError(f"TLS handshake failed ({error.strerror})") from error
         except (NoRuleMatchesError, MalformedCertificateError) as error:

@@ -259,12 +259,12 @@ class TlsSocket:
         writes = self._read_needs_room or (self._on_writable is not None and not self._write_needs_bytes)
         if reads != self._watches_read:
             self._watches_read = reads
-            loop.add_reader(self.fileno(), self._readable) if reads else loop.remove_reader(self.fileno())
+            loop.add_reader(self.fileno(), self._handle_readable) if reads else loop.remove_reader(self.fileno())
         if writes != self._watches_write:
             self._watches_write = writes
-            loop.add_writer(self.fileno(), self._writable) if writes else loop.remove_writer(self.fileno())
+            loop.add_writer(self.fileno(), self._handle_writable) if writes else loop.remove_writer(self.fileno())
 
-    def _readable(self) -> None:
+    def _handle_readable(self) -> None:
         if self._write_needs_bytes:
             self._write_needs_bytes = False
             self._watch()
@@ -273,7 +273,7 @@ class TlsSocket:
         if self._on_readable is not None:
             self._on_readable()
 
-    def _writable(self) -> None:
+    def _handle_writable(self) -> None:
         if self._read_needs_room:
             self._read_needs_room = False
             self._watch()

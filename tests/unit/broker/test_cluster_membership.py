@@ -236,7 +236,7 @@ def test_a_taken_over_log_is_told_in_one_line(tmp_path: Path, caplog: pytest.Log
     quorum_state(tmp_path, leaderId=-1, currentVoters=[{"voterId": NODE}])
     check_is_alone(config(tmp_path), FILE_SYSTEM)
     (record,) = caplog.records
-    assert record.getMessage().startswith("takes over the metadata log of Apache Kafka")
+    assert record.getMessage().startswith("taking over Apache Kafka's metadata log")
     assert record.getMessage().endswith(", 1 topics")
 
 

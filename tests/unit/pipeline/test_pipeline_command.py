@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
 from tidelog.broker.controller.topics import creation_records
-from tidelog.broker.metadata.image import TopicImage, unreplicated
+from tidelog.broker.metadata.image import TopicImage, single_replica_states
 from tidelog.broker.startup import build_controller
 from tidelog.cli import main
 from tidelog.commands import pipeline as pipeline_command
@@ -139,7 +139,7 @@ def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
     controller = build_controller(
         LogManager([str(data.path)], OsFileSystem(), SystemTime(), LogConfig()), 1, SystemTime()
     )
-    image = TopicImage("orders", TOPIC_ID, unreplicated(1, 1), configs, False)
+    image = TopicImage("orders", TOPIC_ID, single_replica_states(1, 1), configs, False)
     controller.commit(creation_records(image, controller.level))
     controller.close()
     write_clean_shutdown(OsFileSystem(), str(data.path), 1)

@@ -425,8 +425,8 @@ def users_or_refusal(directory: Path) -> str:
     ("records", "message"),
     [
         ([FeatureLevelRecord(name="metadata.version", feature_level=99)], "metadata.version is at level 99"),
-        ([FeatureLevelRecord(name="group.version", feature_level=1)], "says no metadata.version"),
-        ([TopicRecord(name="t", topic_id=b"t" * 16)], "says no metadata.version"),
+        ([FeatureLevelRecord(name="group.version", feature_level=1)], "has no record of metadata.version"),
+        ([TopicRecord(name="t", topic_id=b"t" * 16)], "has no record of metadata.version"),
     ],
 )
 def test_what_is_not_served_is_refused(tmp_path: Path, records: list[FeatureLevelRecord], message: str) -> None:

@@ -98,11 +98,11 @@ class KerberosServer:
         if token:
             raise InvalidTokenError("a token follows the last one of Kerberos")
         self._step = self._finish
-        return Reply(self._proved().wrap(OFFER))
+        return Reply(self._proved_context().wrap(OFFER))
 
     def _finish(self, token: bytes) -> Reply:
         """Check the client's choice."""
-        context = self._proved()
+        context = self._proved_context()
         choice = context.unwrap(token)
         if len(choice) < len(OFFER) or choice[0] != NO_LAYER:
             raise InvalidTokenError("the client chose a security layer that was not offered")
@@ -111,6 +111,6 @@ class KerberosServer:
         except NoRuleAppliesError as error:
             raise AuthenticationFailedError(REFUSED, f"{REFUSED}: {error}") from None
 
-    def _proved(self) -> SecurityContext:
+    def _proved_context(self) -> SecurityContext:
         assert self._context is not None
         return self._context

@@ -21,12 +21,16 @@ _FILE = re.compile(r"(?:(?:WR)?FILE:)?(?P<path>/.*)")
 
 def system_keytab(environment: Mapping[str, str]) -> str | None:
     """Return the path of the machine's keytab, None if it is no file. Reads krb5.conf."""
-    name = environment.get("KRB5_KTNAME") or _configured(environment.get("KRB5_CONFIG") or USUAL_CONFIG) or USUAL_KEYTAB
+    name = (
+        environment.get("KRB5_KTNAME")
+        or _find_configured(environment.get("KRB5_CONFIG") or USUAL_CONFIG)
+        or USUAL_KEYTAB
+    )
     match = _FILE.fullmatch(name)
     return None if match is None else match["path"]
 
 
-def _configured(paths: str) -> str | None:
+def _find_configured(paths: str) -> str | None:
     """Read the keytab's name from the first of these files that has it."""
     for path in paths.split(":"):
         try:

@@ -107,14 +107,14 @@ class KeySet(Generic[K]):
         except UNFORESEEN as error:
             return self._fail(repr(error))
         if self._failures:
-            logger.info("the keys that check tokens can be read again")
+            logger.info("the keys that verify tokens can be read again")
         self._failures = 0
         return self._pace.refresh_s
 
     def _fail(self, reason: str) -> float:
         """Note a failed read; return the seconds until the next one."""
         if not self._failures:
-            logger.warning("the keys that check tokens cannot be read, and are tried again later: %s", reason)
+            logger.warning("cannot read the keys that verify tokens, trying again later: %s", reason)
         wait_s: float = min(self._pace.backoff_s * 2**self._failures, self._pace.longest_backoff_s)
         self._failures = min(self._failures + 1, 32)
         return wait_s

@@ -75,7 +75,7 @@ def test_nothing_is_committed_under_min_isr(min_isr: int, isr: tuple[int, ...], 
 
 def test_min_isr_is_at_most_the_number_of_replicas() -> None:
     leader = led(min_isr=7)
-    assert leader.least_isr == 3
+    assert leader.effective_min_isr == 3
     assert not leader.is_under_min_isr
     leader = led(isr=(1, 2), min_isr=3)
     leader.note_append(11, 0.0)

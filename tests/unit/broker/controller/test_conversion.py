@@ -46,7 +46,7 @@ def write_store(directory: Path) -> None:
 
 
 def check(image: MetadataImage) -> None:
-    topic = image.topic_named("orders")
+    topic = image.topic_by_name("orders")
     assert topic is not None
     assert (topic.topic_id, [state.leader_epoch for state in topic.partitions]) == (ORDERS, [7, 7, 7])
     assert list(image.topic_ids) == ["orders"]

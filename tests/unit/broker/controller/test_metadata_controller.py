@@ -50,7 +50,7 @@ def test_those_after_a_publisher_that_fails_are_told(
     assert publishers.errors_total == 1
     (logged,) = caplog.records
     assert (logged.levelno, logged.exc_info is not None) == (logging.ERROR, True)
-    assert logged.message.startswith("broken: the metadata up to offset 41 are not taken over: " + type(error).__name__)
+    assert logged.message.startswith("broken: cannot apply the metadata up to offset 41: " + type(error).__name__)
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])

@@ -65,7 +65,7 @@ def steps(admin: AdminBroker) -> Steps:
 def test_a_topic_is_shown_once_it_is_durable_and_has_logs(admin: AdminBroker, steps: Steps) -> None:
     change = admin.topics.changes.create(NewTopic("orders", 3))
     assert (change.image.partition_count, change.done.done) == (3, False)
-    assert admin.controller.image.topic_named("orders") is not None
+    assert admin.controller.image.topic_by_name("orders") is not None
     steps.step()  # the sync
     assert not admin.metadata.topics
     steps.step()  # the logs
@@ -125,7 +125,7 @@ def test_who_names_a_topic_that_is_being_created_waits_for_it(admin: AdminBroker
 def test_to_validate_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
     change = admin.topics.changes.create(NewTopic("orders", 3, validate_only=True))
     assert change.done.result().partition_count == 3
-    assert admin.controller.image.topic_named("orders") is None
+    assert admin.controller.image.topic_by_name("orders") is None
     assert not steps.waiting
 
 
@@ -135,7 +135,7 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker, ste
     steps.all()
     with pytest.raises(KafkaStorageError):
         change.done.result()
-    assert admin.controller.image.topic_named("orders") is None
+    assert admin.controller.image.topic_by_name("orders") is None
     admin.set_listener(admin.listener)
     assert admin.topics.changes.create(NewTopic("orders")).done.result().name == "orders"
 
@@ -192,7 +192,7 @@ def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(ad
     assert gone.done.result().partition_count == 5
     with pytest.raises(UnknownTopicOrPartitionError):
         again.done.result()
-    assert admin.controller.image.topic_named("orders") is None
+    assert admin.controller.image.topic_by_name("orders") is None
 
 
 def test_a_topic_whose_new_logs_cannot_be_made_stays_as_it_was(admin: AdminBroker, steps: Steps) -> None:

@@ -219,7 +219,7 @@ def test_changed_defaults_are_told_for_every_topic(admin: AdminBroker) -> None:
 def test_a_topic_and_its_partitions_and_configs_are_records(admin: AdminBroker) -> None:
     image = create_topic(admin, "orders", 3, 1, {"retention.ms": "1000"})
     metadata = admin.controller.image
-    assert metadata.topic_named("orders") == (image.name, image.topic_id, image.partitions)
+    assert metadata.topic_by_name("orders") == (image.name, image.topic_id, image.partitions)
     assert metadata.configs == {(2, "orders"): {"retention.ms": "1000"}}
     again = admin.reopen()
     assert again.metadata.topics["orders"] == image

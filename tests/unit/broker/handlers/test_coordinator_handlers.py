@@ -18,7 +18,7 @@ from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.handlers.partition_chunks import CHUNK
 from tidelog.broker.loop.deferred import Deferred, completed
 from tidelog.broker.loop.lazy import Lazy
-from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, unreplicated
+from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, single_replica_states
 from tidelog.broker.network.advertised_address import LoneNode
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.registry import REGISTRY
@@ -481,7 +481,7 @@ def test_markers_reach_committed_offsets() -> None:
     partition = (GROUP_METADATA_TOPIC, world.groups.runtime.partition_for("g"))
     with pytest.raises(UnknownTopicOrPartitionError):
         writer.write(partition, (1001, 0), commit=True)
-    world.groups.metadata.put(TopicImage(GROUP_METADATA_TOPIC, b"o" * 16, unreplicated(1, 50), {}, True))
+    world.groups.metadata.put(TopicImage(GROUP_METADATA_TOPIC, b"o" * 16, single_replica_states(1, 50), {}, True))
     world.transactions.init()
     world.ask(REQUESTS["txn_commit"], 5)
     writer.write(partition, (1001, 0), commit=True)

@@ -12,7 +12,7 @@ from tests.unit.broker.handlers.test_coordinator_handlers import World
 from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordinator
 from tidelog.broker.handlers.partition_chunks import CHUNK
-from tidelog.broker.metadata.image import TopicImage, unreplicated
+from tidelog.broker.metadata.image import TopicImage, single_replica_states
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
@@ -42,7 +42,9 @@ VERSIONS += [(ApiKey.TXN_OFFSET_COMMIT, version) for version in range(6)]
 def world() -> World:
     world = World()
     for number, (name, count) in enumerate(COUNTS.items()):
-        world.groups.metadata.put(TopicImage(name, bytes([number + 1] * 16), unreplicated(1, count), {}, False))
+        world.groups.metadata.put(
+            TopicImage(name, bytes([number + 1] * 16), single_replica_states(1, count), {}, False)
+        )
     return world
 
 

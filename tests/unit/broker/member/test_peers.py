@@ -77,7 +77,7 @@ class World:
         return answer
 
     def ask(self, *, is_adding: bool = True) -> Deferred[None] | None:
-        return self.peers.asked("id", PARTITION, PRODUCER, is_adding=is_adding)
+        return self.peers.ask_coordinator("id", PARTITION, PRODUCER, is_adding=is_adding)
 
     def close(self) -> None:
         for one in self.started:

@@ -211,7 +211,7 @@ def test_a_leader_that_is_away_is_told_once(world: World, caplog: pytest.LogCapt
     world.failures = 5
     append(world.leader, batch(1))
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
-    assert caplog.text.count("leader 2 cannot be fetched from: cut off") == 1
+    assert caplog.text.count("cannot fetch from leader 2: cut off") == 1
 
 
 def test_damaged_records_are_counted_and_fetched_again(world: World) -> None:
@@ -386,7 +386,7 @@ def test_a_loop_that_a_defect_ends_begins_again(
 
     asyncio.run(world.follow(is_past_all))
     assert values(world.log) == values(world.leader)
-    assert caplog.text.count("the fetch loop of leader 2 failed, and begins again") == len(defects)
+    assert caplog.text.count("the fetch loop for leader 2 failed, and begins again") == len(defects)
 
 
 def test_a_log_that_could_not_be_opened_is_followed_once_it_can_be(

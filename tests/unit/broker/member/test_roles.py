@@ -266,5 +266,5 @@ def test_an_epoch_file_that_cannot_be_written_keeps_no_other_from_it(
     log = node.partition.local_log
     log.leader_epochs.assign(9, 0, write=False)
     roles.save_epochs([cast(Any, Broken), log])
-    assert "the leader epochs of u-0 are not written: the disk is gone" in caplog.text
+    assert "cannot write the leader epochs of u-0: the disk is gone" in caplog.text
     assert "9 0" in (Path(log.directory) / "leader-epoch-checkpoint").read_text()

@@ -46,7 +46,7 @@ def topic(name: str, topic_id: bytes, partitions: int = 1) -> list[Message]:
 def test_topic_has_its_partitions_whatever_order_they_came_in() -> None:
     record, first, second = topic("orders", ORDERS, partitions=2)
     image = after(record, second, first)
-    orders = image.topic_named("orders")
+    orders = image.topic_by_name("orders")
     assert orders is not None
     assert orders.partitions == (PartitionState((1, 2), (1, 2), 1),) * 2
 

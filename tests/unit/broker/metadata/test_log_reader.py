@@ -58,7 +58,7 @@ def test_topics_and_configs_from_snapshot_and_log(tmp_path: Path, snapshot_at: i
         ProducerIdsRecord(next_producer_id=2000),
         snapshot_at=snapshot_at,
     )  # fmt: skip
-    known = found.topic_named("orders")
+    known = found.topic_by_name("orders")
     assert known is not None
     assert (known.topic_id, [state.leader_epoch for state in known.partitions]) == (ID, [4])
     assert found.configs == {(2, "orders"): {"retention.ms": "6"}}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.metadata.image import MAX_VIRTUAL_TOPICS, MetadataCache, TopicImage, unreplicated
+from tidelog.broker.metadata.image import MAX_VIRTUAL_TOPICS, MetadataCache, TopicImage, single_replica_states
 from tidelog.broker.metadata.virtual_names import parse_query, split_name
 from tidelog.log.find.times import parse_time
 from tidelog.protocol.errors import InvalidTopicError
 
-BASE = TopicImage("orders", b"i" * 16, unreplicated(1, 3), {}, False)
+BASE = TopicImage("orders", b"i" * 16, single_replica_states(1, 3), {}, False)
 
 
 @pytest.mark.parametrize(

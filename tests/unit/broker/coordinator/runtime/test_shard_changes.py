@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.runtime.loading import FIRST_TURN_CHUNKS, LOAD_C
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.metadata.image import TopicImage, unreplicated
+from tidelog.broker.metadata.image import TopicImage, single_replica_states
 from tidelog.protocol.errors import KafkaStorageError, NotCoordinatorError, NotLeaderOrFollowerError
 from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -151,7 +151,7 @@ def give_up(world: GroupWorld, *, wait_ms: int = RETRY_MS) -> None:
 
 
 def commit_many(world: GroupWorld) -> None:
-    world.metadata.put(TopicImage("t", TOPIC_ID, unreplicated(1, 1000), {}, False))
+    world.metadata.put(TopicImage("t", TOPIC_ID, single_replica_states(1, 1000), {}, False))
     partitions = [
         OffsetCommitRequestPartition(partition_index=number, committed_offset=5, committed_metadata="")
         for number in range(1000)

@@ -181,4 +181,4 @@ def test_an_answer_that_cannot_be_read_is_told(caplog: pytest.LogCaptureFixture)
     asked, answered, _ = CASES[ApiKey.CREATE_ACLS]
     frame, response = messages(ApiKey.CREATE_ACLS, 3, asked, answered)
     assert not lines_of(caplog, frame, response[:-9])
-    assert "cannot be read" in caplog.text
+    assert "cannot read a controller's answer" in caplog.text

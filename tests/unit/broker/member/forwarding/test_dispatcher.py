@@ -141,7 +141,7 @@ def test_coordinators_are_asked_only_for_what_the_client_may_write(
     if rights is not None:
         data.broker.controller.commit(VersionedRecord(right_to_write(name)) for name in rights)
     found: list[str] = []
-    peers = SimpleNamespace(asked=lambda _, partition, *__, **___: found.append(partition[0]))
+    peers = SimpleNamespace(ask_coordinator=lambda _, partition, *__, **___: found.append(partition[0]))
     dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, peers))
     options = BatchOptions(producer_id=9, producer_epoch=2, base_sequence=0, is_transactional=True)
     records = memoryview(build_batch([Record(0, 1, None, b"value", [])], options))
@@ -172,7 +172,7 @@ def test_coordinators_are_asked_about_many_batches_in_steps(tmp_path: Path) -> N
         nonlocal asked
         asked += 1
 
-    peers = SimpleNamespace(asked=note_asked)
+    peers = SimpleNamespace(ask_coordinator=note_asked)
     dispatcher = MemberDispatcher(data.broker, cast(Any, Controller()), cast(Any, peers))
     dispatcher.runner.clock = lambda: asked * 0.025  # milliseconds, as if each question took 25 us
     options = BatchOptions(producer_id=9, producer_epoch=2, base_sequence=0, is_transactional=True)

@@ -170,10 +170,10 @@ class Model:
             if index not in self.absent
         }
         if self.session.is_full:
-            turn = self.session.full(wanted)
+            turn = self.session.build_full(wanted)
         else:
             gone = {key: None for key in self.session.asked if key not in wanted}
-            turn = self.session.incremental({**wanted, **gone})
+            turn = self.session.build_incremental({**wanted, **gone})
         if turn.epoch == 0 or turn.session_id in self.node.broker.fetch_sessions.sessions:
             self.walk()
         asked = [

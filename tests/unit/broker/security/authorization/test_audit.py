@@ -41,8 +41,8 @@ def test_every_decision_is_written_at_its_level(caplog: pytest.LogCaptureFixture
     with caplog.at_level(TRACE, LOGGER):
         for _ in range(2):  # the second one is a kept verdict
             authorizer.authorize(context, AclOperation.READ, TOPIC, "a")
-            authorizer.allowed(context, AclOperation.READ, TOPIC, ["b", "b"])
-            authorizer.allowed(context, AclOperation.READ, TOPIC, ["c"], is_filter=True)
+            authorizer.authorize(context, AclOperation.READ, TOPIC, "b", count=2)
+            authorizer.authorize(context, AclOperation.READ, TOPIC, "c", is_filter=True)
             authorizer.operations(context, [AclOperation.READ], TOPIC, "d")
     levels = [(record.levelno, record.getMessage().count("Denied")) for record in caplog.records]
     assert levels == [(logging.DEBUG, 0), (logging.INFO, 1), (TRACE, 1), (TRACE, 1)] * 2

@@ -220,11 +220,6 @@ def test_super_users_may_do_everything() -> None:
     assert not authorizer.authorize(context_of("y"), READ, TOPIC, "a")
 
 
-def test_allowed_names_are_a_set() -> None:
-    authorizer = authorizer_of(rule("a"), rule("b", pattern_type=PREFIXED))
-    assert authorizer.allowed(context_of(), READ, TOPIC, ["a", "a", "c", "bb"]) == {"a", "bb"}
-
-
 def test_operations_are_a_bit_field() -> None:
     authorizer = authorizer_of(rule("a"), rule("a", AclOperation.ALTER_CONFIGS))
     supported = [READ, WRITE, DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS]

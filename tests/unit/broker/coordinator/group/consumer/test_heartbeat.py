@@ -10,7 +10,7 @@ from tests.support.coordinators import GroupWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.group.consumer.group import ConsumerGroup, ConsumerGroupState
 from tidelog.broker.coordinator.group.consumer.records import current_of
-from tidelog.broker.metadata.image import TopicImage, unreplicated
+from tidelog.broker.metadata.image import TopicImage, single_replica_states
 from tidelog.protocol.coordinator_records.group import ConsumerGroupCurrentMemberAssignmentValue
 from tidelog.protocol.coordinator_records.group import TopicPartitions as StoredPartitions
 from tidelog.protocol.errors import (
@@ -175,21 +175,21 @@ def test_the_group_has_a_size() -> None:
 def test_topics_that_do_not_exist_come_when_they_do() -> None:
     world = GroupWorld()
     assert partitions(join(world, "a", "later")) == {}
-    world.metadata.put(TopicImage("later", b"L" * 16, unreplicated(1, 2), {}, False))
+    world.metadata.put(TopicImage("later", b"L" * 16, single_replica_states(1, 2), {}, False))
     assert partitions(beat(world, "a", 2)) == {b"L" * 16: [0, 1]}
 
 
 def test_topics_that_grow_are_noticed() -> None:
     world = GroupWorld()
     join(world, "a")
-    world.metadata.put(TopicImage("t", T, unreplicated(1, 6), {}, False))
+    world.metadata.put(TopicImage("t", T, single_replica_states(1, 6), {}, False))
     assert partitions(beat(world, "a", 2)) == {T: [0, 1, 2, 3, 4, 5]}
 
 
 def test_other_topics_change_nothing() -> None:
     world = GroupWorld()
     join(world, "a")
-    world.metadata.put(TopicImage("other", b"O" * 16, unreplicated(1, 6), {}, False))
+    world.metadata.put(TopicImage("other", b"O" * 16, single_replica_states(1, 6), {}, False))
     assert partitions(beat(world, "a", 2)) is None
     assert group_of(world).epoch == 2
 
@@ -275,8 +275,8 @@ def test_a_pattern_follows_the_topics() -> None:
     world = GroupWorld()
     response = join(world, "a", subscribed_topic_names=None, subscribed_topic_regex="[tu]|t-.*")
     assert partitions(response) == {T: [0, 1, 2, 3], U: [0, 1, 2, 3]}
-    world.metadata.put(TopicImage("t-new", b"N" * 16, unreplicated(1, 1), {}, False))
-    world.metadata.put(TopicImage("t-hidden", b"H" * 16, unreplicated(1, 1), {}, True))
+    world.metadata.put(TopicImage("t-new", b"N" * 16, single_replica_states(1, 1), {}, False))
+    world.metadata.put(TopicImage("t-hidden", b"H" * 16, single_replica_states(1, 1), {}, True))
     assert partitions(beat(world, "a", 2)) == {T: [0, 1, 2, 3], U: [0, 1, 2, 3], b"N" * 16: [0]}
     assert group_of(world).is_subscribed_to("t-new")
 
