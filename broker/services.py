@@ -17,6 +17,7 @@ server walks the table; other parts get the service that they need from ``broker
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from tidelog.broker.loop.lazy import Begin, LateService, Lazy
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
 from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.admin.listener import AdminListener
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from tidelog.broker.security.delegation_tokens import DelegationTokens
     from tidelog.cleaner.log_cleaner import LogCleaner
 
+logger = logging.getLogger(__name__)
 
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
 DELEGATION_TOKENS = "tidelog.broker.security.delegation_tokens"
@@ -193,7 +196,10 @@ def build_tokens(broker: Broker) -> DelegationTokens:
 def schedule_sweeps(broker: Broker, tokens: DelegationTokens) -> None:
     """Remove expired tokens now and at each interval; in a cluster the controllers do that."""
     if broker.peers is None:
-        tokens.sweep()
+        try:
+            tokens.sweep()
+        except KafkaError as error:
+            logger.warning("cannot remove expired delegation tokens, trying again: %s", error)
         broker.timers.schedule(broker.config.get_int(CHECK_INTERVAL_MS), lambda: schedule_sweeps(broker, tokens))
 
 

@@ -19,6 +19,8 @@ _DURATION = re.compile(
 )
 
 
+LONGEST_MS = 2.0**63
+"""Durations are shorter than this: times in ms have 64 bits."""
 _UNIT_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1_000}
 
 
@@ -29,7 +31,8 @@ def duration_ms(text: str) -> int | None:
     match = _DURATION.fullmatch(text)
     if match is None or not any(match.groups()):
         return None
-    return int(sum(float(amount) * _UNIT_MS[unit] for unit, amount in match.groupdict().items() if amount))
+    found_ms = sum(float(amount) * _UNIT_MS[unit] for unit, amount in match.groupdict().items() if amount)
+    return int(found_ms) if found_ms < LONGEST_MS else None
 
 
 def is_offset_reset(text: str) -> bool:

@@ -184,12 +184,20 @@ class EmbeddedController:
         is_short = self._log.bytes_since_snapshot < least_bytes and not self._wants_snapshot
         if self._failure is not None or is_short:
             return False
-        self._wants_snapshot = False  # before the image: a change meanwhile asks for another snapshot
+        wanted, self._wants_snapshot = self._wants_snapshot, False  # first: a change meanwhile wants another snapshot
+        try:
+            self._write_snapshot()
+        except BaseException:
+            self._wants_snapshot |= wanted
+            raise
+        return True
+
+    def _write_snapshot(self) -> None:
+        """Write a snapshot of all that is committed, and delete the log before it. Any thread."""
         image = self.image  # before the deletions: one that begins now has its record after the snapshot
         unfinished = self._deletion_records()
         self._log.sync()
         self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished, self._voters))
-        return True
 
     def _deletion_records(self) -> list[VersionedRecord]:
         """Return a record with the unfinished deletions, if there are any. Any thread."""

@@ -123,7 +123,8 @@ class LeaderFetcher:
     @property
     def max_lag(self) -> int:
         """The largest number of records that a partition is behind its leader's high watermark."""
-        return max((one.high_watermark - one.position.end_offset for one in self._partitions.values()), default=0)
+        lags = (one.high_watermark - one.position.end_offset for one in self._partitions.values())
+        return max(0, max(lags, default=0))  # a log may be ahead of the last high watermark
 
     def set_partitions(self, partitions: Mapping[FetchKey, Followed]) -> None:
         """Fetch these partitions from now on. A known one keeps its position and stage unless its leader epoch has

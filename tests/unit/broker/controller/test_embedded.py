@@ -6,6 +6,7 @@ import errno
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given, settings
@@ -286,6 +287,23 @@ def test_a_log_that_kafka_may_not_replay_gets_a_snapshot_after_a_kill_too(
     third.close()
 
 
+def test_a_snapshot_that_fails_is_still_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that Kafka may replay wrongly was left without one until it grew by 20 MB."""
+    controller = started(tmp_path)
+    controller.commit([user("ann")])
+    controller.commit([REMOVAL])
+    with monkeypatch.context() as patch:
+        patch.setattr(MetadataLog, "write_snapshot", refuse_snapshot)
+        with pytest.raises(KafkaStorageError):
+            controller.take_snapshot()
+    assert controller.take_snapshot()
+    controller.close()
+
+
+def refuse_snapshot(*_: object) -> NoReturn:
+    raise KafkaStorageError("no space left on the device")
+
+
 def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
@@ -295,7 +313,7 @@ def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
     with pytest.raises(KafkaStorageError):
         controller.sync()
     for _ in range(2):
-        with pytest.raises(KafkaStorageError, match="takes nothing more"):
+        with pytest.raises(KafkaStorageError, match="accepts no records until a restart"):
             controller.commit([config("7")])
 
 

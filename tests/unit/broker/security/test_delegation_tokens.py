@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -17,12 +19,16 @@ from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.clients.scram_credentials import ScramMechanism
+from tidelog.broker.controller.embedded import EmbeddedController
+from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.delegation_tokens import DelegationTokens
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.broker.security.sasl.authenticator import SaslAuthenticator, State
 from tidelog.broker.security.sasl.errors import InvalidTokenError
 from tidelog.broker.security.sasl.scram import ScramServer, ScramUsers
+from tidelog.broker.services import schedule_sweeps
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.header import RequestHeader, encode_request_header
 from tidelog.protocol.messages.create_delegation_token import (
     CreatableRenewers,
@@ -178,6 +184,28 @@ def test_a_token_is_expired_now_or_later_and_swept(world: World) -> None:
     world.time.advance(6)
     world.tokens.sweep()
     assert world.controller.image.tokens == {}
+
+
+def test_a_sweep_that_fails_is_not_the_last(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Expired tokens stayed until the next start once a full disk had refused to record their removal."""
+    world.create()
+    world.time.advance(101)
+    timers = TimerQueue(world.time.monotonic_ms, lambda *_: SimpleNamespace(cancel=lambda: None))
+    broker = replace(world.broker, timers=timers)
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedController, "commit", refuse_records)
+        schedule_sweeps(broker, world.tokens)
+    assert "cannot remove expired delegation tokens, trying again: no space" in caplog.text
+    assert len(world.controller.image.tokens) == 1
+    world.time.advance(broker.config.get_int("delegation.token.expiry.check.interval.ms"))
+    timers.catch_up()
+    assert world.controller.image.tokens == {}
+
+
+def refuse_records(*_: object) -> NoReturn:
+    raise KafkaStorageError("no space")
 
 
 def test_renewers_are_users_and_a_lifetime_is_bounded(world: World) -> None:

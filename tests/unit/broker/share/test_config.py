@@ -25,6 +25,8 @@ GROUP = 32
         ("1H", None),
         ("-PT1H", None),
         ("P1M", None),
+        ("PT9223372036854776S", None),
+        pytest.param(f"P{'9' * 400}D", None, id="beyond a double"),
     ],
 )
 def test_durations_are_iso_8601(text: str, milliseconds: int | None) -> None:

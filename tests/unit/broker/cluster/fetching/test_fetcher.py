@@ -75,7 +75,7 @@ def after_first_answer(*keys: FetchKey) -> LeaderFetcher:
     fetcher = fetcher_of(*keys)
     fetch_of(fetcher)
     for work in fetcher.take_answer(answer(*(data(key.partition) for key in keys)), 0):
-        fetcher.moved(work.key, work.leader_epoch, EMPTY)
+        fetcher.resume(work.key, work.leader_epoch, EMPTY)
     return fetcher
 
 
@@ -120,7 +120,7 @@ class TestSession:
         request = fetch_of(fetcher)
         assert (request.session_id, request.session_epoch, asked_of(request)) == (5, 1, {})
         (work,) = fetcher.take_answer(answer(data(1, b"\1\1", 1)), 0)
-        fetcher.moved(work.key, 1, LogPosition(2, 1, 0))
+        fetcher.resume(work.key, 1, LogPosition(2, 1, 0))
         request = fetch_of(fetcher)
         assert (request.session_epoch, asked_of(request)) == (2, {1: 2})
 
@@ -194,9 +194,9 @@ class TestAnswers:
         fetch_of(fetcher)
         assert fetcher.next_request(0) is None
         first, second = fetcher.take_answer(answer(data(0, b"\1"), data(1, b"\1")), 0)
-        fetcher.moved(first.key, 1, LogPosition(1, 1, 0))
+        fetcher.resume(first.key, 1, LogPosition(1, 1, 0))
         assert fetcher.next_request(0) is None
-        fetcher.moved(second.key, 1, LogPosition(1, 1, 0))
+        fetcher.resume(second.key, 1, LogPosition(1, 1, 0))
         assert asked_of(fetch_of(fetcher)) == {0: 1, 1: 1}
 
     def test_records_come_with_the_bounds_of_their_append(self) -> None:
@@ -210,7 +210,7 @@ class TestAnswers:
         fetcher = after_first_answer(KEY)
         fetch_of(fetcher)
         (work,) = fetcher.take_answer(answer(data(0, b"", 1)), 0)
-        fetcher.moved(work.key, 1, EMPTY)
+        fetcher.resume(work.key, 1, EMPTY)
         fetch_of(fetcher)
         assert fetcher.take_answer(answer(data(0, b"", 1)), 0) == []
 
@@ -233,7 +233,7 @@ class TestAnswers:
         fetch_of(fetcher)
         fetcher.take_answer(answer(data(0, b"\1")), 0)
         fetcher.set_partitions({KEY: followed(2, LogPosition(9, 1, 0))})
-        fetcher.moved(KEY, 1, LogPosition(1, 1, 0))
+        fetcher.resume(KEY, 1, LogPosition(1, 1, 0))
         fetcher.fail(KEY, 1)
         assert asked_of(fetch_of(fetcher)) == {0: 9}
 
@@ -242,7 +242,7 @@ class TestAnswers:
         fetch_of(fetcher)
         (work,) = fetcher.take_answer(answer(data(0, b"\1")), 0)
         fetcher.set_partitions({KEY: followed()})
-        fetcher.moved(work.key, 1, LogPosition(1, 1, 0))
+        fetcher.resume(work.key, 1, LogPosition(1, 1, 0))
         assert asked_of(fetch_of(fetcher)) == {0: 1}
 
     def test_damaged_records_delay_their_partition_alone(self) -> None:
@@ -250,7 +250,7 @@ class TestAnswers:
         fetch_of(fetcher)
         first, second = fetcher.take_answer(answer(data(0, b"\1"), data(1, b"\1")), 0)
         fetcher.delay(first.key, 1, EMPTY, 0)
-        fetcher.moved(second.key, 1, LogPosition(1, 1, 0))
+        fetcher.resume(second.key, 1, LogPosition(1, 1, 0))
         request = fetch_of(fetcher)
         assert asked_of(request) == {1: 1}
         assert [one.partitions for one in request.forgotten_topics_data] == [[0]]
@@ -270,6 +270,9 @@ class TestAnswers:
         fetcher.take_answer(answer(data(0, b"\1", 10), data(1, b"\1", 4)), 0)
         assert fetcher.max_lag == 10
 
+    def test_a_partition_that_was_not_fetched_yet_has_no_lag(self) -> None:
+        assert fetcher_of(KEY).max_lag == 0
+
 
 class TestDivergence:
     def test_the_log_is_cut_where_the_epoch_ends(self) -> None:
@@ -278,7 +281,7 @@ class TestDivergence:
         diverged = data()
         diverged.diverging_epoch = EpochEndOffset(epoch=0, end_offset=30)
         assert fetcher.take_answer(answer(diverged), 0) == [TruncateToEpochEnd(KEY, 1, 0, 30)]
-        fetcher.moved(KEY, 1, EMPTY)
+        fetcher.resume(KEY, 1, EMPTY)
         assert fetch_of(fetcher).session_epoch == 0, "else the leader would not tell its watermark again"
 
 
