@@ -1,4 +1,4 @@
-"""Record-level work of a round: map of keys, tables of batches, compiled routines with their plain references.
+"""Record-level work of a round: the map of keys, tables of batches, and compiled routines with their plain references.
 
 Imports: ``tidelog.cleaner.errors``, ``tidelog.log`` and ``tidelog.protocol``; not ``checkpoint``, ``config`` or
 ``throttle``.

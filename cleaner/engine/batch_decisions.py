@@ -1,10 +1,10 @@
 """Compiled decisions about whole batches: aborted transactions, markers, last batches of producers.
 
-A transactional batch is aborted when an aborted transaction of its producer spans it. A marker may go once no batch
-of its transaction is left: then it gets a delete horizon, and goes when that has passed (KIP-534). "Is left" is
-tracked as the set of producers with a batch seen since their last marker: an open-addressing table of producer ids,
-kept from chunk to chunk. A batch that carries the last sequence of an active producer, or the last offset of the
-round, stays even empty.
+A transactional batch is aborted if an aborted transaction of its producer spans it. A marker may be removed once no
+batch of its transaction is left: it gets a delete horizon then, and is removed when that has passed (KIP-534). To know
+what is left, an open-addressing table has the producers with a batch since their last marker; it is kept from chunk to
+chunk. A batch with the last sequence of an active producer, or with the last offset of the round, is kept even if all
+its records are removed.
 
 Tables are arrays of 64-bit integers; a table of pairs is sorted. C types are in ``batch_decisions.pxd``.
 """
@@ -65,11 +65,11 @@ def decide_batches(
 ) -> tuple[int, int]:
     """Fill DECISION of ``rows``.
 
-    ``types``: the control type of each row that is a control batch. ``transactions``: sorted (producer id, first
-    offset, last offset) of aborted transactions. ``retained``: sorted (last offset, producer id) of last batches, and
-    sorted (producer id, epoch) of producers that only a marker names. ``clock``: now in ms and the offset where the
-    round ends. ``markers`` receives the index in ``transactions`` of each aborted transaction whose marker stays
-    because batches of it are left. Returns (count of ``markers``, count of producers new to the table).
+    ``types`` has the control type of each row that is a control batch. ``transactions`` has sorted (producer id, first
+    offset, last offset) of aborted transactions. ``retained`` has sorted (last offset, producer id) of last batches,
+    and sorted (producer id, epoch) of producers that only a marker names. ``clock`` is the time in ms, and the end
+    offset of the round. ``markers`` receives the index in ``transactions`` of each aborted transaction whose marker is
+    kept because batches of it are left. Returns the number of ``markers``, and of producers added to the table.
     """
     first, end = rows
     now, end_offset = clock
@@ -96,7 +96,7 @@ def decide_batches(
 
 
 def move_producers(old: Any, new: Any) -> int:
-    """Put the producers of ``old`` that have an open transaction into the larger, empty ``new``; returns how many."""
+    """Put the producers of ``old`` that have an open transaction into the larger, empty ``new``; return how many."""
     old_slots, new_slots = len(old), len(new)
     origin = words.hold(old)
     target = words.hold_writable(new)
@@ -108,7 +108,7 @@ def move_producers(old: Any, new: Any) -> int:
 
 
 def _slot(producers: Integers, slots: int, producer_id: int) -> int:
-    """Find the slot of a producer, or the free one where it belongs. The table is at most half full."""
+    """Find the slot of a producer, or the free slot for it. The table is at most half full."""
     spread = producer_id & words.MASK_64
     slot = ((spread * _SPREAD) & words.MASK_64) >> 20
     slot &= slots - 1
@@ -141,7 +141,7 @@ def _has_pair(pairs: Integers, count: int, first: int, second: int) -> bool:
 
 
 class BatchDecider:
-    """One call of :func:`decide_batches`: its tables and their sizes, and what it found."""
+    """One call of :func:`decide_batches`: its tables with their sizes, and the results."""
 
     def __init__(
         self, now: int, end_offset: int, aborted_count: int, last_count: int, fenced_count: int, slots: int
@@ -186,7 +186,7 @@ class BatchDecider:
             self.table[row + DECISION] = decision
 
     def _find_aborted(self, producer_id: int, offset: int) -> int:
-        """Find the last aborted transaction of this producer that begins at or below ``offset``, -1 when none."""
+        """Find the producer's last aborted transaction that begins at or below ``offset``; -1 if there is none."""
         low, high = 0, self.aborted_count
         while low < high:
             middle = (low + high) >> 1
@@ -198,7 +198,7 @@ class BatchDecider:
         return low - 1 if low > 0 and self.aborted[3 * (low - 1)] == producer_id else -1
 
     def _is_kept_by_state(self, row: int, last_offset: int) -> bool:
-        """Return whether the batch carries an active producer's last sequence or, as a marker, its last epoch."""
+        """Return whether the batch has an active producer's last sequence or, as a marker, its last epoch."""
         producer_id = self.table[row + PRODUCER_ID]
         if producer_id < 0:
             return False
@@ -209,7 +209,8 @@ class BatchDecider:
         return _has_pair(self.fences, self.fenced_count, producer_id, self.table[row + PRODUCER_EPOCH])
 
     def _decide_marker(self, row: int, kind: int, last_offset: int, markers: Integers) -> int:
-        """Return DECISION bits of a control batch: whether its transaction is empty, and whether it is discarded."""
+        """Return DECISION bits of a control batch: whether its transaction has no batch left, and whether it is
+        discarded."""
         if kind == CONTROL_OTHER:
             return 0
         producer_id = self.table[row + PRODUCER_ID]
@@ -227,14 +228,14 @@ class BatchDecider:
         return 0
 
     def _open_transaction(self, producer_id: int) -> None:
-        """Note that the producer has a batch since its last marker."""
+        """Note that the producer has a batch after its last marker."""
         slot = _slot(self.producers, self.slots, producer_id)
         if self.producers[2 * slot] == _FREE:
             self.added += 1
         self.producers[2 * slot], self.producers[2 * slot + 1] = producer_id, 1
 
     def _decide_data(self, row: int, last_offset: int) -> int:
-        """Return bits of DECISION of a transactional batch: whether it was aborted."""
+        """Return DECISION bits of a transactional batch: whether it was aborted."""
         entry = self._find_aborted(self.table[row + PRODUCER_ID], last_offset)
         is_aborted = entry >= 0 and self.table[row + BASE_OFFSET] <= self.aborted[3 * entry + 2]
         return DISCARD | NOT_INDEXED if is_aborted else 0

@@ -12,7 +12,7 @@ cdef long long _PACKED, _CONVERTED, _POISON, _BAD_MAGIC, _BAD_CRC, _BAD_COUNT, _
 cdef long long _SMALLEST_LEGACY, _NO_TIMESTAMP, _ENTRY_COLUMNS
 
 @cython.locals(held=words.Held, rows=words.Held, position=longlong, end=longlong, low=longlong, high=longlong,
-               room=longlong, found=longlong, claimed=longlong)
+               capacity=longlong, found=longlong, claimed=longlong)
 cpdef scan_batches(buffer, limits, offsets, table)
 
 @cython.locals(held=words.Held, batches=words.Held, found_keys=words.Held, first=longlong, end=longlong, found=longlong)
@@ -43,7 +43,7 @@ cdef (long long, long long) _varint(const unsigned char* data, long long positio
 @cython.locals(found=longlong, size=longlong)
 cdef (long long, long long, long long) _scan(
     const unsigned char* data, long long position, long long end, long long low, long long high, long long* table,
-    long long room) noexcept nogil
+    long long capacity) noexcept nogil
 
 @cython.locals(column=longlong, magic=longlong)
 cdef void _describe(
@@ -103,7 +103,7 @@ cdef class BatchFilter:
     cdef long long* table
     cdef long long* out_table
     cdef long long* stats
-    cdef long long bias, now, horizon, out_rows, room, target, written
+    cdef long long bias, now, horizon, out_rows, out_bytes, target, written
     cdef long long kept, tombstones, keyless, expired, largest, first_bit
     cdef bint is_control, is_expired
 
@@ -134,7 +134,7 @@ cdef class BatchFilter:
     cdef void _copy_header(self, long long row, long long start, long long attributes) noexcept nogil
     @cython.locals(at=longlong)
     cdef long long _write_empty(self, long long row, long long start) noexcept nogil
-    @cython.locals(attributes=longlong, largest=longlong, room=longlong, body=longlong, shift=longlong, at=longlong)
+    @cython.locals(attributes=longlong, largest=longlong, gap=longlong, body=longlong, shift=longlong, at=longlong)
     cdef long long _write_changed(self, long long row, long long start, long long end, long long horizon) noexcept nogil
 
 @cython.locals(found=longlong, number=longlong, row=longlong, entry=longlong)

@@ -1,13 +1,13 @@
 """Compiled walks of the cleaner over batches and records; ``tidelog.cleaner.engine.reference`` is the plain form.
 
-- ``scan_batches`` frames a chunk into a batch table and checks lengths, magic and CRC;
-- ``parse_records`` lists the keys of the table's readable batches, ready to be hashed;
-- ``find_control_types`` tells commit markers from abort markers;
-- ``filter_batches`` writes what stays: whole batches as they are, changed ones with their kept records copied in runs.
+- ``scan_batches`` divides a chunk into batches, in a batch table, and checks lengths, magic and CRC;
+- ``parse_records`` lists the keys of the table's readable batches, to be hashed;
+- ``find_control_types`` finds which control batches are commit markers and which are abort markers;
+- ``filter_batches`` writes the batches without the records that are removed; unchanged batches are copied.
 
 Every record is walked by ``_record``, which checks all its lengths against the record and the record against the
-batch; a batch where that fails becomes POISON and is kept as bytes. Positions never leave the buffer: headers are read
-only after the batch was found to lie within the chunk, and varints stop at the end of the batch.
+batch; if that fails, the batch becomes POISON and its bytes are kept. Nothing is read outside of the buffer: headers
+are read only after the batch is known to lie within the chunk, and varints stop at the end of the batch.
 
 Tables are arrays of 64-bit integers, one row after the other; ``row`` is the index of a row's first column. Whole
 chunks are walked without the interpreter lock. C types are in ``batch_walk.pxd``. Any thread.
@@ -93,21 +93,21 @@ Bytes = memoryview
 
 
 def scan_batches(buffer: Any, limits: tuple[int, int], offsets: tuple[int, int], table: Any) -> tuple[int, int, int]:
-    """Do as `tidelog.cleaner.engine.reference.scan_batches` does, compiled."""
+    """Describe whole batches in a table; see ``tidelog.cleaner.engine.reference.scan_batches``."""
     position, end = limits
     low, high = offsets
-    room = len(table)
+    capacity = len(table)
     held = words.hold(buffer)
     rows = words.hold_writable(table)
     with cython.nogil:
-        found, position, claimed = _scan(held.data, position, end, low, high, rows.integers, room)
+        found, position, claimed = _scan(held.data, position, end, low, high, rows.integers, capacity)
     words.release(rows)
     words.release(held)
     return found, position, claimed
 
 
 def parse_records(buffer: Any, table: Any, rows: tuple[int, int], keys: Any) -> int:
-    """Do as `tidelog.cleaner.engine.reference.parse_records` does, compiled."""
+    """List the keys of batches; see ``tidelog.cleaner.engine.reference.parse_records``."""
     first, end = rows
     held = words.hold(buffer)
     batches = words.hold_writable(table)
@@ -144,7 +144,7 @@ def filter_batches(
     out_table: Any,
     stats: Any,
 ) -> tuple[int, int, int]:
-    """Do as `tidelog.cleaner.engine.reference.filter_batches` does, compiled."""
+    """Write the batches that are kept; see ``tidelog.cleaner.engine.reference.filter_batches``."""
     first, end = rows
     now, horizon = clock
     work = BatchFilter(bias, now, horizon, len(out_table))
@@ -154,7 +154,7 @@ def filter_batches(
     target = words.hold_writable(out)
     written = words.hold_writable(out_table)
     counted = words.hold_writable(stats)
-    work.room = target.size
+    work.out_bytes = target.size
     with cython.nogil:
         work.take(held.data, batches.integers, bits.data, target.bytes, written.integers, counted.integers)
         done = work.run(first, end)
@@ -168,7 +168,7 @@ def filter_batches(
 
 
 def index_entries(out_table: Any, written: int, interval: int, state: Any, entries: Any) -> int:
-    """Do as `tidelog.cleaner.engine.reference.index_entries` does, compiled."""
+    """Build index entries; see ``tidelog.cleaner.engine.reference.index_entries``."""
     batches = words.hold(out_table)
     carried = words.hold_writable(state)
     made = words.hold_writable(entries)
@@ -184,24 +184,24 @@ def index_entries(out_table: Any, written: int, interval: int, state: Any, entri
 
 
 def _zigzag(raw: int) -> int:
-    """Undo zigzag on the 64 bits of ``raw``."""
+    """Decode the zigzag form of 64 bits."""
     return (raw >> 1) ^ -(raw & 1)
 
 
 def _signed(raw: int) -> int:
-    """Read the low 64 bits of ``raw`` as a signed number; in C the types do that."""
+    """Return the low 64 bits of ``raw`` as a signed number; in C the types do that."""
     return (raw & words.MAX_INT_64) - (raw & (words.MASK_64 - words.MAX_INT_64))
 
 
 def _sum(first: int, second: int) -> int:
-    """Add with wrapping at 64 bits: damaged headers hold any number."""
+    """Add two numbers, wrapped to 64 bits, because damaged headers may have any number."""
     raw = first & words.MASK_64
     return _signed(raw + (second & words.MASK_64))
 
 
 def _long_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Read a varint of any length: (zigzag value, position after it); position -1 when it runs over ``end`` or 10
-    bytes.
+    """Read a varint of up to 10 bytes: (decoded value, position after it); position -1 if it does not end before
+    ``end``.
     """
     raw = 0
     shift = 0
@@ -218,7 +218,7 @@ def _long_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def _varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Read a varint, with the cases of one and two bytes inline: (zigzag value, position after it)."""
+    """Read a varint, those of one and two bytes inline: (decoded value, position after it or -1)."""
     if position + 2 <= end:
         raw = data[position]
         if raw < 0x80:
@@ -233,11 +233,11 @@ def _varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def _scan(
-    data: Buffer, position: int, end: int, low: int, high: int, table: Integers, room: int
+    data: Buffer, position: int, end: int, low: int, high: int, table: Integers, capacity: int
 ) -> tuple[int, int, int]:
     """See :func:`scan_batches`."""
     found = 0
-    while found < room and position + LOG_OVERHEAD <= end:
+    while found < capacity and position + LOG_OVERHEAD <= end:
         size = words.load_be_i32(data, position + 8) + LOG_OVERHEAD
         if size < _SMALLEST_LEGACY + LOG_OVERHEAD:
             return found, position, -1
@@ -288,7 +288,7 @@ def _header(data: Buffer, position: int, size: int, table: Integers, row: int) -
 
 
 def _check_header(data: Buffer, position: int, size: int, low: int, high: int, table: Integers, row: int) -> None:
-    """Set STATE and REASON of a version 2 batch from its checksum and plausibility."""
+    """Set STATE and REASON of a version 2 batch by its checksum, offsets and record count."""
     base, delta, count = table[row + BASE_OFFSET], table[row + LAST_OFFSET_DELTA], table[row + COUNT]
     if words.load_be_u32(data, position + 17) != words.crc32c(data, position + 21, size - 21):
         _poison(table, row, _BAD_CRC)
@@ -304,7 +304,7 @@ def _check_header(data: Buffer, position: int, size: int, low: int, high: int, t
 
 
 def _skip_headers(data: Buffer, position: int, end: int) -> int:
-    """Return the position after a record's headers, or -1."""
+    """Return the position after a record's headers; -1 when malformed."""
     count, position = _varint(data, position, end)
     if position < 0 or count < 0 or count > end - position:
         return -1
@@ -313,7 +313,7 @@ def _skip_headers(data: Buffer, position: int, end: int) -> int:
         if position < 0 or size < 0 or size > end - position:
             return -1
         size, position = _varint(data, position + size, end)
-        if position < 0 or size < -1 or size > end - position:  # a value may be null, a header's key may not
+        if position < 0 or size < -1 or size > end - position:  # a header's value may be null, but not its key
             return -1
         position += max(size, 0)
     return position
@@ -361,7 +361,7 @@ def _parse(data: Buffer, table: Integers, first: int, end: int, keys: Integers) 
 
 
 def _parse_batch(data: Buffer, table: Integers, row: int, keys: Integers, found: int) -> int:
-    """List the keys of one batch from key ``found`` on; returns how many there are then, -1 when it does not parse."""
+    """List the keys of one batch after the first ``found`` keys; return the new number, -1 when malformed."""
     position = table[row + BODY]
     end = position + table[row + BODY_SIZE]
     last_delta = -1
@@ -402,7 +402,7 @@ def _control_type(data: Buffer, table: Integers, row: int) -> int:
 
 
 def _write_varint(out: Bytes, target: int, value: int) -> int:
-    """Write a zigzag varint; returns the end."""
+    """Write a number as a zigzag varint; return the end."""
     raw = ((value << 1) ^ (value >> 63)) & words.MASK_64
     while raw >= 0x80:
         out[target] = (raw & 0x7F) | 0x80
@@ -422,9 +422,10 @@ def _varint_size(value: int) -> int:
 
 
 def _rebase(out: Bytes, source: int, end: int, target: int, shift: int) -> int:
-    """Rewrite the valid records ``out[source:end]`` at ``out[target:]`` with ``shift`` added to timestamp deltas.
+    """Write the valid records ``out[source:end]`` at ``out[target:]`` with ``shift`` added to timestamp deltas; return
+    the end.
 
-    ``target`` lies below ``source`` by at least what the rewritten records may grow. Returns the end.
+    ``target`` lies below ``source`` by at least as many bytes as the records may become longer.
     """
     while source < end:
         length, body = _varint(out, source, end)
@@ -446,18 +447,18 @@ def _finish(out: Bytes, start: int, end: int) -> None:
 
 
 class BatchFilter:
-    """One call of :func:`filter_batches`: its arrays, and how far it is."""
+    """One call of :func:`filter_batches`: its arrays, and the progress."""
 
     def __init__(self, bias: int, now: int, horizon: int, out_rows: int) -> None:
         self.bias = bias
         self.now, self.horizon = now, horizon
         self.out_rows = out_rows
-        self.room = 0
+        self.out_bytes = 0
         self.target = self.written = 0
-        # What was found in the batch that is being copied.
+        # Records of the current batch: kept ones, tombstones among these, and those dropped for two reasons.
         self.kept = self.tombstones = self.keyless = self.expired = 0
         self.largest = _NO_TIMESTAMP
-        # What decides about its records.
+        # Facts of the current batch by which its records are kept or dropped.
         self.is_control = self.is_expired = False
         self.first_bit = 0
 
@@ -473,10 +474,10 @@ class BatchFilter:
         self.stats = stats
 
     def run(self, first: int, end: int) -> int:
-        """Write what stays of the batches ``first`` to ``end``; returns the first row that had no room."""
+        """Write what is kept of the batches ``first`` to ``end``; return the first row that the output cannot take."""
         for number in range(first, end):
             row = number * COLUMNS
-            if self.written >= self.out_rows or self.target + self._most(row) > self.room:
+            if self.written >= self.out_rows or self.target + self._most(row) > self.out_bytes:
                 return number
             start = self.target
             self.target = self._write(row, start)
@@ -490,7 +491,7 @@ class BatchFilter:
         return max(self.table[row + SIZE], rewritten)
 
     def _write(self, row: int, start: int) -> int:
-        """Write what stays of one batch; returns the end, ``start`` when nothing stays."""
+        """Write what is kept of one batch; return the end, which is ``start`` if nothing is kept."""
         if self.table[row + STATE] == _POISON:
             return self._keep_whole(row, start)
         decision, count = self.table[row + DECISION], self.table[row + COUNT]
@@ -514,7 +515,7 @@ class BatchFilter:
         return self._write_changed(row, start, end, self.horizon if sets_horizon else -1)
 
     def _write_rest(self, row: int, start: int, is_converted: bool) -> int:
-        """Write the header of an emptied batch if it has to stay; returns the end."""
+        """Write the header of a batch without records if it has to be kept; return the end."""
         stays = self.table[row + DECISION] & RETAIN_EMPTY
         if stays and self.table[row + COUNT] == 0 and not is_converted:
             return self._keep_whole(row, start)
@@ -522,9 +523,9 @@ class BatchFilter:
         return self._write_empty(row, start) if stays else start
 
     def _copy_kept(self, row: int, target: int) -> int:
-        """Copy the kept records of a batch to ``out[target:]`` in runs; returns the end, -1 when it does not parse.
+        """Copy the kept records of a batch to ``out[target:]``, neighbours together; return the end, -1 when malformed.
 
-        Sets ``kept``, ``tombstones`` and ``largest``.
+        It sets ``kept``, ``tombstones`` and ``largest``.
         """
         position = run = self.table[row + BODY]
         end = position + self.table[row + BODY_SIZE]
@@ -550,7 +551,7 @@ class BatchFilter:
         return self._copy_run(run, end, target)
 
     def _begin(self, row: int) -> None:
-        """Set what decides about the records of a batch, before its first record."""
+        """Set the facts by which a batch's records are kept or dropped, before its first record."""
         attributes = self.table[row + ATTRIBUTES]
         self.is_control = (attributes & CONTROL_MASK) != 0
         self.is_expired = (attributes & DELETE_HORIZON_MASK) != 0 and self.table[row + BASE_TIMESTAMP] <= self.now
@@ -558,7 +559,7 @@ class BatchFilter:
         self.keyless = self.expired = 0
 
     def _stays(self, number: int, key_size: int, value_size: int) -> bool:
-        """Return whether a record with these sizes is kept; counts it, or the reason why it is dropped."""
+        """Return whether a record with these sizes is kept; count it, or the reason why it is dropped."""
         if not self.is_control:
             bit = self.first_bit + number
             if key_size < 0:
@@ -574,15 +575,14 @@ class BatchFilter:
         return True
 
     def _copy_run(self, start: int, end: int, target: int) -> int:
-        """Copy ``data[start:end]`` to ``out[target:]``; returns the end there."""
+        """Copy ``data[start:end]`` to ``out[target:]``; return the end of the copy."""
         if end > start:
             words.copy_bytes(self.out, target, self.data, start, end - start)
         return target + end - start
 
     def _emit(self, row: int, start: int, size: int) -> int:
-        """Describe one written batch; count, timestamp and codec are those on disk unless changed later.
-
-        Returns the index of its row of ``out_table``.
+        """Fill a row of ``out_table`` for a written batch, with record count and timestamp of the batch on disk; return
+        the index of the row's first column. The caller changes what differs.
         """
         at = self.written * OUT_COLUMNS
         self.out_table[at + OUT_POSITION], self.out_table[at + OUT_SIZE] = start, size
@@ -593,7 +593,7 @@ class BatchFilter:
         return at
 
     def _keep_whole(self, row: int, start: int) -> int:
-        """Copy a batch as the bytes it is on disk; returns the end."""
+        """Copy the unchanged bytes of a batch; return the end."""
         size = self.table[row + SIZE]
         words.copy_bytes(self.out, start, self.data, self.table[row + POSITION], size)
         at = self._emit(row, start, size)
@@ -608,7 +608,8 @@ class BatchFilter:
         words.store_be_u16(self.out, start + 21, attributes)
 
     def _write_empty(self, row: int, start: int) -> int:
-        """Write the header of an emptied batch (its last sequence and offset matter still); returns the end."""
+        """Write the header of a batch without records, whose last sequence and offset are still needed; return the
+        end."""
         self._copy_header(row, start, self.table[row + ATTRIBUTES] & ~(CODEC_MASK | DELETE_HORIZON_MASK))
         words.store_be_u64(self.out, start + 27, _NO_TIMESTAMP)
         words.store_be_u32(self.out, start + 57, 0)
@@ -618,17 +619,18 @@ class BatchFilter:
         return start + BATCH_OVERHEAD
 
     def _write_changed(self, row: int, start: int, end: int, horizon: int) -> int:
-        """Write a header before the kept records ``out[start + 61:end]``; returns the end.
+        """Write a header before the kept records ``out[start + 61:end]``; return the end.
 
-        A ``horizon`` that is not negative becomes the batch's delete horizon: its records are rebased on it.
+        A ``horizon`` that is not negative becomes the batch's delete horizon. It replaces the base timestamp, so the
+        records' timestamp deltas are rewritten.
         """
         attributes, largest = self.table[row + ATTRIBUTES], self.largest
         if horizon >= 0:
-            # Make room below: a delta may grow by 9 bytes and the length before it by 1.
-            room, body = 10 * self.kept + 10, start + BATCH_OVERHEAD
-            words.copy_bytes(self.out, body + room, self.out, body, end - body)
+            # The records are moved up first: a rewritten delta may take 9 bytes more, and the length before it 1.
+            gap, body = 10 * self.kept + 10, start + BATCH_OVERHEAD
+            words.copy_bytes(self.out, body + gap, self.out, body, end - body)
             shift = _sum(self.table[row + BASE_TIMESTAMP], -horizon)
-            end = _rebase(self.out, body + room, end + room, body, shift)
+            end = _rebase(self.out, body + gap, end + gap, body, shift)
             attributes |= DELETE_HORIZON_MASK
         if attributes & TIMESTAMP_TYPE_MASK:
             largest = self.table[row + MAX_TIMESTAMP]

@@ -19,9 +19,9 @@ cpdef put_block(digests, span, table, bits, long long limit, counters)
 cpdef look_up_block(digests, long long count, table, bits, long long bias, counters)
 
 @cython.locals(held=words.Held, rows=words.Held, first=longlong, end=longlong, found=longlong)
-cpdef entries_of(table, span, digests)
+cpdef copy_entries(table, span, digests)
 
-@cython.locals(rows=words.Held, target=words.Held, places=words.Held, partitions=longlong)
+@cython.locals(rows=words.Held, target=words.Held, begins=words.Held, partitions=longlong)
 cpdef partition_digests(digests, long long count, partitioned, starts)
 
 cdef unsigned long long _rotate(unsigned long long word, int bits) noexcept nogil
@@ -67,7 +67,7 @@ cdef long long _value(const unsigned char* cells, long long bucket, long long en
 @cython.locals(at=longlong)
 cdef void _set_value(unsigned char* cells, long long bucket, long long entry, long long value) noexcept nogil
 
-@cython.locals(bucket=longlong, probes=longlong, entry=longlong, place=longlong)
+@cython.locals(bucket=longlong, probes=longlong, entry=longlong, cell=longlong)
 cdef (long long, long long, long long) _find(
     const unsigned long long* table, const unsigned char* cells, long long buckets, unsigned long long first,
     unsigned long long second) noexcept nogil
@@ -75,7 +75,7 @@ cdef (long long, long long, long long) _find(
 cdef void _supersede(long long ordinal, unsigned char* clean, unsigned char* dirty) noexcept nogil
 
 @cython.locals(size=longlong, all_probes=longlong, index=longlong, ahead=longlong, row=longlong, ordinal=longlong,
-               bucket=longlong, entry=longlong, probes=longlong, value=longlong, place=longlong)
+               bucket=longlong, entry=longlong, probes=longlong, value=longlong, cell=longlong)
 cdef long long _put(
     unsigned long long* digests, long long start, long long end, unsigned long long* table, unsigned char* cells,
     long long buckets, unsigned char* clean, unsigned char* dirty, long long limit, long long* counters) noexcept nogil
@@ -86,12 +86,12 @@ cdef void _look_up(
     unsigned long long* digests, long long count, const unsigned long long* table, const unsigned char* cells,
     long long buckets, unsigned char* bits, long long bias, long long* counters) noexcept nogil
 
-@cython.locals(found=longlong, bucket=longlong, entry=longlong, value=longlong, place=longlong, row=longlong)
+@cython.locals(found=longlong, bucket=longlong, entry=longlong, value=longlong, cell=longlong, row=longlong)
 cdef long long _entries(
     const unsigned long long* table, const unsigned char* cells, long long start, long long end,
     unsigned long long* digests) noexcept nogil
 
-@cython.locals(shift=int, number=longlong, index=longlong, row=longlong, place=longlong)
+@cython.locals(shift=int, number=longlong, index=longlong, row=longlong, cell=longlong)
 cdef void _partition(
     unsigned long long* digests, long long count, unsigned long long* partitioned, long long* starts,
     long long partitions) noexcept nogil

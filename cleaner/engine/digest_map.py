@@ -1,23 +1,23 @@
 """Key hashing and the map of keys, compiled.
 
-The map holds three entries per bucket of 64 bytes, one cache line, so that a look-up costs one cache miss::
+The map has buckets of 64 bytes, one cache line each, with three entries, so that a look-up costs one cache miss::
 
-    word 0..5   three digests of 16 bytes
-    48..59      low 32 bits of three values        60..62   high 8 bits of them        63  unused
+    bytes  0..47   three digests of 16 bytes
+    bytes 48..59   low 32 bits of three values        bytes 60..62   high 8 bits of them        byte 63   unused
 
-A value is a record's ordinal + 1; 0 marks a free entry. 21.3 bytes per key against 24 in Kafka's map. The bucket is
-the digest's first word scaled to the number of buckets (a probe looks at a whole bucket); a full bucket overflows
-into the next one. Nothing is ever removed, so a search ends at the first free entry.
+A value is a record's ordinal + 1; 0 marks a free entry. That is 21.3 bytes for each key, and 24 in Kafka's map. The
+bucket of a digest is its first word scaled to the number of buckets; if a bucket is full, the next one is used. A probe
+compares a whole bucket. No entry is ever removed, so a search ends at the first free one.
 
-``put_block`` keeps the larger ordinal of a key and sets the "superseded" bit of the smaller: the copy pass reads only
-that bit and neither hashes nor probes. A block of keys is hashed before it is probed, so that the cache misses of
-independent probes overlap.
+``put_block`` keeps the larger ordinal of a key and sets the "superseded" bit of the smaller one. The copy pass then
+only reads the bits, without hashing or probing. A block of keys is hashed before it is probed, so that the cache misses
+of independent probes overlap.
 
-Digests: SipHash-2-4 with 128 bits under a random key (an adversary cannot make two keys collide), or MD5 as Kafka.
-Python's MD5 would take the interpreter lock for each key; the one here never takes it.
+The digest is SipHash-2-4 with 128 bits under a random key, so that an adversary cannot make two keys collide, or MD5 as
+in Kafka. Python's MD5 would take the interpreter lock for each key; the one here never takes it.
 
-Tables are arrays of 64-bit words, digests rows of three. Blocks are worked on without the interpreter lock. C types are
-in ``digest_map.pxd``. One thread per map.
+Tables are arrays of 64-bit words; a digest is a row of three: first word, second word, ordinal. Blocks are processed
+without the interpreter lock. C types are in ``digest_map.pxd``. One thread at a time may use a map.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ IS_COMPILED = cython.compiled
 """Whether this module runs as machine code."""
 
 _PREFETCH_DISTANCE = 16
-"""Keys between the prefetch of a bucket and its probe. With 1 M keys a put takes 35 ns, and 112 ns without prefetch."""
-_LOW_VALUES, _HIGH_VALUES = 48, 60  # bytes of a bucket
+"""Number of keys between the prefetch of a bucket and its probe. With 1 M keys a put takes 35 ns, and 112 ns without
+prefetch."""
+_LOW_VALUES, _HIGH_VALUES = 48, 60  # positions in a bucket
 _DIGEST_WORDS, _KEY_COLUMNS = 3, 3
 
 # "somepseudorandomlygeneratedbytes"
@@ -56,7 +57,7 @@ _SIP_0, _SIP_1, _SIP_2, _SIP_3 = 0x736F6D6570736575, 0x646F72616E646F6D, 0x6C796
 _MD5_A, _MD5_B, _MD5_C, _MD5_D = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
 _SHIFTS = bytes((7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21))
 _SINES = b"".join([int(abs(math.sin(step + 1)) * 2**32).to_bytes(4, "little") for step in range(64)])
-# In C their addresses.
+# In C these are the addresses of the tables above.
 _MD5_SHIFTS, _MD5_SINES = _SHIFTS, _SINES
 
 Integers = memoryview
@@ -66,7 +67,7 @@ Bytes = memoryview
 
 
 def hash_keys(buffer: Any, keys: Any, count: int, algorithm: int, secret: bytes, digests: Any) -> None:
-    """Fill ``digests`` with two words and the ordinal of each of the first ``count`` keys of ``parse_records``."""
+    """Fill ``digests`` with two words and the ordinal of each of the first ``count`` keys from ``parse_records``."""
     held = words.hold(buffer)
     rows = words.hold(keys)
     hidden = words.hold(secret)
@@ -85,10 +86,11 @@ def hash_keys(buffer: Any, keys: Any, count: int, algorithm: int, secret: bytes,
 
 
 def put_block(digests: Any, span: tuple[int, int], table: Any, bits: tuple[Any, Any], limit: int, counters: Any) -> int:
-    """Put the digests of ``span``; of two ordinals of a key the larger stays, the smaller's bit is set.
+    """Put the digests ``span`` (first, end) into the map. Of two ordinals of a key the map keeps the larger one, and
+    the bit of the smaller one is set.
 
-    ``table``: the map's bytes. ``bits``: superseded bits of the clean and dirty section. Stops before the map would
-    hold more than ``limit`` keys; returns the first digest not put.
+    ``table`` is the map. ``bits`` are the superseded bits of the clean and of the dirty section. The call stops before
+    the map would have more than ``limit`` keys; it returns the first digest that was not put.
     """
     first, end = span
     rows = words.hold(digests)
@@ -110,7 +112,7 @@ def put_block(digests: Any, span: tuple[int, int], table: Any, bits: tuple[Any, 
 
 
 def look_up_block(digests: Any, count: int, table: Any, bits: Any, bias: int, counters: Any) -> None:
-    """Set bit (ordinal - ``bias``) of each of the first ``count`` digests that the map holds."""
+    """Set bit (ordinal - ``bias``) for each of the first ``count`` digests that is in the map."""
     rows = words.hold(digests)
     held = words.hold(table)
     marked = words.hold_writable(bits)
@@ -125,8 +127,8 @@ def look_up_block(digests: Any, count: int, table: Any, bits: Any, bias: int, co
     words.release(rows)
 
 
-def entries_of(table: Any, span: tuple[int, int], digests: Any) -> int:
-    """Copy the entries of buckets ``span`` into ``digests``; returns how many."""
+def copy_entries(table: Any, span: tuple[int, int], digests: Any) -> int:
+    """Copy the entries of the buckets ``span`` (first, end) into ``digests``; return how many there are."""
     first, end = span
     held = words.hold(table)
     rows = words.hold_writable(digests)
@@ -138,18 +140,18 @@ def entries_of(table: Any, span: tuple[int, int], digests: Any) -> int:
 
 
 def partition_digests(digests: Any, count: int, partitioned: Any, starts: Any) -> None:
-    """Sort ``digests[:count]`` by the top bits of their second word (counting sort).
+    """Sort ``digests[:count]`` by the top bits of their second word into partitions (counting sort).
 
-    The map's bucket comes from the first word, so each partition still spreads over the whole map. ``starts`` has one
-    slot more than there are partitions, a power of two; slot p is where partition p begins.
+    The bucket in the map comes from the first word, so each partition still spreads over the whole map. The number of
+    partitions is a power of two. ``starts`` receives the row at which each begins, and at last ``count``.
     """
     partitions = len(starts) - 1
     rows = words.hold(digests)
     target = words.hold_writable(partitioned)
-    places = words.hold_writable(starts)
+    begins = words.hold_writable(starts)
     with cython.nogil:
-        _partition(rows.words, count, target.words, places.integers, partitions)
-    words.release(places)
+        _partition(rows.words, count, target.words, begins.integers, partitions)
+    words.release(begins)
     words.release(target)
     words.release(rows)
 
@@ -158,7 +160,7 @@ def partition_digests(digests: Any, count: int, partitioned: Any, starts: Any) -
 
 
 def _rotate(word: int, bits: int) -> int:
-    """Turn the 64-bit ``word`` left by ``bits``."""
+    """Rotate the 64-bit ``word`` left by ``bits``."""
     return ((word << bits) & words.MASK_64) | (word >> (64 - bits))
 
 
@@ -222,7 +224,7 @@ def _hash_by_siphash(data: Buffer, keys: Integers, count: int, first: int, secon
 
 
 def _md5_block(data: Buffer, at: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
-    """Compute the state after the 64 bytes at ``at``."""
+    """Compute the MD5 state after the 64 bytes at ``at``."""
     first, second, third, fourth = a, b, c, d
     for step in range(64):
         if step < 16:
@@ -290,22 +292,22 @@ def _set_value(cells: Bytes, bucket: int, entry: int, value: int) -> None:
 
 
 def _find(table: Integers, cells: Bytes, buckets: int, first: int, second: int) -> tuple[int, int, int]:
-    """Find (bucket, entry, buckets probed) of a digest, or of the free entry where it belongs."""
+    """Find the entry of a digest, or the free entry for it: (bucket, entry in that, number of buckets probed)."""
     bucket = _bucket(first, buckets)
     probes = 1
     while True:
         for entry in range(ENTRIES_PER_BUCKET):
             if _value(cells, bucket, entry) == 0:
                 return bucket, entry, probes
-            place = bucket * BUCKET_WORDS + 2 * entry
-            if table[place] == first and table[place + 1] == second:
+            cell = bucket * BUCKET_WORDS + 2 * entry
+            if table[cell] == first and table[cell + 1] == second:
                 return bucket, entry, probes
         bucket = bucket + 1 if bucket + 1 < buckets else 0
         probes += 1
 
 
 def _supersede(ordinal: int, clean: Bytes, dirty: Bytes) -> None:
-    """Set the bit of a record that a later one supersedes."""
+    """Set the bit of a record that is superseded by a later one."""
     if ordinal >= DIRTY_ORDINALS:
         ordinal -= DIRTY_ORDINALS
         dirty[ordinal >> 3] |= 1 << (ordinal & 7)
@@ -340,9 +342,9 @@ def _put(
             if size >= limit:
                 counters[LOOKUPS] += 1
                 break
-            place = bucket * BUCKET_WORDS + 2 * entry
-            table[place] = digests[row]
-            table[place + 1] = digests[row + 1]
+            cell = bucket * BUCKET_WORDS + 2 * entry
+            table[cell] = digests[row]
+            table[cell + 1] = digests[row + 1]
             size += 1
         else:
             _supersede(min(value - 1, ordinal), clean, dirty)
@@ -380,14 +382,14 @@ def _look_up(
 
 
 def _entries(table: Integers, cells: Bytes, start: int, end: int, digests: Integers) -> int:
-    """See :func:`entries_of`."""
+    """See :func:`copy_entries`."""
     found = 0
     for bucket in range(start, end):
         for entry in range(ENTRIES_PER_BUCKET):
             value = _value(cells, bucket, entry)
             if value:
-                place, row = bucket * BUCKET_WORDS + 2 * entry, found * _DIGEST_WORDS
-                digests[row], digests[row + 1], digests[row + 2] = table[place], table[place + 1], value - 1
+                cell, row = bucket * BUCKET_WORDS + 2 * entry, found * _DIGEST_WORDS
+                digests[row], digests[row + 1], digests[row + 2] = table[cell], table[cell + 1], value - 1
                 found += 1
     return found
 
@@ -407,9 +409,9 @@ def _partition(digests: Integers, count: int, partitioned: Integers, starts: Int
     for index in range(count):
         row = index * _DIGEST_WORDS
         number = _top_bits(digests[row + 1], shift)
-        place = starts[number] * _DIGEST_WORDS
-        partitioned[place], partitioned[place + 1] = digests[row], digests[row + 1]
-        partitioned[place + 2] = digests[row + 2]
+        cell = starts[number] * _DIGEST_WORDS
+        partitioned[cell], partitioned[cell + 1] = digests[row], digests[row + 1]
+        partitioned[cell + 2] = digests[row + 2]
         starts[number] += 1
     for number in range(partitions, 0, -1):
         starts[number] = starts[number - 1]
@@ -417,5 +419,5 @@ def _partition(digests: Integers, count: int, partitioned: Integers, starts: Int
 
 
 def _top_bits(word: int, shift: int) -> int:
-    """Return ``word >> shift``, for a shift of 64, too."""
+    """Return ``word >> shift``; in C a shift by 64 would be undefined."""
     return word >> shift if shift < 64 else 0

@@ -1,7 +1,7 @@
-"""Engine of a round's record-level work: compiled modules, or plain Python where they are not built.
+"""Engine of a round's record-level work: compiled modules, or a plain Python reference where nothing is compiled.
 
-Both engines fill the same tables and write the same bytes (property tests hold them to it), so a round can use either.
-The engine's modules also run uncompiled, but slower than the reference, which is written for plain Python.
+Both engines fill the same tables and write the same bytes, as property tests check, so a round can use either. The
+compiled modules also run as plain Python, but slower than the reference, which is written for that.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
 WordArray = np.ndarray[Any, np.dtype[np.uint64]]
 ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
-#: First size of a growing map: 512 KiB stay in the second-level cache, enough for 24,000 keys.
+#: Smallest first size of a map: 512 KiB fit into the second-level cache and hold 24,000 keys.
 FIRST_MAP_BYTES = 512 * 1024
 GROWTH = 4
 _DRAIN_BUCKETS = 64 * 1024
 
 
 class KeyMap(Protocol):
-    """Digest -> largest ordinal of a key. Of two records with one key, the smaller ordinal's bit gets set."""
+    """Map from a key's digest to the key's largest ordinal. Of two records with one key, the bit of the smaller ordinal
+    is set."""
 
-    limit: int  # most keys it holds
+    limit: int  # the most keys that the map takes
 
     @property
     def size(self) -> int:
@@ -47,11 +48,11 @@ class KeyMap(Protocol):
 
     @property
     def collision_rate(self) -> float:
-        """Probes beyond the first, per look-up."""
+        """Probes after the first one, on average for each look-up."""
         ...
 
     def put(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: tuple[ByteArray, ByteArray]) -> int:
-        """Put the first ``count`` keys; returns how many went in before the map was full."""
+        """Put the first ``count`` keys; return how many were put before the map was full."""
         ...
 
     def put_digests(self, digests: WordArray, bits: tuple[ByteArray, ByteArray]) -> int:
@@ -59,11 +60,11 @@ class KeyMap(Protocol):
         ...
 
     def look_up(self, buffer: ByteArray, keys: IntegerArray, count: int, bits: ByteArray, bias: int) -> None:
-        """Set bit (ordinal - ``bias``) of each of the first ``count`` keys that the map holds."""
+        """Set bit (ordinal - ``bias``) for each of the first ``count`` keys that is in the map."""
         ...
 
     def drain(self) -> Iterator[WordArray]:
-        """Yield the entries in pieces of bounded size, then clear the map; each piece is valid until the next."""
+        """Yield the entries in parts of bounded size, then clear the map; each part is valid until the next."""
         ...
 
     def clear(self) -> None: ...
@@ -74,7 +75,7 @@ class KeyMap(Protocol):
 
 
 class Engine(Protocol):
-    """Record-level work; ``tidelog.cleaner.engine.batch_walk`` and ``batch_decisions`` describe each call."""
+    """Routines of a round's record-level work; ``tidelog.cleaner.engine.reference`` describes most of them."""
 
     name: str
 
@@ -106,30 +107,31 @@ class Engine(Protocol):
     def expand(
         self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
     ) -> tuple[int, int]:
-        """Decompress what this engine can by itself: (first row it leaves to the caller, bytes used)."""
+        """Decompress batches by the codecs of this engine: (first row that the caller has to do, bytes used)."""
         ...
 
     def pack(
         self, out: ByteArray, out_table: IntegerArray, rows: tuple[int, int], packed: ByteArray, target: int
     ) -> tuple[int, int]:
-        """Compress what this engine can by itself: (first row it leaves to the caller, end of what is packed)."""
+        """Compress batches by the codecs of this engine: (first row that the caller has to do, end of the output)."""
         ...
 
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:
-        """Sort by the top bits of the second word: (sorted rows, where each partition begins, and the end)."""
+        """Sort by the top bits of the second word: (sorted rows, the rows at which partitions begin, and the end)."""
         ...
 
     def new_map(self, memory: int, load_factor: float, algorithm: str, first_bytes: int = FIRST_MAP_BYTES) -> KeyMap:
-        """Build a map of at most ``memory`` bytes; ``first_bytes`` is a guess at its need."""
+        """Build a map of at most ``memory`` bytes; ``first_bytes`` is an estimate of what it needs."""
         ...
 
 
 class TransactionRows:
-    """Transactions and producer states that decide about whole batches, as arrays, and the producers seen in this pass.
+    """State of a pass for decisions about whole batches, as arrays: transactions, producers, and the producers with
+    open transactions so far.
 
-    ``aborted``: sorted (producer id, first offset, last offset). ``last_batches``: sorted (last offset, producer id)
-    of the batches that carry an active producer's last sequence. ``fences``: sorted (producer id, epoch) of producers
-    known by a marker only. One pass, one thread.
+    ``aborted`` has sorted (producer id, first offset, last offset). ``last_batches`` has sorted (last offset, producer
+    id) of the batches with an active producer's last sequence. ``fences`` has sorted (producer id, epoch) of producers
+    that are known by a marker only. ``clock`` is the time in ms, and the end offset of the round. One thread.
     """
 
     def __init__(
@@ -144,12 +146,12 @@ class TransactionRows:
         self.last_offsets = np.ascontiguousarray(self.last_batches[:, 0])
         self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
         self.clock = clock
-        self.open_producers: set[int] = set()  # of the reference
-        self.producers = np.full((64, 2), -1, np.int64)  # of the compiled engine
+        self.open_producers: set[int] = set()  # used by the reference
+        self.producers = np.full((64, 2), -1, np.int64)  # used by the compiled engine
         self.producers_used = 0
 
     def snapshot(self) -> tuple[set[int], IntegerArray, int]:
-        """Return the state of the pass, to restore it when a group of segments is read again."""
+        """Return a copy of the state, which is restored if a group of segments has to be read again."""
         return set(self.open_producers), self.producers.copy(), self.producers_used
 
     def restore(self, snapshot: tuple[set[int], IntegerArray, int]) -> None:
@@ -157,10 +159,10 @@ class TransactionRows:
 
 
 class ReferenceMap:
-    """:class:`KeyMap` over Kafka's map."""
+    """:class:`KeyMap` over :class:`SkimpyOffsetMap`, in plain Python."""
 
     def __init__(self, memory: int, load_factor: float, algorithm: str) -> None:
-        # SipHash in bytecode takes 15 µs per key. Keyed BLAKE2b is as safe, and which records stay depends on neither.
+        # SipHash in Python takes 15 µs for each key. Keyed BLAKE2b is as safe, and the same records are kept.
         self._digest = digest_of(algorithm) if algorithm.lower() == MD5_ALGORITHM else _keyed_digest
         self._map = SkimpyOffsetMap(memory, digest=self._digest)
         self.limit = max(1, int(self._map.slots * load_factor))
@@ -272,7 +274,7 @@ class ReferenceEngine:
 
 
 class Modules(NamedTuple):
-    """The modules of the compiled engine; tests replace them by their uncompiled forms."""
+    """The modules of the compiled engine; tests replace them by the same modules in plain Python."""
 
     batch_walk: Any = batch_walk
     batch_decisions: Any = batch_decisions
@@ -284,14 +286,14 @@ AS_BUILT = Modules()
 
 
 class BucketMap:
-    """:class:`KeyMap` in compiled code (layout: ``tidelog.cleaner.engine.digest_map``). Grows by 4 up to ``memory``
-    bytes: few keys stay in the processor's caches, and a round over few keys costs no 128 MiB."""
+    """:class:`KeyMap` in compiled code, laid out as in ``tidelog.cleaner.engine.digest_map``. It begins small, so that
+    few keys stay in the CPU's caches, and grows fourfold each time, up to ``memory`` bytes."""
 
     def __init__(self, module: Any, memory: int, load_factor: float, algorithm: str, first_bytes: int) -> None:
         self._module = module
         self._memory = memory // at.BUCKET_BYTES * at.BUCKET_BYTES
         if not self._memory:
-            raise ValueError(f"{memory} bytes hold no bucket of {at.BUCKET_BYTES} bytes")
+            raise ValueError(f"{memory} bytes are too few for a bucket of {at.BUCKET_BYTES} bytes")
         self._load_factor = load_factor
         self._algorithm = at.MD5 if algorithm.lower() == MD5_ALGORITHM else at.SIPHASH
         self.limit = self._limit(self._memory)
@@ -302,13 +304,13 @@ class BucketMap:
 
     def _limit(self, memory: int) -> int:
         entries: int = memory // at.BUCKET_BYTES * at.ENTRIES_PER_BUCKET
-        # One entry always stays free, so that the search for an absent key ends.
+        # One entry always stays free, so that the search for a missing key ends.
         return max(1, min(entries - 1, int(entries * self._load_factor)))
 
     def _allocate(self, size: int) -> None:
         memory = mmap.mmap(-1, size)
-        # A probe into 4 KiB pages misses the TLB as well: 69 ns per put, 36 ns with huge pages.
-        with contextlib.suppress(OSError):  # a kernel without huge pages refuses
+        # With pages of 4 KiB each probe misses the TLB as well: a put takes 69 ns, and 36 ns with huge pages.
+        with contextlib.suppress(OSError):  # a kernel without huge pages refuses this
             memory.madvise(mmap.MADV_HUGEPAGE)
         self._table: WordArray = np.frombuffer(memory, np.uint64)
 
@@ -355,7 +357,7 @@ class BucketMap:
         step = min(buckets, _DRAIN_BUCKETS)
         digests: WordArray = np.empty((step * at.ENTRIES_PER_BUCKET, 3), np.uint64)
         for first in range(0, buckets, step):
-            found = self._module.entries_of(table, (first, min(first + step, buckets)), digests)
+            found = self._module.copy_entries(table, (first, min(first + step, buckets)), digests)
             if found:
                 yield digests[:found]
 
@@ -393,7 +395,7 @@ class CompiledEngine:
     ) -> list[int]:
         count = rows[1] - rows[0]
         if 2 * (transactions.producers_used + count) > len(transactions.producers):
-            self._make_room(transactions, count)
+            self._enlarge_producers(transactions, count)
         types: IntegerArray = np.full(count, at.CONTROL_OTHER, np.int64)
         self._modules.batch_walk.find_control_types(buffer, table, rows, types)
         markers: IntegerArray = np.empty(count, np.int64)
@@ -410,7 +412,7 @@ class CompiledEngine:
         transactions.producers_used += added
         return markers[:found].tolist()  # type: ignore[no-any-return]
 
-    def _make_room(self, transactions: TransactionRows, more: int) -> None:
+    def _enlarge_producers(self, transactions: TransactionRows, more: int) -> None:
         old = transactions.producers
         still_open = int(np.count_nonzero(old[:, 1] > 0))
         new: IntegerArray = np.full((1 << (4 * (still_open + more)).bit_length(), 2), -1, np.int64)
@@ -442,4 +444,4 @@ class CompiledEngine:
 
 
 ENGINE: Engine = CompiledEngine() if all(module.IS_COMPILED for module in AS_BUILT) else ReferenceEngine()
-"""The engine for rounds: the compiled one where the modules are compiled. It keeps no state; any thread."""
+"""The engine for rounds: the compiled one if the modules are compiled. It has no state; any thread."""

@@ -9,11 +9,11 @@ cdef unsigned long long _HASH_FACTOR, _HASH_SHIFT
 cdef bytes _CHECKS
 cdef const unsigned char* _HEADER_CHECKS
 
-@cython.locals(held=words.Held, batches=words.Held, first=longlong, end=longlong, room=longlong, most=longlong,
+@cython.locals(held=words.Held, batches=words.Held, first=longlong, end=longlong, capacity=longlong, most=longlong,
                full=longlong, done=longlong)
 cpdef expand_lz4(buffer, table, rows, long long used, limits)
 
-@cython.locals(held=words.Held, batches=words.Held, room=words.Held, hashes=words.Held, first=longlong, end=longlong,
+@cython.locals(held=words.Held, batches=words.Held, target_bytes=words.Held, hashes=words.Held, first=longlong, end=longlong,
                done=longlong)
 cpdef pack_lz4(out, out_table, rows, packed, long long target)
 
@@ -44,7 +44,7 @@ cdef long long _decode_frame(
 
 @cython.locals(number=longlong, row=longlong, body=longlong, start=longlong, target=longlong)
 cdef (long long, long long) _expand(
-    unsigned char* data, long long* table, long long first, long long end, long long used, long long room,
+    unsigned char* data, long long* table, long long first, long long end, long long used, long long capacity,
     long long most, long long full) noexcept nogil
 
 @cython.locals(begin=longlong)

@@ -1,13 +1,13 @@
-"""LZ4 for whole chunks of batches, compiled: decompression into the scratch, compression of what is written.
+"""LZ4 for whole chunks of batches, compiled: decompression into the scratch, compression of the output.
 
-A codec that is called for each batch gives up and takes the interpreter lock each time. If two threads compete for the
-lock, that takes longer than the codec's work (28 µs instead of 3 µs for a batch of 2.5 KB).
+A library that is called for each batch releases and takes the interpreter lock each time. If two threads compete for
+the lock, that takes longer than the library's work (28 µs instead of 3 µs for a batch of 2.5 KB).
 
-``expand_lz4`` takes what Kafka's clients write: one frame, its blocks independent or linked, no checksums, no content
-size. At anything else it stops, and the caller asks the lz4 library, which decides whether the batch is damaged. Every
-length is checked against the block and the room before it is followed.
+``expand_lz4`` decodes frames as Kafka's clients write them: one frame, its blocks independent or linked, without
+checksums or content size. It stops at any other; the caller calls the lz4 library then, which decides whether the batch
+is damaged. Every length is checked against the block and the buffer before it is used.
 
-``pack_lz4`` writes such frames: a greedy search over a table of 4,096 positions, as LZ4's own fast compressor does.
+``pack_lz4`` writes such frames by a greedy search with a table of 4,096 positions, as LZ4's own fast compressor does.
 
 C types are in ``lz4_frames.pxd``. Any thread. Source: LZ4 frame format 1.6.3 and block format descriptions.
 """
@@ -52,7 +52,8 @@ _PACKED, _EXPANDED, _POISON = int(BatchState.PACKED), int(BatchState.EXPANDED), 
 _BAD_COUNT = int(Unreadable.COUNT)
 _MAGIC = 0x184D2204
 _LINKED, _INDEPENDENT = 0x40, 0x60
-# The header's checksum byte for blocks of 64 KB, 256 KB, 1 MB and 4 MB, linked and then independent.
+# The checksum byte of frame headers for blocks of 64 KB, 256 KB, 1 MB and 4 MB: four for linked ones, then four for
+# independent ones.
 _CHECKS = bytes((0xC0, 0x77, 0x96, 0xDF, 0x82, 0xFB, 0x51, 0x73))
 _HEADER_CHECKS = _CHECKS  # in C their address
 _LEFT_TO_LIBRARY = -1
@@ -71,36 +72,38 @@ Bytes = memoryview
 def expand_lz4(
     buffer: Any, table: Any, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
 ) -> tuple[int, int]:
-    """Expand the LZ4 batches of ``rows`` to ``buffer[used:]``, each after a copy of its header.
+    """Decompress the LZ4 batches of ``rows`` to ``buffer[used:]``, each after a copy of its header.
 
-    ``limits``: where the room ends, most bytes of one batch, and where the scratch is full. Returns (the first row not
-    done: the scratch is full, or the library must see it; bytes used).
+    ``limits`` are the buffer's usable bytes, the most bytes of one batch after decompression, and the byte from which
+    the scratch counts as full. Returns the first row that is not done (the scratch is full, or the library has to
+    decode it), and the bytes used.
     """
     first, end = rows
-    room, most, full = limits
+    capacity, most, full = limits
     held = words.hold_writable(buffer)
     batches = words.hold_writable(table)
     with cython.nogil:
-        done, used = _expand(held.bytes, batches.integers, first, end, used, room, most, full)
+        done, used = _expand(held.bytes, batches.integers, first, end, used, capacity, most, full)
     words.release(batches)
     words.release(held)
     return done, used
 
 
 def pack_lz4(out: Any, out_table: Any, rows: tuple[int, int], packed: Any, target: int) -> tuple[int, int]:
-    """Copy the written batches of ``rows`` to ``packed[target:]``, and compress those of LZ4; sets OUT_SIZE.
+    """Copy the batches of ``rows`` to ``packed[target:]``, with those of LZ4 compressed, and set their OUT_SIZE.
 
-    ``packed`` has room for the worst case. Returns (the first row of another codec, the end).
+    ``packed`` must be large enough for data that cannot be compressed. Returns the first row of another codec, and the
+    end of the output.
     """
     first, end = rows
     held = words.hold(out)
     batches = words.hold_writable(out_table)
-    room = words.hold_writable(packed)
+    target_bytes = words.hold_writable(packed)
     hashes = words.hold_writable(bytearray(8 * LZ4_HASH_SLOTS))
     with cython.nogil:
-        done, target = _pack(held.data, batches.integers, first, end, room.bytes, target, hashes.integers)
+        done, target = _pack(held.data, batches.integers, first, end, target_bytes.bytes, target, hashes.integers)
     words.release(hashes)
-    words.release(room)
+    words.release(target_bytes)
     words.release(batches)
     words.release(held)
     return done, target
@@ -110,7 +113,8 @@ def pack_lz4(out: Any, out_table: Any, rows: tuple[int, int], packed: Any, targe
 
 
 def _length(data: Buffer, position: int, end: int, nibble: int) -> tuple[int, int]:
-    """Read a length: (length, position after it or -1); 15 means that bytes follow, of which the last is not 255."""
+    """Read a length: (length, position after it or -1). A ``nibble`` of 15 means that bytes follow which are added; the
+    last one is not 255."""
     if nibble < 15:
         return nibble, position
     length = nibble
@@ -124,9 +128,9 @@ def _length(data: Buffer, position: int, end: int, nibble: int) -> tuple[int, in
 
 
 def _copy_match(data: Bytes, target: int, distance: int, size: int, limit: int) -> None:
-    """Copy ``size`` bytes from ``distance`` before ``target``; a match longer than its distance repeats itself.
+    """Copy ``size`` bytes from ``distance`` bytes before ``target``; a match longer than its distance repeats itself.
 
-    Up to seven bytes more may be written, below ``limit``.
+    Up to seven more bytes may be written, below ``limit``.
     """
     copied = 0
     if distance >= 8 and size <= _SHORT_MATCH and size + 8 <= limit - target:
@@ -143,7 +147,7 @@ def _copy_match(data: Bytes, target: int, distance: int, size: int, limit: int) 
 
 
 def _copy_literals(data: Bytes, target: int, position: int, size: int, end: int, limit: int) -> None:
-    """Copy ``size`` bytes from ``position``; up to 16 bytes are written if source and room have as many."""
+    """Copy ``size`` bytes from ``position``. Up to 16 bytes are copied if source and target have as many."""
     if size <= 16 and end - position >= 16 and limit - target >= 16:
         words.store_u64(data, target, words.load_u64(data, position))
         words.store_u64(data, target + 8, words.load_u64(data, position + 8))
@@ -152,9 +156,9 @@ def _copy_literals(data: Bytes, target: int, position: int, size: int, end: int,
 
 
 def _decode_block(data: Bytes, position: int, end: int, target: int, limit: int, lowest: int) -> int:
-    """Decode the block at ``position`` to ``data[target:limit]``; matches reach back to ``lowest``.
+    """Decode the block at ``position`` to ``data[target:limit]``; matches may reach back to ``lowest``.
 
-    Returns the end, or -1.
+    Returns the end, or -1 if the library has to decode it.
     """
     while position < end:
         token = data[position]
@@ -179,7 +183,7 @@ def _decode_block(data: Bytes, position: int, end: int, target: int, limit: int,
 
 
 def _block_bytes(data: Buffer, position: int, end: int) -> int:
-    """Return the largest block of the frame whose header is at ``position``, or -1 if it is not decoded here."""
+    """Return the frame's largest block size by its header at ``position``; -1 if the library has to decode it."""
     if end - position < 11 or words.load_u32(data, position) != _MAGIC:
         return _LEFT_TO_LIBRARY
     flags, sizes = data[position + 4], data[position + 5]
@@ -192,7 +196,8 @@ def _block_bytes(data: Buffer, position: int, end: int) -> int:
 
 
 def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int) -> int:
-    """Decode the one frame ``data[position:end]`` to ``data[target:limit]``. Returns the end, or -1."""
+    """Decode the frame ``data[position:end]`` to ``data[target:limit]``. Returns the end, or -1 if the library has to
+    decode it."""
     most = _block_bytes(data, position, end)
     if most < 0:
         return _LEFT_TO_LIBRARY
@@ -222,7 +227,7 @@ def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int)
 
 
 def _expand(
-    data: Bytes, table: Integers, first: int, end: int, used: int, room: int, most: int, full: int
+    data: Bytes, table: Integers, first: int, end: int, used: int, capacity: int, most: int, full: int
 ) -> tuple[int, int]:
     """See :func:`expand_lz4`."""
     for number in range(first, end):
@@ -232,7 +237,7 @@ def _expand(
         if used >= full or table[row + ATTRIBUTES] & CODEC_MASK != LZ4 or table[row + COUNT] < 0:
             return number, used
         body, start = table[row + BODY], used + BATCH_OVERHEAD
-        target = _decode_frame(data, body, body + table[row + BODY_SIZE], start, min(room, start + most))
+        target = _decode_frame(data, body, body + table[row + BODY_SIZE], start, min(capacity, start + most))
         if target < 0:
             return number, used
         if table[row + COUNT] * SMALLEST_RECORD > target - start:
@@ -248,7 +253,7 @@ def _expand(
 
 
 def _matching(source: Buffer, first: int, second: int, end: int) -> int:
-    """Count the bytes at ``second``, before ``end``, that are those at ``first``."""
+    """Count the bytes from ``second`` to below ``end`` that equal those from ``first`` on."""
     begin = second
     while second + 8 <= end and words.load_u64(source, first) == words.load_u64(source, second):
         first += 8
@@ -260,7 +265,7 @@ def _matching(source: Buffer, first: int, second: int, end: int) -> int:
 
 
 def _write_length(out: Bytes, target: int, rest: int) -> int:
-    """Write what a length has beyond 15; returns the end."""
+    """Write the part of a length above 15; return the end."""
     while rest >= 255:
         out[target] = 255
         rest -= 255
@@ -270,7 +275,7 @@ def _write_length(out: Bytes, target: int, rest: int) -> int:
 
 
 def _write_literals(source: Buffer, start: int, end: int, out: Bytes, target: int, match: int) -> int:
-    """Write token (``match``: match length - 4), literal length and literals; return the end."""
+    """Write a token, literal length and literals; return the end. ``match`` is the match length minus 4."""
     literals = end - start
     out[target] = (min(literals, 15) << 4) | min(match, 15)
     target += 1
@@ -281,14 +286,14 @@ def _write_literals(source: Buffer, start: int, end: int, out: Bytes, target: in
 
 
 def _compress_block(source: Buffer, start: int, end: int, out: Bytes, target: int, hashes: Integers) -> int:
-    """Compress at most 64 KB; ``out`` has room for the worst case. Returns the end."""
+    """Compress at most 64 KB; return the end. ``out`` is large enough for data that cannot be compressed."""
     anchor = position = start
     while position < end - _MATCH_LIMIT:
         word = words.load_u32(source, position)
         slot = ((word * _HASH_FACTOR) & words.MASK_32) >> _HASH_SHIFT
         found = hashes[slot]
         hashes[slot] = position
-        # Blocks are independent: a position in an earlier block is no match.
+        # Blocks are independent: a position in an earlier block is not a match.
         if found < start or words.load_u32(source, found) != word:
             position += 1 + ((position - anchor) >> 6)
             continue
@@ -307,7 +312,7 @@ def _compress_block(source: Buffer, start: int, end: int, out: Bytes, target: in
 
 
 def _compress_frame(source: Buffer, position: int, end: int, out: Bytes, target: int, hashes: Integers) -> int:
-    """Compress ``source[position:end]`` to a frame at ``out[target:]``; returns the end."""
+    """Compress ``source[position:end]`` to a frame at ``out[target:]``; return the end."""
     words.store_u32(out, target, _MAGIC)
     out[target + 4], out[target + 5], out[target + 6] = _INDEPENDENT, 0x40, _HEADER_CHECKS[4]
     target += 7

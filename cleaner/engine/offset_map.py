@@ -1,15 +1,15 @@
-"""The map key -> last offset in its plain form: Kafka's own layout and probing, over one numpy buffer.
+"""Map from keys to last offsets in plain Python, with the layout and probing of Kafka's map, over one numpy buffer.
 
     entry = digest (16 bytes with MD5) | offset 8 (big-endian)          24 bytes, slots = memory // 24
 
-Keys are not kept, only their digests, so every key costs the same. Probe k of a key: for k < digest size - 3 the slot
-is the 4-byte big-endian window of the digest that starts at min(k, digest size - 4); later probes take the last
-window and step on by one. An all-zero entry is free. With ``md5`` buffer and statistics are byte for byte those of
-Apache Kafka's map. The default digest is SipHash-2-4 with 128 bits under a random key of this process, so that a
-client cannot craft two keys that collide. In a compacted log a collision deletes a record that is not obsolete.
+Only the digests of keys are stored, so every key takes the same memory. The slot of probe k comes from 4 bytes of the
+digest, from byte min(k, digest size - 4) on, as a big-endian number. Each probe after the last of these positions goes
+one slot further. An entry of zeros is free. With ``md5``, buffer and statistics are byte for byte those of Apache
+Kafka's map. The default digest is SipHash-2-4 with 128 bits under a random key of this process, so that a client cannot
+make two keys that collide: in a compacted log a collision deletes a record that is not obsolete.
 
-This is the reference: clear, and fast enough as plain Python (``tidelog.cleaner.engine.digest_map`` does the same work
-at machine speed in a layout of its own). Not shared between threads.
+This is the reference; ``tidelog.cleaner.engine.digest_map`` is the compiled map, with another layout. One thread at a
+time may use a map.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OFFSET_BYTES = 8
 _WORD = 0xFFFFFFFFFFFFFFFF
 _NO_OFFSET = -1
 
-#: The key of this process's hashes; never stored, so that it cannot be learnt from files.
+#: The secret key of this process's digests; it is never stored, so that files cannot reveal it.
 PROCESS_SECRET = os.urandom(16)
 
 
 class OffsetMap(Protocol):
-    """The calls that a cleaning round makes on its map."""
+    """Kafka's interface of a map from keys to last offsets."""
 
     def put(self, key: bytes, offset: int) -> None: ...
     def get(self, key: bytes) -> int: ...
@@ -104,7 +104,7 @@ def digest_of(algorithm: str, secret: bytes = PROCESS_SECRET) -> Digest:
 
 
 class SkimpyOffsetMap:
-    """Open addressing in ``memory`` bytes; see the module. ``digest`` overrides the algorithm's, for tests."""
+    """Map with open addressing in ``memory`` bytes; see the module. ``digest`` replaces the algorithm's, for tests."""
 
     def __init__(self, memory: int, algorithm: str = SIPHASH_ALGORITHM, digest: Digest | None = None) -> None:
         self._digest = digest_of(algorithm) if digest is None else digest
@@ -112,7 +112,7 @@ class SkimpyOffsetMap:
         self.bytes_per_entry = self._digest_size + _OFFSET_BYTES
         self._slots = memory // self.bytes_per_entry
         if self._slots < 1:
-            raise ValueError(f"{memory} bytes hold no entry of {self.bytes_per_entry} bytes")
+            raise ValueError(f"{memory} bytes are too few for an entry of {self.bytes_per_entry} bytes")
         self.buffer: np.ndarray[Any, np.dtype[np.uint8]] = np.zeros(memory, np.uint8)
         self._view = self.buffer.data
         self._free = bytes(self.bytes_per_entry)
@@ -131,7 +131,7 @@ class SkimpyOffsetMap:
 
     @property
     def latest_offset(self) -> int:
-        """The last offset put or noted, -1 when none."""
+        """The last offset that the map covers; -1 when none."""
         return self._latest_offset
 
     @property
@@ -141,11 +141,11 @@ class SkimpyOffsetMap:
 
     @property
     def collision_rate(self) -> float:
-        """Probes beyond the first, per look-up."""
+        """Probes after the first one, on average for each look-up."""
         return (self._probes - self._lookups) / self._lookups if self._lookups else 0.0
 
     def update_latest_offset(self, offset: int) -> None:
-        """Set the last offset that the map covers (batches without keys count too)."""
+        """Set the last offset that the map covers, which may belong to a record without a key."""
         self._latest_offset = offset
 
     def clear(self) -> None:
@@ -155,14 +155,14 @@ class SkimpyOffsetMap:
         self._latest_offset = _NO_OFFSET
 
     def put(self, key: bytes, offset: int) -> None:
-        """Set the last offset of ``key``; an offset below the one there changes nothing.
+        """Set the last offset of ``key``, unless it has a higher one already.
 
         Raises OffsetMapFullError when no slot is free.
         """
         self.put_digest(self._digest(key), offset)
 
     def put_digest(self, digest: bytes, offset: int) -> int:
-        """Put a key's digest, as ``put`` does; return the offset that was there, -1 when the key is new.
+        """Set the last offset of the key with this digest, as ``put`` does; return the one before, -1 for a new key.
 
         Raises OffsetMapFullError.
         """
@@ -183,7 +183,7 @@ class SkimpyOffsetMap:
         return self.get_digest(self._digest(key))
 
     def get_digest(self, digest: bytes) -> int:
-        """Get the last offset of a key's digest, as ``get`` does."""
+        """Return the last offset of the key with this digest, -1 when it is not in the map."""
         self._lookups += 1
         _, entry = self._probe(digest, self._slots + self._digest_size - 4)
         return self._offset(entry) if entry[: self._digest_size] == digest and entry != self._free else _NO_OFFSET
@@ -201,8 +201,8 @@ class SkimpyOffsetMap:
         return int.from_bytes(entry[self._digest_size :], "big", signed=True)
 
     def _probe(self, digest: bytes, attempts: int) -> tuple[int, bytes]:
-        """Find position and bytes of the entry where a search for ``digest`` ends: its own, a free one, or the last one
-        tried.
+        """Find the entry at which a search for ``digest`` ends: its own, a free one, or the last one after ``attempts``
+        probes. Return its position and bytes.
         """
         position, entry = 0, self._free
         for attempt in range(attempts):

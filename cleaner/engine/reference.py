@@ -1,8 +1,8 @@
 """Record-level work of the cleaner in plain Python: the reference for the compiled modules beside it, and the engine
 where they are not compiled.
 
-The functions, tables and bytes are those of the compiled modules; each is written the obvious way, over ``bytes`` and
-``struct``. Property tests compare the two.
+The functions have the same arguments and results as those of the compiled modules, and are written in the simplest way,
+with ``bytes`` and ``struct``. Property tests compare the two.
 """
 
 from __future__ import annotations
@@ -75,10 +75,11 @@ def write_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _skip_field(data: bytes, position: int, end: int, least: int) -> tuple[int, int]:
-    """Read the size of a field: (size, position of its bytes). The size is checked against the bytes that remain."""
+def _read_size(data: bytes, position: int, end: int, smallest: int) -> tuple[int, int]:
+    """Read the size of a field: (size, position of its bytes). It must be at least ``smallest``, and the bytes must end
+    before ``end``."""
     size, position = _read_varint(data, position, end)
-    if size < least or size > end - position:
+    if size < smallest or size > end - position:
         raise MalformedRecordError
     return size, position
 
@@ -88,8 +89,8 @@ def _skip_headers(data: bytes, position: int, end: int) -> int:
     if count < 0 or count > end - position:
         raise MalformedRecordError
     for _ in range(count):
-        size, position = _skip_field(data, position, end, 0)
-        size, position = _skip_field(data, position + size, end, -1)
+        size, position = _read_size(data, position, end, 0)
+        size, position = _read_size(data, position + size, end, -1)
         position += max(size, 0)
     return position
 
@@ -101,15 +102,15 @@ def _read_record(data: bytes, start: int, end: int) -> ParsedRecord:
     end = position + length
     timestamp_delta, position = _read_varint(data, position + 1, end)
     offset_delta, position = _read_varint(data, position, end)
-    key_size, key = _skip_field(data, position, end, -1)
-    value_size, position = _skip_field(data, key + max(key_size, 0), end, -1)
+    key_size, key = _read_size(data, position, end, -1)
+    value_size, position = _read_size(data, key + max(key_size, 0), end, -1)
     if _skip_headers(data, position + max(value_size, 0), end) != end:
         raise MalformedRecordError
     return ParsedRecord(start, end, key, key_size, value_size, timestamp_delta, offset_delta)
 
 
 def _read_records(data: bytes, row: IntegerArray) -> list[ParsedRecord]:
-    """Read all records of a batch. Raises MalformedRecordError unless they fill it and their offsets grow."""
+    """Read all records of a batch. Raises MalformedRecordError if they do not fill it or their offsets do not grow."""
     records: list[ParsedRecord] = []
     position, end = int(row[at.BODY]), int(row[at.BODY] + row[at.BODY_SIZE])
     last_delta = -1
@@ -166,11 +167,12 @@ def _describe_any(data: bytes, position: int, size: int, offsets: tuple[int, int
 def scan_batches(
     buffer: ByteArray, limits: tuple[int, int], offsets: tuple[int, int], table: IntegerArray
 ) -> tuple[int, int, int]:
-    """Describe the whole batches in ``buffer[limits[0]:limits[1]]``.
+    """Describe the whole batches in ``buffer[limits[0]:limits[1]]`` in ``table``.
 
-    ``offsets``: lowest base offset and lowest offset beyond the segment; a batch outside is POISON (its base offset
-    is not covered by the CRC). Returns (rows, position after the last of them, the size the next batch claims: 0 when
-    fewer than 12 bytes are left or the table is full, negative when no batch can have that size).
+    ``offsets`` are the lowest offset of the segment and the lowest one after it. A batch outside of them becomes
+    POISON, as the CRC does not cover its base offset. Returns the number of rows, the position after the last batch,
+    and the size of the next one by its length field. That is 0 if fewer than 12 bytes are left or the table is full,
+    and negative if no batch can have that size.
     """
     position, end = limits
     data = buffer[: end + at.PADDING].tobytes()
@@ -194,18 +196,17 @@ def scan_batches(
 
 
 def _bytes_of(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int]) -> bytes:
-    """Return a copy of the part of the buffer that ``rows`` use: for small batches that is far less than a reader's 4
-    MB.
-    """
+    """Return a copy of the part of the buffer that ``rows`` use, which is often far less than the whole buffer."""
     wanted = table[rows[0] : rows[1]]
     ends = np.maximum(wanted[:, at.POSITION] + wanted[:, at.SIZE], wanted[:, at.BODY] + wanted[:, at.BODY_SIZE])
     return buffer[: int(ends.max(initial=0)) + at.PADDING].tobytes()
 
 
 def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: IntegerArray) -> int:
-    """List the keyed records of the indexed batches of ``rows``: (key position, key size, ordinal) into ``keys``.
+    """Write (key position, key size, ordinal) of the records with keys to ``keys``, for the batches of ``rows`` that
+    are not marked as NOT_INDEXED; return the number of keys.
 
-    Returns the number of keys. A batch that does not parse becomes POISON and adds none.
+    A batch that cannot be parsed becomes POISON and adds none.
     """
     data = _bytes_of(buffer, table, rows)
     found = 0
@@ -229,7 +230,8 @@ def _bit(bits: ByteArray, number: int) -> bool:
 
 
 class BatchFilter:
-    """Filter for the records of one batch. ``clock``: now, and the delete horizon for tombstones without one, in ms."""
+    """Filter for the records of batches. ``clock`` is the time, and the delete horizon for tombstones without one, both
+    in ms."""
 
     def __init__(
         self, data: bytes, superseded: ByteArray, bias: int, clock: tuple[int, int], stats: IntegerArray
@@ -241,7 +243,7 @@ class BatchFilter:
         self.stats = stats
 
     def filter_batch(self, row: IntegerArray) -> tuple[bytes, dict[int, int]] | None:
-        """Return the bytes of the batch that stay, and the columns of its output row; None when nothing stays."""
+        """Return the batch without removed records, and the columns of its output row; None if it is dropped."""
         if row[at.STATE] == BatchState.POISON:
             return self._keep_whole(row)
         decision, count = int(row[at.DECISION]), int(row[at.COUNT])
@@ -370,11 +372,12 @@ def filter_batches(
     out_table: IntegerArray,
     stats: IntegerArray,
 ) -> tuple[int, int, int]:
-    """Write what stays of the batches of ``rows`` to ``out`` from its start, one row of ``out_table`` per batch.
+    """Write the batches of ``rows`` without removed records to the start of ``out``, and a row of ``out_table`` for
+    each.
 
-    ``superseded``: bit (ordinal - ``bias``) is set when a later record has the same key. ``clock``: now and the delete
-    horizon for tombstones without one, in ms. Returns (first row that was not filtered, as the output was full, bytes
-    written, batches written).
+    Bit (ordinal - ``bias``) of ``superseded`` is set if a later record has the same key. ``clock`` is the time, and the
+    delete horizon for tombstones without one, both in ms. Returns the first row that was not filtered because the
+    output was full, and the numbers of bytes and batches written.
     """
     batch_filter = BatchFilter(_bytes_of(buffer, table, rows), superseded, bias, clock, stats)
     target = written = 0
@@ -401,11 +404,10 @@ def filter_batches(
 def index_entries(
     out_table: IntegerArray, written: int, interval: int, state: IntegerArray, entries: IntegerArray
 ) -> int:
-    """Build the index entries of the written batches, at the same places as if the batches were appended one by one.
+    """Build the index entries of the written batches, for the same batches as appends of each would; return how many.
 
-    ``state``: position, bytes since the last entry, largest timestamp so far and the offset that has it; carried from
-    call to call. ``entries``: (last offset, position, largest timestamp, its offset). Returns the number of
-    entries.
+    ``state`` is carried from call to call: position, bytes since the last entry, largest timestamp so far and its
+    offset. ``entries`` receives rows of last offset, position, largest timestamp and its offset.
     """
     found = 0
     for row in out_table[:written]:
@@ -421,7 +423,7 @@ def index_entries(
 
 
 def _control_kind(data: bytes, row: IntegerArray) -> str:
-    """Return the kind of a control batch: ``abort``, ``commit``, ``emptied`` by an earlier round, or ``other``."""
+    """Return the kind of a control batch: ``abort``, ``commit``, ``emptied`` (by an earlier round), or ``other``."""
     if row[at.COUNT] == 0:
         return "emptied"
     body = int(row[at.BODY])
@@ -444,7 +446,7 @@ def _aborted_transaction(transactions: TransactionRows, producer_id: int, offset
 
 
 class BatchDecisions:
-    """Decisions about batches in log order. ``markers`` collects the aborted transactions whose marker stays."""
+    """Decisions about batches in log order. ``markers`` collects the aborted transactions whose marker is kept."""
 
     def __init__(self, data: bytes, transactions: TransactionRows) -> None:
         self.data = data
@@ -498,7 +500,7 @@ class BatchDecisions:
 def decide_batches(
     buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], transactions: TransactionRows
 ) -> list[int]:
-    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker stays."""
+    """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker is kept."""
     decisions = BatchDecisions(_bytes_of(buffer, table, rows), transactions)
     for row in table[rows[0] : rows[1]]:
         if row[at.STATE] != BatchState.POISON:

@@ -1,5 +1,5 @@
-"""One round of compaction over one log: superseded records, the copy, and the files it writes.
+"""One round of compaction over one log: it finds superseded records, and writes new segments without them.
 
 Imports: ``tidelog.cleaner.engine`` and the layer below.
-Invariant: no clock, and no thread but the one that reads ahead; offsets never change.
+Invariant: it reads no clock and starts no thread but the one that reads ahead; offsets never change.
 """

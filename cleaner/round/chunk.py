@@ -1,4 +1,4 @@
-"""A chunk of a segment in memory, the scratch where its batches are expanded, and the steps it is handed out in."""
+"""A chunk of a segment in memory, the scratch memory in which its batches are expanded, and the steps of the work."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.record.record_batch import Buffer
 
-#: Rows of the batch table; the rest of a chunk with more batches is read again as another chunk.
+#: Most batches in a chunk, one row each; if more were read, the others are read again as the next chunk.
 TABLE_ROWS = 4096
 
 
 class Chunk:
-    """One stretch of a segment in ``buffer`` and its ``rows`` batches in ``table``.
+    """Some bytes of a segment in ``buffer``, and their batches in the first ``rows`` rows of ``table``.
 
-    It was read from byte ``position`` of the file and has ``length`` bytes, of which whole batches take ``framed``;
-    after it, up to ``used``, lies the scratch. ``is_plain``: no batch has to be expanded.
+    ``length`` bytes were read from byte ``position`` of the file; the first ``framed`` of them are whole batches. The
+    scratch memory follows, and is filled up to ``used``. ``is_plain`` says that no batch has to be expanded.
     """
 
     __slots__ = ("buffer", "framed", "is_plain", "length", "position", "rows", "spare", "table", "used")
@@ -34,7 +34,7 @@ class Chunk:
         self.is_plain = True
 
     def renew_scratch(self) -> None:
-        """Start an empty scratch in a new buffer: the caller still works on the one before."""
+        """Begin an empty scratch in another buffer, because the caller still works on the last one."""
         self.buffer, self.spare = self.spare, self.buffer
         if len(self.buffer) < len(self.spare):
             self.buffer = np.empty(len(self.spare), np.uint8)
@@ -42,15 +42,15 @@ class Chunk:
         self.used = self.length
 
     def reserve(self, size: int) -> int:
-        """Reserve ``size`` bytes after what is used; returns where they begin."""
+        """Reserve ``size`` bytes of scratch; return the byte at which they begin."""
         start = self.used
         if start + size + at.PADDING > len(self.buffer):
-            self.make_room(max(size, len(self.buffer)))
+            self.enlarge(max(size, len(self.buffer)))
         self.used = start + size
         return start
 
-    def make_room(self, size: int) -> None:
-        """Grow the buffer until it has ``size`` bytes after what is used."""
+    def enlarge(self, size: int) -> None:
+        """Enlarge the buffer so that ``size`` bytes are free in it."""
         wanted = self.used + size + at.PADDING
         if wanted > len(self.buffer):
             larger: ByteArray = np.zeros(wanted, np.uint8)
@@ -60,10 +60,11 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Batches ready to be worked on: rows of ``table`` over ``buffer``, which was read from byte ``position``.
+    """Readable batches for one step of a pass: ``rows`` (first, end) of ``table``, whose bytes are in ``buffer``.
 
-    ``ordinal`` and ``bytes_read`` are the reader's counts after these rows. ``is_plain``: no row was expanded.
-    ``keys``: the keys of the rows' records, if they were parsed ahead.
+    ``position`` is the buffer's first byte in the file. ``ordinal`` and ``bytes_read`` are the reader's counts after
+    these rows. ``is_plain`` says that no batch was expanded. ``keys`` are the records' keys, if ``prepare`` parsed
+    them.
     """
 
     buffer: ByteArray
@@ -76,28 +77,28 @@ class Step:
     keys: IntegerArray | None = None
 
 
-def as_it_is(step: Step) -> Step:
-    """Return the step without any preparation."""
+def prepare_nothing(step: Step) -> Step:
+    """Return the step unchanged."""
     return step
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Request to read part of a segment: bytes ``span``, from the beginning of a batch to the end of one.
+    """Request to read bytes ``span`` of a segment, from the beginning of a batch to the end of one.
 
-    ``next_base_offset``: the lowest offset beyond the segment. ``ordinal``: of the first record. ``prepare`` is called
-    for each step in order before the step is worked on, perhaps in another thread.
+    ``next_base_offset`` is the lowest offset after the segment; ``ordinal`` is the first record's. ``prepare`` is
+    called for each step in order, before the pass gets it, perhaps in another thread.
     """
 
     segment: LogSegment
     next_base_offset: int
     ordinal: int
     span: tuple[int, int]
-    prepare: Callable[[Step], Step] = as_it_is
+    prepare: Callable[[Step], Step] = prepare_nothing
 
 
-def place(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
-    """Copy an expanded batch into the scratch and note its place in its row."""
+def store_expanded(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
+    """Copy an expanded batch into the scratch, and note its position, size and ``state`` in its row."""
     start = chunk.reserve(BATCH_OVERHEAD + len(records))
     body = start + BATCH_OVERHEAD
     view = chunk.buffer.data

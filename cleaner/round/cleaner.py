@@ -3,10 +3,11 @@
     index pass   dirty section -> one "superseded" bit per record          (``tidelog.cleaner.round.superseded``)
     copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
 
-The segments of the round are a snapshot; the files are held open by their readers. Truncation, deletion and retention
-may go on meanwhile: a group is swapped only if all its segments are still in the log and ``check`` has not raised. A
-group in which nothing changes is left alone. A segment that cannot be framed is left alone too, and reported. After
-each group past the first dirty offset the log is clean up to that group's end, and that offset is saved.
+A round works on a snapshot of segments, whose files readers hold open. Truncation, deletion and retention may go on
+meanwhile: a group is swapped only if all its segments are still in the log and ``check`` has not raised. A group in
+which nothing changes is not rewritten. A segment with a wrong length field cannot be divided into batches (framed): it
+is not rewritten either, and it is reported. After each group that ends above the first dirty offset the log is clean up
+to the group's end, and that offset is saved.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
 
-#: A map begins with a byte per this many dirty bytes: a key in every third record of 100 bytes fits without growing.
+#: Dirty bytes for each byte of a new map: with a key in every third record of 100 bytes, the map need not grow.
 DATA_PER_MAP_BYTE = 16
 
 
 @dataclass(slots=True)
 class CleanerStats:
-    """Counts of one round: bytes and records of the cleaned range, batches that could not be read, use of the map."""
+    """Counts of one round: bytes and records of the cleaned range, batches that could not be read, and how full the map
+    of keys became."""
 
     end_offset: int = -1
     bytes_indexed: int = 0
@@ -54,7 +56,7 @@ class CleanerStats:
     keyless_records: int = 0
     tombstones_dropped: int = 0
     groups_rewritten: int = 0
-    groups_left_alone: int = 0
+    groups_unchanged: int = 0
     map_utilization: float = 0.0
     collision_rate: float = 0.0
     spilled_bytes: int = 0
@@ -69,7 +71,8 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class CleanerOptions:
-    """Memory and limits of one round; ``reads_ahead`` says before each step whether a helper thread may."""
+    """Memory and limits of one round. ``reads_ahead`` returns, before each step, whether a helper thread may read the
+    next one meanwhile."""
 
     map_bytes: int = 128 * 1024 * 1024
     io_buffer_bytes: int = 1024 * 1024
@@ -83,8 +86,8 @@ class CleanerOptions:
 class RoundHooks:
     """Callbacks of a round.
 
-    ``check`` gets the bytes read or about to be written; it may wait (throttle) or raise CleaningAbortedError.
-    ``progress`` gets the offset below which the log is clean now, after each group.
+    ``check`` gets the number of bytes read or to be written; it may wait (throttle) or raise CleaningAbortedError.
+    ``progress`` gets, after each group, the offset below which the log is clean.
     """
 
     check: Callable[[int], None] = lambda _bytes: None
@@ -93,7 +96,7 @@ class RoundHooks:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Destination of a group of segments, and the state of the pass over transactions."""
+    """Destination of a group of segments, and the transactions' state in the copy pass."""
 
     target: CleanedSegment
     transactions: TransactionRows
@@ -101,7 +104,7 @@ class _Copy:
 
 
 class Cleaner:
-    """Cleans one log at a time; keeps no state between rounds. One thread."""
+    """Runner of rounds, one log at a time, without state between rounds. One thread."""
 
     def __init__(self, engine: Engine, options: CleanerOptions | None = None) -> None:
         self._engine = engine
@@ -110,10 +113,10 @@ class Cleaner:
     def clean(
         self, cleanable: LogToClean, now_ms: int, hooks: RoundHooks | None = None, *, dry_run: bool = False
     ) -> CleanerStats:
-        """Clean a log and return the counts; ``dry_run`` reads and counts only.
+        """Clean a log and return the counts; with ``dry_run`` only read and count.
 
-        Raises CleaningAbortedError, KafkaStorageError; then whole groups are done or untouched, and the next start
-        removes every file that is left.
+        Raises CleaningAbortedError, KafkaStorageError; then each group is either cleaned or unchanged, and the next
+        start removes temporary files.
         """
         cleaning = CleaningRound(self._engine, self._options, cleanable, now_ms, hooks or RoundHooks())
         try:
@@ -123,7 +126,7 @@ class Cleaner:
 
 
 class CleaningRound:
-    """State of one round; see the module."""
+    """One round over one log, with its state."""
 
     def __init__(
         self, engine: Engine, options: CleanerOptions, cleanable: LogToClean, now_ms: int, hooks: RoundHooks
@@ -156,7 +159,7 @@ class CleaningRound:
         clean, dirty = self._sections()
         end = self._cleanable.first_uncleanable_offset
         start = clean.segments[0].base_offset if clean.segments else self._cleanable.first_dirty_offset
-        with self._aborting_without([*clean.segments, *dirty.segments]):
+        with self._abort_if_removed([*clean.segments, *dirty.segments]):
             for segment in (*clean.segments, *dirty.segments):
                 ensure_proven(self._log, segment)
             self._aborted = self._log.collect_aborted_transactions(start, end) if end > start else []
@@ -168,8 +171,8 @@ class CleaningRound:
         return self.stats
 
     def _sections(self) -> tuple[Section, Section]:
-        """Divide the segments into clean and dirty ones. A segment with the first dirty offset in its middle is dirty
-        as a whole.
+        """Divide the segments into clean and dirty ones. A segment that holds the first dirty offset is dirty as a
+        whole.
         """
         cleanable = self._cleanable
         upper = cleanable.first_uncleanable_offset
@@ -179,7 +182,7 @@ class CleaningRound:
         return Section(segments[:first], ends[:first]), Section(segments[first:], ends[first:])
 
     def _transactions(self) -> TransactionRows:
-        """Build the state of a pass over transactions, with the batches and epochs that producers still need."""
+        """Build the transactions' state for a pass, with the batches and epochs that producers still need."""
         with self._log.lock:
             producers = [
                 (p.producer_id, p.producer_epoch, p.last_offset) for p in self._log.producer_state.producers.values()
@@ -192,10 +195,11 @@ class CleaningRound:
         )
 
     @contextmanager
-    def _aborting_without(self, segments: Sequence[LogSegment]) -> Iterator[None]:
-        """Raise CleaningAbortedError for a storage error if retention, truncation or deletion took one of ``segments``.
+    def _abort_if_removed(self, segments: Sequence[LogSegment]) -> Iterator[None]:
+        """Turn a storage error of the block into CleaningAbortedError if retention, truncation or deletion has removed
+        one of ``segments``.
 
-        The log has not failed then: the next round begins with the segments that are left.
+        Nothing is wrong with the log then: the next round begins with the segments that are left.
         """
         log = self._log
         try:
@@ -205,7 +209,7 @@ class CleaningRound:
                 raise CleaningAbortedError(f"the log of {log.topic_partition} was closed") from error
             if log.failure is None and any(segment not in log.segments for segment in segments):
                 raise CleaningAbortedError(
-                    f"segments of {log.topic_partition} are gone since the round began"
+                    f"segments of {log.topic_partition} were removed during the round"
                 ) from error
             raise
 
@@ -214,33 +218,33 @@ class CleaningRound:
     def _copy(self, section: Section, *, dry_run: bool) -> None:
         ends = dict(zip((s.base_offset for s in section.segments), section.ends, strict=True))
         transactions = self._transactions()
-        left_alone = dict(self._index.unframed)
-        groups = self._groups(section, left_alone)
+        unframed = dict(self._index.unframed)
+        groups = self._groups(section, unframed)
         while groups:
             group = groups.pop(0)
             state, counts = transactions.snapshot(), self._counts.copy()
             unreadable = (self.stats.unreadable_batches, list(self.stats.unreadable))
             try:
-                with self._aborting_without(group):
+                with self._abort_if_removed(group):
                     self._clean_group(group, ends, transactions, dry_run=dry_run)
             except UnframedSegmentError as error:
-                left_alone[error.base_offset] = error
+                unframed[error.base_offset] = error
                 transactions.restore(state)
                 self._counts = counts
                 self.stats.unreadable_batches, self.stats.unreadable = unreadable
                 done = group[0].base_offset
-                groups = [g for g in self._groups(section, left_alone) if g[0].base_offset >= done]
+                groups = [g for g in self._groups(section, unframed) if g[0].base_offset >= done]
                 continue
             if not dry_run and ends[group[-1].base_offset] > self._cleanable.first_dirty_offset:
                 self._hooks.progress(ends[group[-1].base_offset])
-        for unframed in left_alone.values():
-            reason = f"segment left alone: {unframed}"
-            self._report([UnreadableBatch(unframed.base_offset, unframed.position, -1, reason)])
+        for fault in unframed.values():
+            reason = f"the segment is not cleaned: {fault}"
+            self._report([UnreadableBatch(fault.base_offset, fault.position, -1, reason)])
 
-    def _groups(self, section: Section, left_alone: dict[int, UnframedSegmentError]) -> list[list[LogSegment]]:
+    def _groups(self, section: Section, unframed: dict[int, UnframedSegmentError]) -> list[list[LogSegment]]:
         config = self._log.config
         limits = (config.segment_bytes, config.segment_index_bytes)
-        return group_segments(list(section.segments), list(section.ends), limits, set(left_alone))
+        return group_segments(list(section.segments), list(section.ends), limits, set(unframed))
 
     def _clean_group(
         self, group: list[LogSegment], ends: dict[int, int], transactions: TransactionRows, *, dry_run: bool
@@ -267,19 +271,19 @@ class CleaningRound:
         if changed:
             self.stats.groups_rewritten += 1
         else:
-            self.stats.groups_left_alone += 1
+            self.stats.groups_unchanged += 1
 
     def _swap(self, new: LogSegment, group: list[LogSegment], sizes: list[int], target: CleanedSegment) -> None:
         log = self._log
 
         def check() -> None:
             self._hooks.check(0)
-            # Retention or truncation may have taken a segment meanwhile; the new one must not bring it back.
+            # Retention or truncation may have removed a segment meanwhile; the new one must not bring its records back.
             gone = log.segments.active in group or any(segment not in log.segments for segment in group)
             if log.is_closed or gone or [segment.size for segment in group] != sizes:
                 raise CleaningAbortedError(f"segments of {log.topic_partition} were removed during the round")
 
-        # The files belong to the swap now: when it fails half-way only the next start may sort them out.
+        # From here on the swap owns the files: if it fails, only the next start may remove or rename them.
         target.hand_over()
         try:
             log.replace_segments([new], group, check)
@@ -288,9 +292,9 @@ class CleaningRound:
             raise
 
     def _clean_segment(self, segment: LogSegment, end: int, copy: _Copy) -> None:
-        """Read and filter the parts of a segment that may hold records to keep, and drop the others unread."""
+        """Read and filter the parts of a segment that may have records to keep; drop the others without reading."""
         position, ordinal = 0, self._index.first_ordinal(segment)
-        for stretch in self._index.vanished(segment, copy.transactions.last_offsets):
+        for stretch in self._index.find_superseded(segment, copy.transactions.last_offsets):
             if stretch.start > position:
                 self._clean_span(segment, end, ordinal, (position, stretch.start), copy)
             self._drop(stretch, copy)
@@ -299,7 +303,7 @@ class CleaningRound:
             self._clean_span(segment, end, ordinal, (position, segment.size), copy)
 
     def _drop(self, stretch: Stretch, copy: _Copy) -> None:
-        """Count a stretch without a record to keep."""
+        """Count the records of a stretch that is dropped."""
         self._hooks.check(0)
         self._counts[at.STAT_RECORDS_READ] += stretch.ordinal_end - stretch.ordinal
         self._counts[at.STAT_BATCHES_CHANGED] += stretch.batches
@@ -312,7 +316,7 @@ class CleaningRound:
             self._hooks.check(self._reader.bytes_read - read_before)
             read_before = self._reader.bytes_read
             markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, copy.transactions)
-            for number in markers:  # both lists have the same order
+            for number in markers:  # indices of ``_aborted``, as the transactions' state has the same order
                 copy.target.add_aborted(self._aborted[number])
             superseded = self._index.superseded(self._reader, rows)
             position = self._filter(segment, position, rows, superseded, copy)
@@ -326,7 +330,7 @@ class CleaningRound:
         superseded: tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int],
         copy: _Copy,
     ) -> int:
-        """Filter rows that begin at byte ``position`` of the segment's file; returns where the next ones begin."""
+        """Filter rows that begin at byte ``position`` of the segment's file; return the byte after them."""
         table, target = self._reader.table, copy.target
         row = rows[0]
         while row < rows[1]:
@@ -359,7 +363,7 @@ class CleaningRound:
 
     def _report(self, batches: list[UnreadableBatch]) -> None:
         for batch in batches:
-            logger.warning("cleaning %s keeps unreadable bytes: %s", self._log.topic_partition, batch)
+            logger.warning("cleaning of %s keeps bytes that cannot be read: %s", self._log.topic_partition, batch)
         self.stats.add_unreadable(batches)
 
     def _sum_up(self, end: int) -> None:

@@ -7,7 +7,7 @@ from tidelog.cleaner.engine.engine import IntegerArray
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
-#: Most old single messages, and their bytes, in one version 2 batch.
+#: Most single messages, and most bytes of them, that become one version 2 batch.
 CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
 #: Largest distance of two offsets in a version 2 batch.
@@ -15,7 +15,8 @@ MAX_OFFSET_DELTA = 2**31 - 1
 
 
 class LegacyRun:
-    """Old messages in a row that become one version 2 batch; a compressed set stays a batch of its own."""
+    """Old messages in a row that become one version 2 batch; a compressed set becomes a batch of its own. ``poison`` is
+    the row of a message that cannot be read, and is kept as it is."""
 
     def __init__(self) -> None:
         self.rows: list[IntegerArray] = []
@@ -24,12 +25,12 @@ class LegacyRun:
         self._codec = self._timestamp_type = self._bytes = 0
 
     def add(self, row: IntegerArray, batch: LegacyRecordBatch, records: list[Record]) -> bool:
-        """Add the records of one message or set; return False if they need a run of their own."""
+        """Add the records of one message or set; return False if they need another run."""
         if self.poison is not None:
             return False
         full = len(self._records) >= CONVERTED_RECORDS or self._bytes >= CONVERTED_BYTES
         alike = not self._codec and not batch.compression_type and batch.timestamp_type == self._timestamp_type
-        # Sets with a log append time share a batch only if the times are equal: a batch has one.
+        # Under log append time, messages share a batch only if their times are equal, as a batch has only one.
         same_stamp = not self._timestamp_type or (self._records and self._records[0].timestamp == batch.max_timestamp)
         follows = not self._records or (
             records[0].offset > self._records[-1].offset
@@ -44,11 +45,11 @@ class LegacyRun:
         return True
 
     def finish(self) -> tuple[IntegerArray, bytearray]:
-        """Return the row and the uncompressed version 2 batch; the run is empty afterwards."""
+        """Return the row and bytes of the version 2 batch, not compressed; the run is empty afterwards."""
         records, rows = self._records, self.rows
         append_time = records[0].timestamp if self._timestamp_type else None
         batch = build_batch(records, BatchOptions(log_append_time=append_time))
-        # The codec goes into the header, so that the cleaned batch is compressed as the set was.
+        # The header names the codec, so that the cleaned batch is compressed as the set was.
         attributes = self._codec | (at.TIMESTAMP_TYPE_MASK if self._timestamp_type else 0)
         batch[21:23] = attributes.to_bytes(2, "big")
         row = rows[0]

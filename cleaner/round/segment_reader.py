@@ -1,12 +1,12 @@
-"""Reader of a segment as chunks of readable batches: read, framed, decompressed, converted, numbered.
+"""Reader of a segment in steps of readable batches: divided into batches, decompressed, converted, numbered.
 
-A buffer holds the chunk at its beginning and, after it, the scratch for batches that must be expanded.
-Compressed batches are decompressed there after a copy of their header; old message sets (magic 0 and 1) become
-version 2 batches there, runs of single messages together in one. When the scratch is full the rows done so far are
-handed out first, as a step; the next one has a buffer of its own, so that both can be worked on.
+A buffer holds a chunk of the segment and, after it, scratch memory for batches that must be expanded. Compressed
+batches are decompressed there after a copy of their header. Old message sets (magic 0 and 1) become version 2 batches
+there; single messages in a row share one. When the scratch memory is full, the rows done so far are yielded as a step.
+The next step has another buffer, so that one can be filled while the other is used.
 
-Ordinals are given here, in file order, to the batches that can be read. The buffer grows to a batch larger than itself
-and shrinks again with the next segment.
+The records of readable batches are numbered here in file order: these numbers are the *ordinals*. The buffer is
+enlarged for a batch that does not fit, and becomes smaller again later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.batch_table import BATCH_OVERHEAD, BatchState, Unreadable
 from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray
 from tidelog.cleaner.errors import UnframedSegmentError
-from tidelog.cleaner.round.chunk import Chunk, Reading, Step, place
+from tidelog.cleaner.round.chunk import Chunk, Reading, Step, store_expanded
 from tidelog.cleaner.round.message_sets import MAX_OFFSET_DELTA, LegacyRun
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.protocol.errors import (
@@ -37,27 +37,27 @@ from tidelog.protocol.record.compression import CompressionType, decompress, dec
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import Buffer, Record
 
-#: Expanded bytes of one step: many small compressed batches share a step, a large one has its own.
+#: Expanded bytes after which a step ends: many small compressed batches share a step, a large one has its own.
 SCRATCH_BYTES = 4 * 1024 * 1024
-#: If batches are larger than a 16th of the buffer, a chunk is four buffers long. A batch cut at a chunk's end is read
-#: again: a tenth of all bytes with batches of 200 KB in chunks of 1 MB. 400 MB of such batches take 0.25 s of processor
-#: time, and 0.37 s with chunks of one buffer.
+#: If batches are larger than a 16th of ``io_buffer_bytes``, chunks have four times as many bytes. A batch that is cut
+#: at a chunk's end is read again: a tenth of all bytes with batches of 200 KB in chunks of 1 MB. 400 MB of such batches
+#: take 0.25 s of CPU with the larger chunks, and 0.37 s with the smaller ones.
 LARGE_BATCH_SHARE = 16
 LARGE_CHUNK_BUFFERS = 4
-#: Longest list of unreadable batches kept for reports; all are counted.
+#: Most unreadable batches that are listed in reports; all are counted.
 REPORTED_BATCHES = 100
 
 _POISON, _PACKED = int(BatchState.POISON), int(BatchState.PACKED)
 _ZSTD = int(CompressionType.ZSTD)
 _FACTS = [at.STATE, at.ATTRIBUTES, at.COUNT, at.BODY, at.BODY_SIZE]
-"""The columns that expanding a batch needs."""
+"""The columns that are needed to expand a batch."""
 
 _UNREADABLE = (InvalidRecordError, CorruptMessageError, MessageTooLargeError, UnsupportedCompressionTypeError)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """A batch that was kept as bytes."""
+    """A batch that could not be read, and was kept as it is: base offset of its segment, byte in that, its offset."""
 
     segment: int
     position: int
@@ -69,15 +69,15 @@ class UnreadableBatch:
 
 
 def always() -> bool:
-    """Allow reading ahead at any time."""
+    """Return True: reading ahead is always allowed."""
     return True
 
 
 class SegmentReader:
-    """Reads segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
+    """Reader of segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
 
     With an engine that works without the interpreter lock, a helper thread reads, checks, decompresses and prepares the
-    next step meanwhile. ``reads_ahead`` is asked before each step whether the thread may.
+    next step meanwhile, if ``reads_ahead`` returns True.
     """
 
     def __init__(
@@ -106,27 +106,27 @@ class SegmentReader:
 
     @property
     def buffer(self) -> ByteArray:
-        """The chunk and its scratch."""
+        """The bytes of the current step: a chunk and its scratch memory."""
         return self._step.buffer
 
     @property
     def table(self) -> IntegerArray:
-        """The chunk's batches."""
+        """The batch table of the current step."""
         return self._step.table
 
     @property
     def ordinal(self) -> int:
-        """The ordinal after the last record handed out."""
+        """The ordinal after the current step's last record."""
         return self._step.ordinal
 
     @property
     def position(self) -> int:
-        """Position in the segment's file of the buffer's first byte."""
+        """The byte of the segment's file at which the buffer begins."""
         return self._step.position
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of batches handed out so far."""
+        """Bytes of all batches up to the current step."""
         return self._step.bytes_read
 
     def close(self) -> None:
@@ -136,13 +136,13 @@ class SegmentReader:
 
     @property
     def keys(self) -> IntegerArray | None:
-        """The keys of the step's rows, if ``prepare`` has parsed them."""
+        """The keys of the current step's records, if ``prepare`` has parsed them."""
         return self._step.keys
 
     def chunks(self, reading: Reading) -> Iterator[tuple[int, int]]:
-        """Yield the rows of ``table`` to work on, step by step. ``self.ordinal`` goes on from ``reading.ordinal``.
+        """Yield the rows (first, end) of each step. Records are numbered from ``reading.ordinal`` on.
 
-        Raises UnframedSegmentError, KafkaStorageError when the file was closed.
+        Raises UnframedSegmentError; KafkaStorageError if the file cannot be read or was closed.
         """
         self._ordinal, self._segment = reading.ordinal, reading.segment.base_offset
         self._step = replace(self._step, ordinal=reading.ordinal)
@@ -164,7 +164,7 @@ class SegmentReader:
         return self._helper.submit(next, steps, None)
 
     def _steps(self, reading: Reading) -> Generator[Step, None, None]:
-        """Yield steps. A step's buffer and table stay unchanged until the second step after it is asked for."""
+        """Yield steps. A step's buffer and table stay unchanged until the second step after it is begun."""
         segment = reading.segment
         self._offsets = offsets = (segment.base_offset, reading.next_base_offset)
         shared = segment.records.shared
@@ -205,7 +205,7 @@ class SegmentReader:
         self._batches_are_large = LARGE_BATCH_SHARE * chunk.framed > chunk.rows * self._chunk_bytes
 
     def unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
-        """Return the poison batches among ``rows``."""
+        """Return the batches among ``rows`` that cannot be read."""
         table = self.table[rows[0] : rows[1]]
         poison = table[table[:, at.STATE] == _POISON]
         return [
@@ -234,7 +234,7 @@ class SegmentReader:
         chunk.position, chunk.length, chunk.used = position, done, done
 
     def _number(self, table: IntegerArray, rows: tuple[int, int]) -> None:
-        """Give ordinals to the readable batches of the rows."""
+        """Set the first ordinals of the rows' readable batches."""
         table = table[rows[0] : rows[1]]
         counts = np.where(table[:, at.STATE] == _POISON, 0, table[:, at.COUNT])
         ends = np.cumsum(counts)
@@ -242,7 +242,7 @@ class SegmentReader:
         self._ordinal += int(ends[-1]) if len(ends) else 0
 
     def _expand(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
-        """Make the rows readable, and yield those that are done whenever the scratch is full."""
+        """Expand the rows that need it, and yield (first, end) of those that are done when the scratch is full."""
         table = chunk.table[: chunk.rows]
         packed = table[:, at.STATE] == _PACKED
         chunk.is_plain = not packed.any()
@@ -255,8 +255,8 @@ class SegmentReader:
 
     def _expand_packed(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
         first = number = 0
-        facts = chunk.table[: chunk.rows, _FACTS].tolist()  # a list: reading numpy scalars would take longest here
-        chunk.make_room(SCRATCH_BYTES)
+        facts = chunk.table[: chunk.rows, _FACTS].tolist()  # a list, because reading numpy scalars takes much longer
+        chunk.enlarge(SCRATCH_BYTES)
         while number < chunk.rows:
             limits = len(chunk.buffer) - at.PADDING, self._max_decompressed_bytes, chunk.length + SCRATCH_BYTES
             if facts[number][1] & at.CODEC_MASK == at.LZ4:
@@ -275,13 +275,14 @@ class SegmentReader:
                 number += 1
         yield first, chunk.rows
 
-    def _decompress_run(self, chunk: Chunk, number: int, facts: list[list[int]], room: int) -> int:
-        """Expand the batch ``number``, and with zstd all that follow and fit into ``room``; returns the next one."""
+    def _decompress_run(self, chunk: Chunk, number: int, facts: list[list[int]], free: int) -> int:
+        """Decompress the batch ``number``, and with zstd also those after it that fit into ``free`` bytes; return the
+        next number."""
         view, end = chunk.buffer.data, number
         parts: list[memoryview] = []
         sizes: list[int] = []
         total = 0
-        while end < len(facts) and total < room:
+        while end < len(facts) and total < free:
             state, attributes, count, body, size = facts[end]
             if state != _PACKED or attributes & at.CODEC_MASK != _ZSTD or count < 0:
                 break
@@ -327,7 +328,7 @@ class SegmentReader:
             yield first, done
 
     def _decompress(self, chunk: Chunk, number: int, fact: list[int]) -> None:
-        """Decompress a batch into the scratch after a copy of its header, or mark its row POISON."""
+        """Decompress a batch into the scratch, after a copy of its header; if that fails, mark its row as POISON."""
         _, attributes, _, body, size = fact
         packed = chunk.buffer.data[body : body + size]
         try:
@@ -340,16 +341,18 @@ class SegmentReader:
 
     @staticmethod
     def _take(chunk: Chunk, number: int, fact: list[int], records: Buffer) -> None:
-        """Copy a batch's header and decompressed records into the scratch, or mark its row POISON."""
+        """Copy a batch's header and decompressed records into the scratch; if its record count is impossible, mark its
+        row as POISON."""
         _, _, count, body, _ = fact
         row = chunk.table[number]
         if count < 0 or count * at.SMALLEST_RECORD > len(records):
             row[at.STATE], row[at.REASON] = _POISON, Unreadable.COUNT
             return
-        place(chunk, row, chunk.buffer.data[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
+        store_expanded(chunk, row, chunk.buffer.data[body - BATCH_OVERHEAD : body], records, BatchState.EXPANDED)
 
     def _add_legacy(self, run: LegacyRun, row: IntegerArray) -> bool:
-        """Add an old message to ``run``; return False if the run must be flushed first."""
+        """Add an old message to ``run``, as poison if it cannot be read; return False if the run must be flushed
+        first."""
         position, size = int(row[at.POSITION]), int(row[at.SIZE])
         try:
             batch = LegacyRecordBatch(self._chunk.buffer[position : position + size].data)
@@ -367,13 +370,14 @@ class SegmentReader:
         return True
 
     def _are_offsets_possible(self, records: list[Record]) -> bool:
-        """Return whether old messages fit their segment and one batch; no checksum covers a message's offset."""
+        """Return whether the offsets of old messages grow, and fit their segment and one batch. This is checked because
+        no checksum covers them."""
         first, last = records[0].offset, records[-1].offset
         grow = all(earlier.offset < later.offset for earlier, later in pairwise(records))
         return grow and self._offsets[0] <= first and last < self._offsets[1] and last - first <= MAX_OFFSET_DELTA
 
     def _flush_legacy(self, run: LegacyRun, done: int) -> int:
-        """Write the run's version 2 batch to the scratch and its row to the table; returns the rows done."""
+        """Write the run's version 2 batch to the scratch and its row to the table; return the number of rows done."""
         table = self._chunk.table
         if run.poison is not None:
             table[done] = run.poison
@@ -383,6 +387,6 @@ class SegmentReader:
             return done
         row, batch = run.finish()
         view = memoryview(batch)
-        place(self._chunk, row, view[:BATCH_OVERHEAD], view[BATCH_OVERHEAD:], BatchState.CONVERTED)
+        store_expanded(self._chunk, row, view[:BATCH_OVERHEAD], view[BATCH_OVERHEAD:], BatchState.CONVERTED)
         table[done] = row
         return done + 1

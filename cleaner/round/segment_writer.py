@@ -1,8 +1,9 @@
-"""Writer of a group's new segment: created at the first change, written once, indexed as appends would index it.
+"""Writer of a group's new segment: created at the first change, written once, with the index entries of appends.
 
-Until the first change nothing is written, only index entries are noted: a group without a change is left alone. At the
-first change the bytes passed so far are copied from the old files (``copy_file_range``), and filtered output follows.
-Index entries are those that appending batch by batch would have made, so a rebuild makes the same indices.
+Until the first change nothing is written and only index entries are collected: a group without a change is not
+rewritten. At the first change the unchanged bytes before it are copied from the old files (``copy_file_range``);
+filtered batches follow. Index entries are those that appends of the single batches would have made, so a rebuild makes
+the same indices.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ logger = logging.getLogger(__name__)
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-_PLACE = [at.OUT_POSITION, at.OUT_SIZE, at.OUT_CODEC]
-#: Bytes copied by one call; between two calls the round can be aborted and throttled.
+#: Most bytes copied by one call; between two calls the round can be aborted and throttled.
 COPY_STEP_BYTES = 4 * 1024 * 1024
 
 
@@ -51,7 +51,7 @@ def copy_range(source: FileRecords, target: FileRecords, span: tuple[int, int], 
 
 
 class CleanedSegment:
-    """Collects what stays of a group of segments of ``log``. ``check`` is called between writes and may raise."""
+    """New segment for a group of segments of ``log``. ``check`` is called before each write and may raise."""
 
     def __init__(self, log: UnifiedLog, engine: Engine, base_offset: int, check: Callable[[int], None]) -> None:
         self._log = log
@@ -69,7 +69,7 @@ class CleanedSegment:
         self.size = 0
 
     def pass_over(self, segment: LogSegment, span: tuple[int, int]) -> None:
-        """Take bytes ``span`` of a segment as they are; they are copied only when something else changes."""
+        """Note bytes ``span`` of a segment that stay unchanged; they are copied only if the group changes elsewhere."""
         last = self._passed[-1] if self._passed else None
         if last is not None and last[0] is segment and last[2] == span[0]:
             self._passed[-1] = (segment, last[1], span[1])
@@ -77,7 +77,8 @@ class CleanedSegment:
             self._passed.append((segment, *span))
 
     def begin(self) -> LogSegment:
-        """Create the new segment's files once, and copy the bytes passed so far. Raises KafkaStorageError."""
+        """Create the new segment's files if they do not exist, and copy the bytes noted by ``pass_over``. Raises
+        KafkaStorageError."""
         if self.segment is None:
             environment = self._log.environment
             with self._log.files:
@@ -89,7 +90,7 @@ class CleanedSegment:
                     (environment.file_system, environment.time),
                     CLEANED_SUFFIX,
                 )
-                self.segment.records.shared  # noqa: B018 - opened while the directory is surely this log's
+                self.segment.records.shared  # noqa: B018 - opens the file while the directory surely is this log's
         for source, start, end in self._passed:
             copy_range(source.records, self.segment.records, (start, end), self._check)
             self.bytes_written += end - start
@@ -97,13 +98,13 @@ class CleanedSegment:
         return self.segment
 
     def _remove_leftovers(self) -> None:
-        """Remove files of a round that could not remove them itself (a full disk, a read-only directory)."""
+        """Remove files of an earlier round that it could not remove (a full disk, a read-only directory)."""
         for suffix in SEGMENT_FILE_SUFFIXES:
             path = os.path.join(self._log.directory, file_name(self._base_offset, suffix + CLEANED_SUFFIX))
             self._log.environment.file_system.unlink(path, missing_ok=True)
 
     def write(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> None:
-        """Append filtered batches, compressed again if they were. Raises KafkaStorageError."""
+        """Append filtered batches, compressed by their codecs. Raises KafkaStorageError."""
         segment = self.begin()
         data = self.pack(out, out_table, written, size)
         self._check(len(data))
@@ -112,13 +113,14 @@ class CleanedSegment:
         self.bytes_written += len(data)
 
     def pack(self, out: ByteArray, out_table: IntegerArray, written: int, size: int) -> memoryview:
-        """Return the filtered batches as they go to disk; sets their final sizes in ``out_table``."""
+        """Compress the filtered batches by their codecs; return their bytes, and set their final sizes in
+        ``out_table``."""
         if not np.any(out_table[:written, at.OUT_CODEC]):
             return out.data[:size]
-        # Incompressible data grow by a 255th and a little for each block and frame.
-        room = size + size // 128 + 64 * written
-        if len(self._packed) < room:
-            self._packed = np.empty(room, np.uint8)
+        # Data that cannot be compressed grow by a 255th, and by some bytes for each block and frame.
+        most = size + size // 128 + 64 * written
+        if len(self._packed) < most:
+            self._packed = np.empty(most, np.uint8)
         row = target = 0
         codecs = out_table[:written, at.OUT_CODEC].tolist()
         fast = (0, at.LZ4) if self._level(at.LZ4) in (None, LZ4_DEFAULT_LEVEL) else (0,)
@@ -136,12 +138,12 @@ class CleanedSegment:
         return self._packed.data[:target]
 
     def _pack_alike(self, out: ByteArray, rows: IntegerArray, codec: int, target: int) -> int:
-        """Pack batches of one codec by way of its library; returns the end."""
+        """Compress batches of one codec by its library, and write them from byte ``target`` on; return their end."""
         view, packed = out.data, self._packed.data
-        places = rows[:, [at.OUT_POSITION, at.OUT_SIZE]].tolist()
-        bodies = [view[start + at.BATCH_OVERHEAD : start + size] for start, size in places]
+        spans = rows[:, [at.OUT_POSITION, at.OUT_SIZE]].tolist()
+        bodies = [view[start + at.BATCH_OVERHEAD : start + size] for start, size in spans]
         for number, body in enumerate(compress_many(bodies, codec, self._level(codec)) if codec else bodies):
-            start, end = places[number][0], target + at.BATCH_OVERHEAD + len(body)
+            start, end = spans[number][0], target + at.BATCH_OVERHEAD + len(body)
             packed[target : target + at.BATCH_OVERHEAD] = view[start : start + at.BATCH_OVERHEAD]
             packed[target + at.BATCH_OVERHEAD : end] = body
             if codec:
@@ -158,7 +160,7 @@ class CleanedSegment:
         return self._levels[codec]
 
     def index(self, out_table: IntegerArray, written: int) -> None:
-        """Note the index entries of written or passed batches, whose sizes are final."""
+        """Collect the index entries of the next batches, written or unchanged, whose sizes are final."""
         entries: IntegerArray = np.empty((written, 4), np.int64)
         interval = self._log.config.index_interval_bytes
         found = self._engine.index_entries(out_table, written, interval, self._index_state, entries)
@@ -167,12 +169,12 @@ class CleanedSegment:
         self.size = int(self._index_state[0])
 
     def add_aborted(self, transaction: AbortedTxn) -> None:
-        """Index an aborted transaction whose marker stays."""
+        """Add an aborted transaction, whose marker is kept, to the transaction index."""
         self._aborted.append(transaction)
 
     def finish(self, modified_from: LogSegment) -> LogSegment | None:
-        """Write the indices, flush, and copy the file's date; return None if nothing was written. Raises
-        KafkaStorageError.
+        """Write the indices, flush the segment, and give it the modification time of ``modified_from``. Return None if
+        nothing was written. Raises KafkaStorageError.
         """
         segment = self.segment
         if segment is None:
@@ -195,7 +197,7 @@ class CleanedSegment:
         self._write_index(index, rows)
 
     def _write_time_index(self, index: TimeIndex) -> None:
-        """Write the growing largest timestamps, and the segment's largest at the end."""
+        """Write the entries with growing timestamps; the last one has the segment's largest."""
         entries = np.concatenate([self._all_entries()[:, 2:], self._index_state[None, 2:]])
         grows = np.diff(entries[:, 0], prepend=-1) > 0
         entries = entries[grows]
@@ -210,7 +212,7 @@ class CleanedSegment:
         return np.concatenate([empty, *self._entries])
 
     def _write_index(self, index: OffsetIndex | TimeIndex, rows: np.ndarray[Any, Any]) -> None:
-        """Write the whole file at once (an index of 110 MB of records has 14,000 entries: 0.3 s one by one)."""
+        """Write the whole file at once: one by one, the 14,000 entries for 110 MB of records would take 0.3 s."""
         index.close()
         file = self._log.environment.file_system.open_file(index.path, create=True)
         try:
@@ -222,15 +224,15 @@ class CleanedSegment:
 
     @staticmethod
     def _copy_date(source: LogSegment, target: LogSegment) -> None:
-        """Copy the file's date, by which retention goes for records without timestamps: cleaning must not renew it."""
+        """Copy the file's modification time, which is the age of records without timestamps for retention."""
         try:
             modified = os.stat(source.records.path).st_mtime_ns
             os.utime(target.records.path, ns=(modified, modified))
         except OSError as error:
-            logger.debug("%s keeps its own date: %s", target.records.path, error)
+            logger.debug("the modification time of %s could not be set: %s", target.records.path, error)
 
     def hand_over(self) -> None:
-        """Give the files to the caller: ``discard`` does not remove them any more."""
+        """Leave the files to the caller: ``discard`` does not remove them any more."""
         self.segment = None
 
     def take_back(self, segment: LogSegment) -> None:
@@ -246,33 +248,34 @@ class CleanedSegment:
             with self._log.files:
                 segment.close()
                 segment.delete_files()
-        except LogDeletedError:  # the renamed directory is removed as a whole
+        except LogDeletedError:  # the log's whole directory is removed
             segment.release()
 
 
 def group_segments(
-    segments: list[LogSegment], ends: list[int], limits: tuple[int, int], alone: set[int]
+    segments: list[LogSegment], ends: list[int], limits: tuple[int, int], excluded: set[int]
 ) -> list[list[LogSegment]]:
-    """Group segments that become one: summed sizes within ``limits`` (segment, index bytes), offsets within 2^31.
+    """Group neighbouring segments that become one: their sizes together are within ``limits`` (bytes of a segment and
+    of an index), their offsets within 2^31.
 
-    ``ends``: the offset each ends at, exclusive. Segments whose base offset is in ``alone`` are in no group.
+    ``ends`` are the segments' end offsets. Segments whose base offset is in ``excluded`` are in no group.
     """
     groups: list[list[LogSegment]] = []
     size = index_size = time_index_size = 0
-    previous_alone = True
+    begins_group = True
     for segment, end in zip(segments, ends, strict=True):
-        if segment.base_offset in alone:
-            previous_alone = True
+        if segment.base_offset in excluded:
+            begins_group = True
             continue
         size += segment.size
         index_size += segment.offset_index.size_bytes
         time_index_size += segment.time_index.size_bytes
         fits = size <= limits[0] and index_size <= limits[1] and time_index_size <= limits[1]
-        if not previous_alone and fits and end - 1 - groups[-1][0].base_offset <= 0x7FFFFFFF:
+        if not begins_group and fits and end - 1 - groups[-1][0].base_offset <= 0x7FFFFFFF:
             groups[-1].append(segment)
             continue
         groups.append([segment])
-        previous_alone = False
+        begins_group = False
         size, index_size = segment.size, segment.offset_index.size_bytes
         time_index_size = segment.time_index.size_bytes
     assert all(a[0].base_offset < b[0].base_offset for a, b in pairwise(groups))

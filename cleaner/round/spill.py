@@ -1,13 +1,13 @@
 """Spill file of the key map: digests sorted into hash ranges in a temporary file, and the superseded bits.
 
-When the map is full its entries go to the file and it starts empty again, so it merges equal keys before the file. A
-*piece* is what one part of the map held, sorted by the top bits of the digest's second word into 256 partitions::
+When the map is full, its entries are written to the file and it is emptied. A *piece* has the entries of one part of
+the map, sorted by the top bits of the digest's second word into 256 partitions::
 
     piece = partition 0 | partition 1 | ... | partition 255          rows of 24 bytes: first word, second word, ordinal
 
-After the index pass the map is filled again from all pieces, hash range by hash range, with as many partitions as fit.
-Of two rows with one digest the smaller ordinal is superseded, in whatever order they come. So the bits end as if the
-map had been large enough. The file has no name and vanishes with the process.
+After the index pass the map is filled from all pieces, with as many partitions at a time as fit. Of two rows with the
+same digest the one with the smaller ordinal is superseded, in whatever order they come. So the bits are the same as
+with a map that is large enough. The file has no name, so it is gone when the process ends.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256
 _ROW_BYTES = 24
-#: A partition that overfills the map is split further, by at most this many bits: then every digest is alone.
+#: Most further bits by which a partition is split that does not fit the map; with so many, digests hardly share a part.
 _MAX_SPLIT_BITS = 48
-#: Larger bit arrays are in an unnamed file instead of memory: 1 bit per record, 128 M records.
+#: Largest array of bits that is kept in memory, for 128 M records; larger ones are in an unnamed file.
 MEMORY_BITS_BYTES = 16 * 1024 * 1024
 
 
@@ -40,9 +40,8 @@ def _temporary_file(directory: str) -> IO[bytes]:
 
 
 class Bits:
-    """One bit per record ordinal, all 0 at first. Moves to an unnamed, mapped file in ``directory`` when it gets
-    large.
-    """
+    """Array with one bit for each record ordinal, all 0 at first. A large one is in an unnamed, mapped file in
+    ``directory``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -50,7 +49,7 @@ class Bits:
         self.array: ByteArray = np.zeros(1024, np.uint8)
 
     def reserve(self, count: int) -> None:
-        """Make room for bits 0 to ``count`` - 1. Raises KafkaStorageError."""
+        """Enlarge the array for bits 0 to ``count`` - 1. Raises KafkaStorageError."""
         needed = count // 8 + 1
         if needed <= len(self.array):
             return
@@ -66,7 +65,7 @@ class Bits:
         if self._file is None:
             self._file = _temporary_file(self._directory)
         try:
-            # Allocated, not only extended: a hole would turn a full disk into SIGBUS.
+            # The file is allocated, not only extended: with a hole, a full disk would cause a SIGBUS.
             os.posix_fallocate(self._file.fileno(), 0, size)
             return np.frombuffer(mmap.mmap(self._file.fileno(), size), np.uint8)
         except OSError as error:
@@ -81,7 +80,7 @@ class Bits:
 
 
 class Piece(NamedTuple):
-    """Position of a piece in the file, and where each partition begins in it, in rows."""
+    """Position of a piece in the file in bytes, and the row of the piece at which each partition begins."""
 
     position: int
     starts: IntegerArray
@@ -120,7 +119,7 @@ class Spill:
                 raise LogStorageError("write", self._directory, error.errno or errno.EIO) from error
 
     def resolve(self, key_map: KeyMap, bits: tuple[ByteArray, ByteArray], check: Callable[[], None]) -> None:
-        """Set the superseded bits of all rows. ``check`` is called between pieces and may raise."""
+        """Set the superseded bits for all rows in the file. ``check`` is called before each piece and may raise."""
         counts = sum((np.diff(piece.starts) for piece in self._pieces), np.zeros(PARTITIONS, np.int64))
         first = 0
         while first < PARTITIONS:
@@ -141,16 +140,16 @@ class Spill:
         bits: tuple[ByteArray, ByteArray],
         check: Callable[[], None],
     ) -> bool:
-        """Resolve a range of partitions in 2**split_bits parts; return False if a part does not fit the map.
+        """Set the bits for a range of partitions, in 2**split_bits parts; return False if a part does not fit the map.
 
-        A part that is resolved twice sets the same bits, so the caller can try again with more parts.
+        A part that is processed twice sets the same bits, so the caller can try again with more parts.
         """
         for part in range(1 << split_bits):
             key_map.clear()
             for rows in self._rows(partitions):
                 check()
                 if split_bits:
-                    # The bits below those that chose the partition.
+                    # A part is chosen by the bits below those of the partition.
                     share = (rows[:, 1] << np.uint64(8)) >> np.uint64(64 - split_bits)
                     rows = np.ascontiguousarray(rows[share == part])
                 if key_map.put_digests(rows, bits) < len(rows):

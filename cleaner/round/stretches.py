@@ -1,9 +1,9 @@
-"""Stretches of a log in which no record stays: the copy pass skips them without reading them again.
+"""Stretches of a log in which all records are superseded: the copy pass drops them without reading them again.
 
-The index pass notes the bytes and ordinals of each step. When it is over, the superseded bits show the steps in which
-every record has a later one. With few keys that is nearly all of a log. A stretch is not noted, or not
-passed over, when a batch in it may have to stay for another reason: control batch, transaction, last sequence of an
-active producer, damage. So the result is the same as that of ``decide`` and ``filter``.
+The index pass notes the bytes and ordinals of each step as a stretch. After it, the superseded bits show the stretches
+in which every record has a later one with its key; with few keys that is nearly all of a log. A stretch is not noted,
+or not dropped, if a batch in it may have to be kept for another reason: a control batch, a transaction, the last
+sequence of an active producer, damage. So the result is the same as that of ``decide`` and ``filter``.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.batch_table import BatchState
 from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 
-#: Most stretches noted, of 56 bytes each. The rest of a longer log (100 GB in steps of 1 MB) is read twice.
+#: Most stretches that are noted, with 56 bytes each. They cover 100 GB in steps of 1 MB; more bytes are read twice.
 MOST_STRETCHES = 100_000
 _READABLE = (int(BatchState.PLAIN), int(BatchState.EXPANDED))
 _TRANSACTION = at.CONTROL_MASK | at.TRANSACTIONAL_MASK
 
 
 class Stretch(NamedTuple):
-    """Bytes ``start`` to ``end`` of a segment: their batches, the ordinals of their records (``ordinal_end`` is after
-    the last) and their first and last offset.
+    """Bytes ``start`` to ``end`` of a segment, with the ordinals of their records (up to below ``ordinal_end``), their
+    first and last offset and their number of batches.
     """
 
     start: int
@@ -38,14 +38,15 @@ class Stretch(NamedTuple):
 
 
 class Stretches:
-    """The stretches of a round by segment. One thread."""
+    """The stretches of a round, by base offset of the segment. One thread."""
 
     def __init__(self) -> None:
         self._noted: dict[int, array[int]] = {}
         self._left = MOST_STRETCHES
 
     def note(self, segment: int, position: int, rows: IntegerArray) -> None:
-        """Note the rows of a step of the index pass, decided and parsed; their buffer begins at byte ``position``."""
+        """Note the rows of a step of the index pass after ``decide`` and ``parse``, if all their records may be
+        dropped. ``position`` is the buffer's first byte in the file."""
         if not self._left or not len(rows):
             return
         last = rows[-1]
@@ -64,11 +65,13 @@ class Stretches:
         )
         self._noted.setdefault(segment, array("q")).extend(stretch)
 
-    def vanished(self, segment: int, superseded: tuple[ByteArray, int], last_offsets: IntegerArray) -> list[Stretch]:
-        """Return the noted stretches of a segment, in order, of which nothing stays.
+    def find_superseded(
+        self, segment: int, superseded: tuple[ByteArray, int], last_offsets: IntegerArray
+    ) -> list[Stretch]:
+        """Return the noted stretches of a segment, in order, of which no record is kept.
 
-        ``superseded``: bits and their bias. ``last_offsets``: int64, sorted, shape (n,): last offsets of batches that
-        producers need.
+        ``superseded`` has the bits, and the ordinal of the first one. ``last_offsets`` (int64, sorted, shape (n,)) are
+        the last offsets of batches that producers need.
         """
         noted = np.frombuffer(self._noted.get(segment, array("q")), np.int64).reshape(-1, len(Stretch._fields))
         found = (Stretch(*row) for row in noted.tolist())
@@ -83,7 +86,7 @@ class Stretches:
 def _all_set(bits: ByteArray, first: int, end: int) -> bool:
     """Return whether the bits ``first`` to ``end`` - 1 are all set.
 
-    The bytes at both ends are compared first: they most often decide.
+    The bytes at both ends are compared first, because they show it most often if not.
     """
     if end <= first:
         return True

@@ -1,8 +1,8 @@
-"""Index pass of a round: finds the records superseded by a later record with the same key.
+"""Index pass of a round: finds the records that are superseded by a later record with the same key.
 
-Walks the dirty section once and leaves one bit per record. While the map holds all its keys, records of the clean
-section are looked up in it when the copy pass reads them. If the map is too small, the keys go through hash ranges
-(``tidelog.cleaner.round.spill``) and the clean section is walked here as well. So a round reads every byte at most
+It walks the dirty section once and sets one bit for each superseded record. If the map can hold all keys, records of
+the clean section are looked up in it when the copy pass reads them. If it cannot, the keys go through a file
+(``tidelog.cleaner.round.spill``), and the clean section is walked here as well. So a round reads every byte at most
 twice, whatever the number of keys. Stretches without a record to keep are not read again
 (``tidelog.cleaner.round.stretches``).
 """
@@ -26,7 +26,7 @@ from tidelog.log.segment.segment import LogSegment
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Segments in offset order and the offset where each ends (the next one's base offset)."""
+    """Segments in offset order, and the offset at which each ends (the next one's base offset)."""
 
     segments: Sequence[LogSegment]
     ends: Sequence[int]
@@ -37,20 +37,20 @@ class Section:
 
 
 class KeyTable:
-    """Memory for the keys of one step, as ``parse_records`` lists them. Filled by one thread at a time."""
+    """Memory for the keys of one step, in the form of ``Engine.parse``. One thread at a time fills it."""
 
     def __init__(self) -> None:
         self._rows: IntegerArray = np.zeros((0, 3), np.int64)
 
     def reserve(self, count: int) -> IntegerArray:
-        """Return room for ``count`` keys, with any content."""
+        """Return rows for at least ``count`` keys, with any content."""
         if len(self._rows) < count:
             self._rows = np.empty((2 * count, 3), np.int64)
         return self._rows
 
 
 class KeyIndex:
-    """Keys of one round and the superseded bits. ``check`` is called between chunks and may raise."""
+    """Keys of one round, and the superseded bits. ``check`` is called between steps and may raise."""
 
     def __init__(self, engine: Engine, key_map: KeyMap, directory: str, check: Callable[[int], None]) -> None:
         self._engine = engine
@@ -63,25 +63,25 @@ class KeyIndex:
         self._first_ordinals: dict[int, int] = {}
         self._stretches = Stretches()
         self._keys = KeyTable()
-        # Two for keys that are parsed ahead: one is filled while the other is put into the map.
+        # Two tables for keys that are parsed ahead: one is filled while the other's keys are put into the map.
         self._ahead = (KeyTable(), KeyTable())
         self.unframed: dict[int, UnframedSegmentError] = {}
         self.utilization = 0.0
 
     @property
     def spilled_bytes(self) -> int:
-        """Bytes of digests that went through the temporary file; 0 when the map held all keys."""
+        """Bytes of digests in the temporary file; 0 if the map held all keys."""
         return 0 if self._spill is None else self._spill.size_bytes
 
     @property
     def collision_rate(self) -> float:
-        """Probes beyond the first, per look-up."""
+        """Probes after the first one, on average for each look-up."""
         return self._map.collision_rate
 
     def build(
         self, reader: SegmentReader, clean: Section, dirty: Section, transactions: Callable[[], TransactionRows]
     ) -> None:
-        """Walk the sections. Raises KafkaStorageError and what ``check`` raises."""
+        """Walk the sections and find all superseded records. Raises KafkaStorageError and what ``check`` raises."""
         self._walk(reader, dirty, at.DIRTY_ORDINALS, transactions())
         self.utilization = 1.0 if self._spill else self._map.size / self._map.limit
         if self._spill is None:
@@ -98,7 +98,8 @@ class KeyIndex:
         bits = self._dirty if ordinal >= at.DIRTY_ORDINALS else self._clean
 
         def prepare(step: Step) -> Step:
-            """Decide about a step's batches, and parse the keys of an uncompressed step, whose reading costs little."""
+            """Decide about a step's batches. Without compression parse the keys too: reading alone takes little
+            time."""
             self._engine.decide(step.buffer, step.table, step.rows, transactions)
             if not step.is_plain:
                 return step
@@ -126,8 +127,8 @@ class KeyIndex:
         """Return the keys of the rows' records; valid until ``keys`` is filled again."""
         wanted = table[rows[0] : rows[1]]
         most = int(np.where(wanted[:, at.STATE] == at.BatchState.POISON, 0, wanted[:, at.COUNT]).sum())
-        room = keys.reserve(most)
-        return room[: self._engine.parse(buffer, table, rows, room)]
+        reserved = keys.reserve(most)
+        return reserved[: self._engine.parse(buffer, table, rows, reserved)]
 
     def _put(self, buffer: ByteArray, keys: IntegerArray) -> None:
         while len(keys):
@@ -139,7 +140,7 @@ class KeyIndex:
                 self._spill.add(self._map)
 
     def superseded(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
-        """Return bits and their bias for rows that ``reader`` handed out in the copy pass."""
+        """Return the superseded bits for rows of a step in the copy pass, and the ordinal of the first bit."""
         first = int(reader.table[rows[0], at.ORDINAL]) if rows[1] > rows[0] else 0
         if first >= at.DIRTY_ORDINALS or self._spill is not None:
             return self._bits_of(first)
@@ -151,10 +152,10 @@ class KeyIndex:
     def _bits_of(self, ordinal: int) -> tuple[ByteArray, int]:
         return (self._dirty.array, at.DIRTY_ORDINALS) if ordinal >= at.DIRTY_ORDINALS else (self._clean.array, 0)
 
-    def vanished(self, segment: LogSegment, last_offsets: IntegerArray) -> list[Stretch]:
-        """Return the stretches of ``segment`` that need not be read again; see :meth:`Stretches.vanished`."""
+    def find_superseded(self, segment: LogSegment, last_offsets: IntegerArray) -> list[Stretch]:
+        """Return the stretches of ``segment`` that need not be read again; see :meth:`Stretches.find_superseded`."""
         bits = self._bits_of(self.first_ordinal(segment))
-        return self._stretches.vanished(segment.base_offset, bits, last_offsets)
+        return self._stretches.find_superseded(segment.base_offset, bits, last_offsets)
 
     def first_ordinal(self, segment: LogSegment) -> int:
         """Return the first ordinal of a segment in the copy pass; 0 if the index pass did not walk the segment."""

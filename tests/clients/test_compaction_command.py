@@ -196,5 +196,5 @@ def test_what_a_round_could_not_read_is_told(broker: TidelogProcess, capsys: pyt
     assert main(["compaction", "run", name, "--wait", "--bootstrap", broker.bootstrap]) == 0
     assert main(["compaction", "status", "--bootstrap", broker.bootstrap]) == 0
 
-    told = "; 1 unreadable batch kept, first: segment 0, byte 0, offset 0: checksum mismatch\n"
+    told = "; 1 unreadable batch kept, first: segment 0, byte 0, offset 0: its checksum is wrong\n"
     assert capsys.readouterr().out.count(told) == 2

@@ -277,7 +277,7 @@ def test_table_of_producers_grows_and_forgets_finished_transactions() -> None:
 
 
 def test_no_map_in_less_than_a_bucket() -> None:
-    with pytest.raises(ValueError, match="hold no bucket"):
+    with pytest.raises(ValueError, match="too few for a bucket"):
         COMPILED.new_map(63, 0.9, SIPHASH_ALGORITHM)
 
 

@@ -118,7 +118,7 @@ def test_entries_lists_digests_with_offsets() -> None:
 
 
 def test_memory_below_one_entry_is_refused() -> None:
-    with pytest.raises(ValueError, match="hold no entry"):
+    with pytest.raises(ValueError, match="too few for an entry"):
         SkimpyOffsetMap(23)
 
 

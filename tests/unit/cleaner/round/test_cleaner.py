@@ -182,7 +182,7 @@ def test_segment_with_nothing_to_drop_is_left_alone(tmp_path: Path, engine: Engi
     assert after[0] is before[0]
     assert after[1] is not before[1]
     assert stats.bytes_written < before[1].size
-    assert (stats.groups_left_alone, stats.groups_rewritten) == (2, 1)
+    assert (stats.groups_unchanged, stats.groups_rewritten) == (2, 1)
 
 
 def test_untouched_batches_keep_their_bytes(tmp_path: Path, engine: Engine) -> None:
@@ -345,7 +345,7 @@ def test_poison_batch_is_kept_as_bytes_and_reported(tmp_path: Path, engine: Engi
 
     assert log_bytes(log)[:size] == poison
     assert stats.unreadable_batches == 1
-    assert str(stats.unreadable[0]) == "segment 0, byte 0, offset 0: checksum mismatch"
+    assert str(stats.unreadable[0]) == "segment 0, byte 0, offset 0: its checksum is wrong"
     assert [key for _, key in keys_of_valid(log)] == [b"b", b"a"]
 
 
@@ -370,7 +370,7 @@ def test_batch_that_does_not_decompress_is_kept_as_bytes(tmp_path: Path, engine:
     stats = clean(log, engine)
 
     assert log_bytes(log)[:first] == bytes(data)
-    assert "does not decompress" in stats.unreadable[0].reason
+    assert "it cannot be decompressed" in stats.unreadable[0].reason
 
 
 def test_bomb_is_kept_as_bytes(tmp_path: Path, engine: Engine) -> None:
@@ -399,7 +399,7 @@ def test_segment_without_frames_is_left_alone_and_the_rest_cleaned(
     assert broken in log.segments
     assert Path(broken.records.path).read_bytes() == content
     assert [segment.base_offset for segment in log.segments][:3] == [0, 1, 3]
-    assert "segment left alone" in stats.unreadable[0].reason
+    assert "the segment is not cleaned" in stats.unreadable[0].reason
     left = [(r.offset, r.key) for s in log.segments if s is not broken
             for batch in iter_batches(s.records.read_at(0, s.size)) for r in batch.records()]  # fmt: skip
     assert left[-2:] == [(3, b"a"), (5, b"c")]
@@ -437,7 +437,7 @@ def test_old_message_with_an_impossible_offset_stays_as_it_is(
 
     stats = clean(log, engine)
 
-    assert [batch.reason for batch in stats.unreadable] == ["impossible offsets or record count"]
+    assert [batch.reason for batch in stats.unreadable] == ["its offsets or record count are impossible"]
     assert stored[second : second + len(stored) // 3] in log_bytes(log)
     assert keys_of(log)[-1] == (2, b"a")
 

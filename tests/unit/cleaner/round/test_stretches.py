@@ -36,16 +36,16 @@ def rows(*changes: dict[int, int]) -> IntegerArray:
     return table
 
 
-def vanished(table: IntegerArray, bits: int, last_offsets: IntegerArray = NO_OFFSETS) -> list[Stretch]:
+def find_superseded(table: IntegerArray, bits: int, last_offsets: IntegerArray = NO_OFFSETS) -> list[Stretch]:
     """Return the stretches passed over when the low bits of ``bits`` are those of the records from 1,000 on."""
     stretches = Stretches()
     stretches.note(7, 5000, table)
     array = np.frombuffer(bits.to_bytes(16, "little"), np.uint8)
-    return stretches.vanished(7, (array, 1000), last_offsets)
+    return stretches.find_superseded(7, (array, 1000), last_offsets)
 
 
 def test_a_stretch_without_a_living_record_vanishes() -> None:
-    assert vanished(rows({}, {}), (1 << 20) - 1) == [Stretch(5000, 5200, 1000, 1020, 1000, 1019, 2)]
+    assert find_superseded(rows({}, {}), (1 << 20) - 1) == [Stretch(5000, 5200, 1000, 1020, 1000, 1019, 2)]
 
 
 @given(first=st.integers(0, 40), count=st.integers(0, 60), missing=st.none() | st.integers(0, 59))
@@ -53,7 +53,7 @@ def test_every_record_must_be_superseded(first: int, count: int, missing: int | 
     bits = ((1 << count) - 1) << first
     if missing is not None and missing < count:
         bits &= ~(1 << (first + missing))
-    found = vanished(rows({at.ORDINAL: 1000 + first, at.COUNT: count}), bits)
+    found = find_superseded(rows({at.ORDINAL: 1000 + first, at.COUNT: count}), bits)
     assert bool(found) == (missing is None or missing >= count)
 
 
@@ -68,12 +68,12 @@ def test_every_record_must_be_superseded(first: int, count: int, missing: int | 
     ],
 )
 def test_what_may_stay_for_another_reason_is_read(change: dict[int, int]) -> None:
-    assert vanished(rows({}, change, {}), (1 << 30) - 1) == []
+    assert find_superseded(rows({}, change, {}), (1 << 30) - 1) == []
 
 
 @pytest.mark.parametrize(("last", "stays"), [(999, False), (1000, True), (1019, True), (1020, False)])
 def test_a_stretch_with_a_producers_last_batch_is_read(last: int, *, stays: bool) -> None:
-    found = vanished(rows({}, {}), (1 << 20) - 1, np.array([5, last, 5000], np.int64))
+    found = find_superseded(rows({}, {}), (1 << 20) - 1, np.array([5, last, 5000], np.int64))
     assert bool(found) != stays
 
 
@@ -83,7 +83,7 @@ def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     for segment in range(3):
         stretches.note(segment, 0, rows({}))
     bits = np.full(4, 0xFF, np.uint8)
-    assert [len(stretches.vanished(segment, (bits, 1000), NO_OFFSETS)) for segment in range(4)] == [1, 1, 0, 0]
+    assert [len(stretches.find_superseded(segment, (bits, 1000), NO_OFFSETS)) for segment in range(4)] == [1, 1, 0, 0]
 
 
 def write(directory: Path, seed: int) -> None:
