@@ -13,7 +13,7 @@ class Beside(ABC):
     def __init__(self) -> None:
         self._thread = threading.Thread(target=self.run)
         self.is_ended = threading.Event()
-        """Set as the statement ends: the thread has to return then."""
+        """Set when the statement ends; the thread must then return."""
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -139,7 +139,7 @@ def segment_name(base_offset: int) -> str:
 
 
 def place(made: Path, partition: Path) -> int:
-    """Put a data set where a partition's log lies, in place of the old files; returns its bytes."""
+    """Replace the files of a partition's log by a data set; return the data set's bytes."""
     partition.mkdir(parents=True, exist_ok=True)
     for path in partition.iterdir():
         if path.suffix in (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".deleted"):

@@ -57,7 +57,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 @contextmanager
 def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
-    """A broker whose topics hold the data sets, cleaned only when asked, and a topic aside; its address."""
+    """A broker whose topics hold the data sets and are cleaned only on request, and one more topic; its address."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     from benchmarks.rivals.tidelog_broker import TidelogProcess
@@ -77,8 +77,8 @@ def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
 
 
 def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
-    """Measure round trips in µs: alone, beside busy processes, beside the first round, beside rounds, into the very
-    partitions they clean.
+    """Measure round trips in µs: alone, beside busy processes, beside the first round, beside later rounds, and into
+    the partitions that they clean.
     """
     first = DATA_SETS["first"]
     make(first, directory / "data")
@@ -98,7 +98,7 @@ def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
 
 
 def measure_rounds(bootstrap: str, aside: Producer, topics: list[str]) -> dict[str, list[float]]:
-    """Measure round trips beside a round over each topic in turn: every other one into the topic itself."""
+    """Measure round trips beside a round over each topic in turn; every second time into that topic."""
     again, beside, inside = aside.run_for(2.0), [], []
     for number, topic in enumerate(topics):
         clean = partial(clean_and_wait, bootstrap, topic)
@@ -144,7 +144,7 @@ class Producer:
         return (time.perf_counter() - begin) * 1e6
 
     def run_for(self, seconds: float) -> list[float]:
-        """Measure round trips for so long."""
+        """Measure round trips for this time."""
         end = time.perf_counter() + seconds
         times = []
         while time.perf_counter() < end:

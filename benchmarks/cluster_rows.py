@@ -1,4 +1,4 @@
-"""Rows of ``benchmarks.cluster``: what one cluster of three brokers is measured doing.
+"""Rows of ``benchmarks.cluster``: measurements of one cluster of three brokers.
 
 Processor times are those of all three brokers, without the controller. Each row is a function that returns figures by
 name; `benchmarks.cluster.BARS` has the aims of some of them.
@@ -193,12 +193,12 @@ class LogGrowth(Beside):
         return sum(path.stat().st_size for path in self._directory.glob("*.log"))
 
     def run(self) -> None:
-        """Look until the end."""
+        """Look at the size until the thread is ended."""
         while not self.is_ended.wait(PACE_S):
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Note the size at present, where it has changed or nothing has grown yet."""
+        """Record the present size if it has changed, or if the log has not grown yet."""
         size = self._size()
         if size != self._seen[-1][1]:
             self._seen.append((now, size))

@@ -50,7 +50,7 @@ KEYED_VALUE = os.urandom(500) * 2
 
 @dataclass(slots=True)
 class Figures:
-    """One piece of work. ``amount`` is rows or bytes, as the row says."""
+    """Times of one piece of work; ``amount`` is its rows or bytes, depending on the measurement."""
 
     seconds: float = 0.0
     spark_cpu_s: float = 0.0

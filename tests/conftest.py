@@ -1,4 +1,4 @@
-"""Fixtures of all tests: Tidelog as a real process, and its last words beside a failure."""
+"""Fixtures of all tests: Tidelog as a real process, and its output beside a failure."""
 
 from __future__ import annotations
 

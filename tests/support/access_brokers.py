@@ -105,7 +105,7 @@ class LoggedIn(Broker):
 
 
 class Asked:
-    """One broker, as a super user and as each of the users asks it."""
+    """One broker with the clients that ask it: a super user and each of the users."""
 
     def __init__(self, plain: str, login: str) -> None:
         self.admin = Broker(plain)
@@ -117,7 +117,7 @@ class Asked:
             broker.close()
 
     def ask(self, client: tuple[str, str], asking: Asking, version: int, about: list[Names]) -> Any:
-        """Return what a user is answered about some names, as plain values."""
+        """Return the answer to a user's question about some names, as plain values."""
         broker = self.users[client]
         broker.begin()
         questions = [asking.question(names._replace(topic_id=self.ids.get(names.topic, NO_TOPIC))) for names in about]

@@ -182,7 +182,7 @@ def share_state(**fields: Any) -> Callable[[Names], dict[str, Any]]:
 
 
 class Asking(NamedTuple):
-    """A question of one API, which its versions have since ``since``."""
+    """A question of one API; ``since`` is the first version with all its fields."""
 
     api: str
     question: Question
@@ -217,7 +217,7 @@ _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
         lambda names: {"group_id": names.group, "member_id": "gone", "members": [{"member_id": "gone"}]},
     ),
     (
-        "sync_group",  # without a protocol, Apache Kafka tells of that before it asks for rights
+        "sync_group",  # without a protocol Apache Kafka returns that error before it checks permissions
         lambda names: {"group_id": names.group, "generation_id": 9, "member_id": "gone",
                        "protocol_type": "consumer", "protocol_name": "range"},
     ),
@@ -341,13 +341,13 @@ _SHARE_STATES: list[tuple[str, Question]] = [
     ("delete_share_group_state", share_state()),
     ("read_share_group_state_summary", share_state(leader_epoch=-1)),
 ]
-"""What they answer beside refusals depends on what others asked before: states are made, and end."""
+"""Answers to allowed requests depend on earlier questions, which create and delete states."""
 
 QUESTIONS = [
     *(Asking(*entry) for entry in _ENTRIES),
     *(Asking(*entry, only_refusals=True) for entry in _SHARE_STATES),
 ]
-"""API and a request of it. An API that is not here needs nothing, or has rules of its own (tokens)."""
+"""API and a request of it. An API that is missing here needs no permission, or has its own rules (tokens)."""
 
 
 def fetch_as_replica(names: Names) -> dict[str, Any]:
@@ -375,7 +375,7 @@ RULES_OF_THEIR_OWN = [
     Asking("api_versions", lambda names: {"client_software_name": "x", "client_software_version": "1"}),
     Asking("get_telemetry_subscriptions", lambda names: {"client_instance_id": ZERO_UUID}),
 ]
-"""Questions of APIs, or ways to ask, that the table of needs does not decide."""
+"""Questions that the table of the permissions of APIs does not decide."""
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

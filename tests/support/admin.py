@@ -23,7 +23,7 @@ LED_S = 60.0
 
 
 class Admin:
-    """Topics, configs and offsets of one broker. Every method raises KafkaException where the broker says no."""
+    """Topics, configs and offsets of one broker. Every method raises KafkaException if the broker refuses."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

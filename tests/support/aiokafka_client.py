@@ -1,9 +1,9 @@
-"""aiokafka, with the connections closed that it forgets, and those waited for that it closes.
+"""aiokafka that closes all its connections, and a function that waits until they are closed.
 
 A connection that the broker has closed is dropped from the client's table and never closed (aiokafka 0.14,
-``AIOKafkaClient._get_conn``): its socket is left to the garbage collector, which complains of it in whatever test runs
-then. Here it is closed first. A connection that a login failed on is closed, and the client does not wait for that: TLS
-takes leave in steps, and the loop may end before. ``until_closed`` waits for it.
+``AIOKafkaClient._get_conn``): its socket is left to the garbage collector, which warns of it in whatever test runs
+then. Here it is closed first. After a failed login the client closes the connection, but does not wait for it: closing
+TLS takes several turns of the loop, which may end before. ``until_closed`` waits for that.
 """
 
 from __future__ import annotations

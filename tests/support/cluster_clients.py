@@ -1,4 +1,4 @@
-"""Questions of tests to a cluster of several brokers: leader, in-sync replicas, files; a producer that writes on."""
+"""Leader, in-sync replicas and files of a cluster's partition, as tests ask for them; a producer in a thread."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Writer:
 
 
 def repeat_until_answered(call: Callable[[float], object]) -> None:
-    """Call until there is an answer that is not to be asked for again. Raises KafkaException."""
+    """Call again as long as the error is retriable. Raises KafkaException."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

@@ -1,8 +1,9 @@
-"""Collection of tests without the garbage collector: it rests meanwhile, and passes them over later.
+"""Collection of tests with the garbage collector off, and collected tests that later garbage collections skip.
 
 Fifteen thousand tests and their modules are some millions of objects that live to the end. The collector would go
-through them again and again: while they are made, and in tests that make many objects of their own. Once these are out
-of its sight it takes so few for many, and would look at all others after each hundred tests: it comes more rarely.
+through them again and again: while they are created, and in tests that create many objects. Frozen objects do not count
+for the collector. It would then think that there are few, and run a full collection after each hundred tests. So its
+thresholds are higher.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from contextlib import contextmanager
 import pytest
 
 THRESHOLDS = (10_000, 10, 50)
-"""New objects of a small collection, small ones of a middle one, middle ones of a full one. With Python's own (700, 10,
-10) a tenth of the CPU time of unit tests was the collector's."""
+"""Thresholds of the three generations. With Python's own (700, 10, 10) the collector took a tenth of the CPU time of
+unit tests."""
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Inside, circles of dropped objects stay: for those who make very many objects and drop few."""
+    """No garbage collection in the block, for code that creates very many objects and drops few."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -32,7 +33,7 @@ def no_garbage_collection() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Collect the tests without the garbage collector, which passes them over later and comes rarely."""
+    """Collect the tests with the garbage collector off; then freeze them, and raise the thresholds."""
     with no_garbage_collection():
         result = yield
     gc.freeze()

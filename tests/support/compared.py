@@ -82,9 +82,7 @@ def compared(
     versions: Iterable[int],
     seen_as: Callable[[Any], Any] = lambda answer: answer,
 ) -> list[str]:
-    """Collect every difference between what both answer to a script, in these versions; ``seen_as`` is what counts of
-    it.
-    """
+    """Collect the differences of both answers to a script, in these versions; ``seen_as`` selects what is compared."""
     found = []
     for version in versions:
         for broker in brokers:

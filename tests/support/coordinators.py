@@ -1,4 +1,4 @@
-"""Coordinators without a broker: an internal topic in memory, a manual clock, a loop that runs when it is told."""
+"""Coordinators without a broker: an internal topic in memory, a manual clock, a loop that the test runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MemoryTopicLog:
         self.syncs: dict[int, Deferred[None]] = {}
         """What partitions wait for until their records are committed."""
         self.openings: dict[int, Deferred[None]] = {}
-        """Partitions whose logs are not open, and when they are: the test takes them out."""
+        """Partitions whose logs are not open, with the event of their opening; the test removes entries."""
 
     def partition_count(self) -> int:
         return self.partitions
@@ -118,7 +118,7 @@ class ManualLoop:
         self.later.append((self.time.monotonic_ms() + delay_ms, self._sequence, callback))
 
     def run_soon(self) -> None:
-        """Run what waits for the next turns, until nothing does."""
+        """Run the callbacks of the next turns until none is left."""
         while self.soon:
             self.soon.pop(0)()
 

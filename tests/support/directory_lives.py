@@ -1,8 +1,8 @@
 """Model of a cluster of two brokers around the real log directories of one of them, which fail, return, are replaced.
 
-Of this broker everything that decides about directories is real: the claim, the logs, what is told of their places. The
-controllers' rules are Kafka's (ELR, elections by directories that work). The other broker is two lists. A record is
-committed when it is acknowledged: by both brokers, or by the only replica.
+This broker's code for directories is the real one: locks, logs, and reports to the controllers. The
+controllers' rules are Kafka's (ELR, elections by directories that work). The other broker is two lists of records. A
+record is committed when it is acknowledged: by both brokers, or by the only replica.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Cluster:
     # ---- what the controllers decide
 
     def register(self, directories: tuple[bytes, ...], previous_epoch: int) -> None:
-        """Take the next process of this broker, which is fenced as yet."""
+        """Register the next process of this broker, which is fenced at first."""
         is_clean = previous_epoch == self.epoch
         self.epoch += 1
         self.directories = frozenset(directories)
@@ -100,7 +100,7 @@ class Cluster:
             self.shrink(partition, OWN, is_clean=is_clean)
 
     def fence(self, broker: int) -> None:
-        """Take a broker's leaders and places in the ISR away."""
+        """Remove a broker as leader and from the ISR of all partitions."""
         self.active.discard(broker)
         for partition in self.states:
             self.shrink(partition, broker)
@@ -195,7 +195,7 @@ class Lives:
         self.events: list[str] = []
 
     def format(self, path: str) -> None:
-        """Put an empty, formatted disk there."""
+        """Replace the directory by an empty, formatted one."""
         shutil.rmtree(path, ignore_errors=True)
         Path(path).mkdir(parents=True)
         self.formats += 1
@@ -210,7 +210,7 @@ class Lives:
     # ---- the process
 
     def start(self) -> None:
-        """Start, as far as the directories let it."""
+        """Start a process, if the directories allow it."""
         config = BrokerConfig({"process.roles": "broker", "node.id": str(OWN), "log.dirs": ",".join(self.configured)})
         gc.collect()  # the locks of a start that was refused, which end with a process
         try:
@@ -266,7 +266,7 @@ class Lives:
                 self.committed[partition] = self.content(partition)
 
     def tell(self) -> None:
-        """Have the controllers told what this broker has to say."""
+        """Send the controllers the pending reports of this broker."""
         self.loop.run_until_complete(self._tell())
 
     async def _tell(self) -> None:
@@ -325,7 +325,7 @@ class Lives:
     # ---- what happens
 
     def step(self) -> None:
-        """Let one thing happen, and see what is left."""
+        """Make one random event happen, and check the result."""
         acts = [self.produce, self.produce, self.replicate, self.replicate, self.turn_other]
         acts += (
             [self.fail_running, self.end]

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 class Insider:
-    """That process. ``waits_ms`` are its round trips so far."""
+    """The process of an insider; ``waits_ms`` are its round trips so far."""
 
     def __init__(self, port: int) -> None:
         command = [sys.executable, "-m", __name__, str(port)]

@@ -35,7 +35,7 @@ class Issuer:
         return token
 
     def document(self) -> bytes:
-        """Write the public keys, as an endpoint has them."""
+        """Write the public keys, as an endpoint serves them."""
         return json.dumps({"keys": [public(key_id, key) for key_id, key in self.keys.items()]}).encode()
 
 
@@ -53,13 +53,13 @@ def make_key(key_id: str) -> Any:
 
 
 def public(key_id: str, key: Any) -> dict[str, Any]:
-    """Convert a public key to what a JWKS has."""
+    """Convert a public key to its entry in a JWKS."""
     algorithm = jwt.get_algorithm_by_name(ALGORITHM[key_id.partition("-")[0]])
     return {**algorithm.to_jwk(key.public_key(), as_dict=True), "kid": key_id, "use": "sig"}
 
 
 def claims_of(given: dict[str, object]) -> dict[str, object]:
-    """Make claims that are good, but for the given ones."""
+    """Make valid claims; the given ones replace them."""
     now = int(time.time())
     claims = {"sub": "ann", "aud": AUDIENCE, "iss": ISSUER, "iat": now, "exp": now + 300, **given}
     return {name: value for name, value in claims.items() if value is not None}
@@ -81,7 +81,7 @@ def first_message(token: str, gs2: str = "n,,", extensions: str = "") -> bytes:
 
 
 class Endpoint:
-    """An HTTP server of an issuer's keys. ``requests`` counts what it was asked."""
+    """An HTTP server of an issuer's keys. ``requests`` is the number of its requests."""
 
     def __init__(self, issuer: Issuer) -> None:
         self.requests = 0
@@ -98,7 +98,7 @@ class Endpoint:
                 self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/keys"

@@ -1,4 +1,4 @@
-"""All that a broker says of its metadata to any client: topics, configs, quotas, users, offsets of groups."""
+"""Metadata of a broker as its answers to clients show them: topics, configs, quotas, users, offsets of groups."""
 
 from __future__ import annotations
 

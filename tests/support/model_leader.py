@@ -157,12 +157,12 @@ class ModelLeader(ModelLog):
 
 
 def _is_news(answer: fetch.PartitionData) -> bool:
-    """Return whether the answer tells more than records: here, always the watermark."""
+    """Return whether the answer has anything besides records: a diverging epoch or a high watermark."""
     return answer.diverging_epoch.end_offset >= 0 or answer.high_watermark >= 0
 
 
 def do_all(fetcher: LeaderFetcher, follower: ModelFollower, works: Iterable[Work]) -> None:
-    """Do the work of one answer, and tell the loop."""
+    """Do the work of one answer, and report its results to the fetcher."""
     for work in works:
         follower.do(work)
         fetcher.resume(work.key, work.leader_epoch, follower.position)

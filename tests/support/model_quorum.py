@@ -86,7 +86,7 @@ class Reign:
 
 
 class ModelQuorum:
-    """Nodes 1 to ``size``; the present reign, and reigns of leaders that do not know that they are none any more."""
+    """Nodes 1 to ``size``; the present reign, and reigns of former leaders that do not know of the new one."""
 
     def __init__(self, size: int = 3) -> None:
         self.addresses = {node: Address(f"controller-{node}", 9090 + node) for node in range(1, size + 1)}

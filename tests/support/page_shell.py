@@ -15,7 +15,7 @@ TIMEOUT_S = 120
 
 
 class PageShell:
-    """Runs commands of a page as they stand there, but for places: ``changes`` says what stands for what."""
+    """Runs commands of a page; ``changes`` maps its paths and addresses to those of this machine."""
 
     def __init__(self, directory: Path, changes: dict[str, str], scripts: Path | None = None) -> None:
         self.directory = directory
@@ -24,13 +24,13 @@ class PageShell:
         self.environment = {**clean_environment(), "PATH": os.pathsep.join(path), "LC_ALL": "C.UTF-8"}
 
     def place(self, text: str) -> str:
-        """Return the text with the places of this machine."""
+        """Return the text with the paths and addresses of this machine."""
         for old, new in self.changes.items():
             text = text.replace(old, new)
         return text
 
     def run(self, command: str) -> str:
-        """Run a command that must succeed; what it printed."""
+        """Run a command that must succeed; return its output."""
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", self.place(command)],
             cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
@@ -54,7 +54,7 @@ class PageShell:
                 process.terminate()
 
     def first_line(self, command: str) -> str:
-        """Run a command that does not end until it has printed a line; the line."""
+        """Run a command that does not end by itself until it has printed a line; return the line."""
         with self.running(command) as process:
             assert process.stdout is not None
             line = process.stdout.readline()

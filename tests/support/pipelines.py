@@ -77,7 +77,7 @@ def say_cleaned(path: Path, offset: int, topic: str = "t", partition: int = 0) -
 
 
 def write(log: UnifiedLog, records: Iterable[Record], **options: Any) -> int:
-    """Append one batch; the offset of its first record."""
+    """Append one batch; return the offset of its first record."""
     batch = build_batch(list(records), BatchOptions(**options))
     info = log.append_as_leader(memoryview(batch), leader_epoch=0)
     log.update_high_watermark(log.log_end_offset)

@@ -13,7 +13,7 @@ from tests.support.json_server import json_server
 
 Schema = dict[str, Any]
 TEXT = 'syntax = "proto3"; message Text {}'
-"""Any Protobuf schema to who does not ask for its descriptor."""
+"""Answer for every Protobuf schema to a client that does not request the descriptor."""
 
 
 class SchemaRegistry:
@@ -21,13 +21,13 @@ class SchemaRegistry:
 
     def __init__(self) -> None:
         self.schemas: list[Schema] = []
-        #: The answer to everything instead, as of a gateway before it.
+        #: If set, the answer to every request, as from a gateway in front of the registry.
         self.gateway: tuple[int, Any] | None = None
         self.subjects: dict[str, list[int]] = {}
         self.url = ""
 
     def register(self, subject: str, text: str, kind: str = "AVRO", references: Any = ()) -> int:
-        """Add a schema; its id."""
+        """Add a schema; return its id."""
         schema = {"schema": text, "schemaType": kind, "references": list(references)}
         if schema not in self.schemas:
             self.schemas.append(schema)

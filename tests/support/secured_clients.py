@@ -219,7 +219,7 @@ def escape(value: str) -> str:
 
 
 class Listening(logging.Handler):
-    """The log of a client while it is listened to; nothing of it comes on the screen."""
+    """Captures the log of a client, so that none of it is printed."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

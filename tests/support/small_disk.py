@@ -39,7 +39,7 @@ class SmallDisk:
         subprocess.run(["umount", "--lazy", str(self.path)], check=True, capture_output=True)
 
     def fill(self, leave: int = 0) -> None:
-        """Take all room but ``leave`` bytes. A broker beside it may write meanwhile: it ends at no room at all."""
+        """Fill the disk up to ``leave`` free bytes. A broker may write meanwhile: this also ends at no free byte."""
         with (self.path / BALLAST).open("ab") as ballast:
             for step in _STEPS:
                 while self.free_bytes > leave and self._grow(ballast.fileno(), min(step, self.free_bytes - leave)):

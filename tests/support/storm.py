@@ -59,7 +59,7 @@ CONFIGS = {
     "flush.messages": ["1", "9223372036854775807"],
     "flush.ms": ["10", "9223372036854775807"],
 }
-#: What a client may be told whose topic another one has just made, deleted or widened.
+#: Errors that a client may get if another one has just created, deleted or widened its topic.
 EXPECTED = {
     0,
     *(

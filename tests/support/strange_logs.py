@@ -144,7 +144,7 @@ class StrangeLog:
             file.write(torn[: self.chance.randrange(1, len(torn))])
 
     def delete_records(self) -> None:
-        """Let the log begin at an offset of chance below the last stable one, inside a batch mostly."""
+        """Let the log begin at a random offset below the last stable one, mostly inside a batch."""
         if self.stable_end > self.start:
             self.start = self.chance.randrange(self.start, self.stable_end)
             self._checkpoint(LOG_START_OFFSET_FILE, self.start)

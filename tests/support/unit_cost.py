@@ -2,7 +2,7 @@
 
 The time is that of the test's process and of the children it waited for, so a busy machine changes little. It includes
 what the first test to need something pays for: an import, a message's coder, the broker of a module. A long unit test
-is no failure; it belongs into ``tests/faults`` or ``tests/fuzz``, or wants to be made faster.
+is no failure; it belongs into ``tests/faults`` or ``tests/fuzz``, or should be made faster.
 """
 
 from __future__ import annotations

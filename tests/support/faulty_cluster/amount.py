@@ -1,4 +1,4 @@
-"""The length of a run of faults: CI runs a few, ``make cluster-faults`` as many as it is told."""
+"""The length of a run of faults: CI runs a few faults, ``make cluster-faults`` as many as its variables say."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ SETTINGS = {
 }
 CONTROLLER_SETTINGS = {"broker.session.timeout.ms": str(int(1000 * SESSION_S)), "broker.heartbeat.interval.ms": "500"}
 LINES_TOLD = 60
-"""Of each node, where a run fails."""
+"""Number of the last log lines of each node that a failed run shows."""
 Node = MemberNode | KraftNode
 MakeMember = Callable[[Path, int, Mapping[int, int], Mapping[str, str]], MemberNode]
 

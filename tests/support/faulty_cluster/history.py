@@ -48,7 +48,7 @@ class History:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.acknowledged: list[Position] = []
-        """An offset below 0 was not told."""
+        """An offset below 0 is unknown."""
         self.aborted: set[bytes] = set()
         self.reads: dict[str, list[Position]] = defaultdict(list)
         """By reader, in its order."""

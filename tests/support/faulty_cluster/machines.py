@@ -104,7 +104,7 @@ class Machines:
         ip("-n", self._switch, "link", "set", f"port{machine}", "down")
 
     def plug_in(self, machine: int) -> None:
-        """Put it back."""
+        """Put a machine's cable in again."""
         ip("-n", self._switch, "link", "set", f"port{machine}", "up")
 
     def command(self, machine: int, words: Iterable[str]) -> list[str]:

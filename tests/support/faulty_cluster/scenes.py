@@ -17,7 +17,7 @@ from tests.support.faulty_cluster.stubborn import Stubborn
 from tests.support.kraft_node import wait_until
 
 LONELY = "lonely"
-"""The writer whose records only a leader had that was lost."""
+"""The writer whose records only the lost leader had."""
 FLAPS = 6
 FLAP_S = 0.4
 CUT_S = LAG_S + 2

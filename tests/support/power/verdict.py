@@ -72,7 +72,7 @@ class Verdict:
         """Transaction -> whether its records are shown, in one partition or another."""
 
     def examine(self) -> None:
-        """Ask for everything."""
+        """Check everything that the story promises."""
         self.check_topics()
         self.check_settings()
         self.check_producer_ids()

@@ -92,7 +92,7 @@ def statuses(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def refused(broker: Broker, version: int) -> None:
-    """Send requests that cannot be."""
+    """Send requests that are not valid."""
     each: tuple[dict[str, Any], ...] = (
         {"instance_id": "i"},
         {"rack_id": ""},

@@ -1,6 +1,6 @@
 """Streams groups over time: delays, endpoints, moves between kinds of groups, groups that are full, standby tasks.
 
-Delays are a minute where what is said meanwhile is asked about, and short where the end of it is waited for.
+A delay lasts a minute if the script asks during it, and is short if the script waits for its end.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def delay_ends(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def interval(broker: Broker, version: int) -> None:
-    """Show that members that come before the assignment is as old as the interval get nothing yet, and are told so."""
+    """Show that members which join within the assignment interval get no tasks yet, and a status that says so."""
     create(broker, "streams-interval", 4)
     configure(broker, "streams-i", streams_assignment_interval_ms="15000")
     first = join(broker, "streams-i", "a", "streams-interval")
@@ -104,7 +104,7 @@ def interval(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def endpoints(broker: Broker, version: int) -> None:
-    """Show that members hear which partitions are at which endpoint, when that has changed since they heard."""
+    """Show that members get the partitions of each endpoint when these have changed since their last answer."""
     create(broker, "streams-ends", 2)
 
     def at(port: int) -> dict[str, Any]:

@@ -57,10 +57,10 @@ class Party(threading.Thread):
         self.finish()
 
     def turn(self) -> None:
-        """Do the next thing."""
+        """Do one piece of work."""
 
     def finish(self) -> None:
-        """End what was begun."""
+        """End the operations that are under way."""
 
     def check(self) -> None:
         """Compare what the broker holds with what it acknowledged. Faults go to ``faults``."""

@@ -1,4 +1,4 @@
-"""Topics of the soak that come and go: of one party that knows each of their records, and of many that fight."""
+"""Short-lived topics of the soak: those of one party that knows each record, and those that many parties change."""
 
 from __future__ import annotations
 
