@@ -164,7 +164,6 @@ def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError
     return PartitionStatus(
         topic_partition=partition,
         state=CleaningState.IDLE,
-        pauses=0,
         cleanable_ratio=0.0,
         dirty_bytes=0,
         clean_bytes=0,

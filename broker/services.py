@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica.partition import Partition
     from tidelog.broker.security.delegation_tokens import DelegationTokens
     from tidelog.cleaner.log_cleaner import LogCleaner
+    from tidelog.log.unified_log import UnifiedLog
 
 logger = logging.getLogger(__name__)
 
@@ -146,6 +147,15 @@ class LateServices:
         """
         coordinators = self.coordinators.made
         return completed(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
+
+    def save_cut(self, log: UnifiedLog) -> None:
+        """Lower the cleaner's checkpoint of a log that was truncated. Any thread. Raises KafkaStorageError.
+
+        Before the cleaner has started nothing is done: it lowers the checkpoint itself when it begins a round.
+        """
+        cleaner = self.cleaner.made
+        if cleaner is not None:
+            cleaner.manager.checkpoint.save_cut(log)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
         """Remove a deleted partition's cleaner checkpoint; do nothing if no checkpoint file exists."""

@@ -2,6 +2,11 @@
 
 An offset belongs to one log, not to a partition name: a new partition does not get the offset of a deleted one with the
 same name. If the file is damaged, every log of the directory counts as dirty from its start, which costs only a round.
+
+After a truncation new records may come in the place of clean ones. So a saved offset counts only up to the log's
+``clean_bound``, which each truncation lowers, also while a round runs. The file follows with ``save_cut``, or when the
+next round begins. At first the bound is the end with which the log was opened: a recovery may have dropped clean
+records.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from tidelog.log.files.checkpoints import (
 )
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem
-from tidelog.log.unified_log import UnifiedLog
+from tidelog.log.unified_log import UNBOUND, UnifiedLog
 
 logger = logging.getLogger(__name__)
 
@@ -37,32 +42,52 @@ class CleanerCheckpoint:
         self._incarnations: dict[TopicPartition, UnifiedLog] = {}
 
     def get(self, log: UnifiedLog) -> int | None:
-        """Return the saved first dirty offset; None if there is none, or if it belongs to an earlier log of this
-        partition.
+        """Return the first dirty offset; None if none was saved, or for an earlier log of this partition.
+
+        Raises KafkaStorageError.
         """
-        partition = log.topic_partition
         with self._lock:
-            known = self._incarnations.setdefault(partition, log)
-            offsets = self._offsets_of(log)
-            if known is not log:
-                self._incarnations[partition] = log
-                offsets.pop(partition, None)
-            return offsets.get(partition)
+            offset = self._saved(log)
+            return None if offset is None else min(offset, log.clean_bound)
+
+    def _saved(self, log: UnifiedLog) -> int | None:
+        """Return the offset that the file holds for this very log. Under the lock."""
+        partition = log.topic_partition
+        known = self._incarnations.setdefault(partition, log)
+        offsets = self._offsets_of(log)
+        if known is not log:
+            self._incarnations[partition] = log
+            if offsets.pop(partition, None) is not None:
+                self._write(os.path.dirname(log.directory))
+        return offsets.get(partition)
+
+    def begin_round(self, log: UnifiedLog) -> None:
+        """Save what truncations left clean; from now on ``clean_bound`` tells of later ones. Raises
+        KafkaStorageError."""
+        while True:
+            bound = log.clean_bound
+            self.save_cut(log)
+            with log.lock:
+                if log.clean_bound == bound:
+                    log.clean_bound = UNBOUND
+                    return
+
+    def save_cut(self, log: UnifiedLog) -> None:
+        """Save what truncations left clean. Raises KafkaStorageError."""
+        with self._lock:
+            offset = self._saved(log)
+            if offset is not None and offset > log.clean_bound:
+                self.save(log, offset)
 
     def save(self, log: UnifiedLog, offset: int) -> None:
-        """Save that the log is clean below ``offset``. Raises KafkaStorageError."""
+        """Save that the log is clean below ``offset``, as far as no truncation took it meanwhile. Raises
+        KafkaStorageError."""
         with self._lock:
             if log.is_closed:
                 return  # the log was deleted: a new log of this partition must not get its offset
             self._incarnations[log.topic_partition] = log
-            self._offsets_of(log)[log.topic_partition] = offset
+            self._offsets_of(log)[log.topic_partition] = min(offset, log.clean_bound)
             self._write(os.path.dirname(log.directory))
-
-    def record_truncation(self, log: UnifiedLog, offset: int) -> None:
-        """Lower the first dirty offset to ``offset``, where the log was truncated. Raises KafkaStorageError."""
-        with self._lock:
-            if self._offsets_of(log).get(log.topic_partition, 0) > offset:
-                self.save(log, offset)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
         """Remove the offset of a deleted partition. Raises KafkaStorageError."""

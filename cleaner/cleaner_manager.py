@@ -1,12 +1,12 @@
 """Cleaning state of every partition, and the choice of the log to clean next.
 
-    state         entered from                  meaning
-    idle          in progress, paused(1)        no thread works on the partition
-    in progress   idle, quarantined             a round runs
-    aborted       in progress                   the round was told to stop; it becomes paused(1) when it has stopped
-    paused(n)     idle, quarantined, aborted,   n callers forbid cleaning: truncation, deletion, a directory move
-                  paused(n - 1), paused(n + 1)
-    quarantined   in progress                   the last round failed; the next one comes after a back-off that doubles
+    state         entered from        meaning
+    idle          in progress         no thread works on the partition
+    in progress   idle, quarantined   a round runs
+    quarantined   in progress         the last round failed; the next one comes after a back-off that doubles
+
+Truncation and deletion do not wait for a round, as they do in Apache Kafka: the round finds out at its next check, and
+at the latest before it changes the log.
 
 One lock guards the table; it is never held while a log is read or a file is written. ``tidelog.cleaner.checkpoint``
 keeps the first dirty offsets; if one lies outside its log, as after a truncation, the log start offset is used instead.
@@ -14,6 +14,7 @@ keeps the first dirty offsets; if one lies outside its log, as after a truncatio
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from tidelog.cleaner.checkpoint import CleanerCheckpoint
-from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.cleaner.log_to_clean import LogToClean, measure_log, roll_if_overdue
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.file_system import FileSystem
@@ -45,18 +45,12 @@ class CleaningState(Enum):
 
     IDLE = "idle"
     IN_PROGRESS = "in progress"
-    ABORTED = "aborted"
-    PAUSED = "paused"
     QUARANTINED = "quarantined"
 
 
 VALID_PREVIOUS: Mapping[CleaningState, frozenset[CleaningState]] = {
-    CleaningState.IDLE: frozenset({CleaningState.IN_PROGRESS, CleaningState.PAUSED}),
+    CleaningState.IDLE: frozenset({CleaningState.IN_PROGRESS}),
     CleaningState.IN_PROGRESS: frozenset({CleaningState.IDLE, CleaningState.QUARANTINED}),
-    CleaningState.ABORTED: frozenset({CleaningState.IN_PROGRESS}),
-    CleaningState.PAUSED: frozenset(
-        {CleaningState.IDLE, CleaningState.QUARANTINED, CleaningState.ABORTED, CleaningState.PAUSED}
-    ),
     CleaningState.QUARANTINED: frozenset({CleaningState.IN_PROGRESS}),
 }
 
@@ -95,7 +89,6 @@ class PartitionStatus:
 
     topic_partition: TopicPartition
     state: CleaningState
-    pauses: int
     cleanable_ratio: float
     dirty_bytes: int
     clean_bytes: int
@@ -113,7 +106,6 @@ class _Entry:
     """State of one partition in the manager's table. Entries are replaced, never changed."""
 
     state: CleaningState = CleaningState.IDLE
-    pauses: int = 0
     last_round: RoundReport | None = None
     last_error: str | None = None
     failures: int = 0
@@ -149,20 +141,29 @@ class LogCleanerManager:
         due = [candidate for candidate in candidates if candidate.is_due]
         for candidate in sorted(due, key=lambda c: c.cleanable_ratio, reverse=True):
             if self._try_begin(candidate.topic_partition):
-                return candidate
+                with contextlib.suppress(KafkaStorageError):  # its partition is in quarantine now
+                    return self._measure_begun(candidate.log)
         return None
 
     def grab(self, log: UnifiedLog) -> LogToClean | None:
-        """Put this log in progress, due or not. Return None if a round works on it or cleaning is paused.
+        """Put this log in progress, due or not. Return None if a round works on it.
 
         Raises KafkaStorageError.
         """
         if not self._try_begin(log.topic_partition, ignore_back_off=True):
             return None
+        return self._measure_begun(log)
+
+    def _measure_begun(self, log: UnifiedLog) -> LogToClean:
+        """Return the sections of a log in progress; what a truncation takes later ends its round."""
         try:
+            self.checkpoint.begin_round(log)
             return self.measure(log)
         except KafkaStorageError as error:
-            self.record_failure(log.topic_partition, str(error))
+            if log.is_closed:
+                self.record_stop(log.topic_partition)
+            else:
+                self.record_failure(log.topic_partition, str(error))
             raise
 
     def measure(self, log: UnifiedLog) -> LogToClean:
@@ -198,37 +199,25 @@ class LogCleanerManager:
             self._move(partition, CleaningState.IN_PROGRESS)
             return True
 
-    def _move(self, partition: TopicPartition, state: CleaningState, *, pauses: int = 0) -> None:
+    def _move(self, partition: TopicPartition, state: CleaningState) -> None:
         entry = self._entries.get(partition, _NEW)
         if entry.state not in VALID_PREVIOUS[state]:
             raise InvalidCleaningStateError(f"{partition} cannot go from {entry.state.value} to {state.value}")
-        self._entries[partition] = replace(entry, state=state, pauses=pauses)
+        self._entries[partition] = replace(entry, state=state)
         self._condition.notify_all()
 
     # ---- end of a round
-
-    def check_aborted(self, partition: TopicPartition) -> None:
-        """Raise CleaningAbortedError if the round was told to stop."""
-        entry = self._entries.get(partition)
-        if entry is not None and entry.state is CleaningState.ABORTED:
-            raise CleaningAbortedError(f"cleaning of {partition} was aborted")
 
     def record_success(self, partition: TopicPartition, report: RoundReport) -> None:
         """Note the result of a completed round and reset the failure count."""
         with self._condition:
             entry = self._entries.get(partition, _NEW)
             self._entries[partition] = replace(entry, last_round=report, last_error=None, failures=0)
-            self._leave(partition)
+            self._move(partition, CleaningState.IDLE)
 
     def record_stop(self, partition: TopicPartition) -> None:
         """Note that a round ended early because it was told to stop."""
         with self._condition:
-            self._leave(partition)
-
-    def _leave(self, partition: TopicPartition) -> None:
-        if self._entries.get(partition, _NEW).state is CleaningState.ABORTED:
-            self._move(partition, CleaningState.PAUSED, pauses=1)
-        else:
             self._move(partition, CleaningState.IDLE)
 
     def record_failure(self, partition: TopicPartition, reason: str) -> None:
@@ -242,48 +231,15 @@ class LogCleanerManager:
                 failures=entry.failures + 1,
                 retry_at_ms=self._time.monotonic_ms() + retry_ms,
             )
-            if entry.state is CleaningState.ABORTED:
-                self._move(partition, CleaningState.PAUSED, pauses=1)
-            else:
-                self._move(partition, CleaningState.QUARANTINED)
-
-    # ---- pauses
-
-    def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Stop a running round, wait for its end, and let none begin until ``resume``. Each call needs a ``resume``.
-
-        Do not call it from a cleaner thread, nor under the log's lock, which the round may need to end.
-        """
-        with self._condition:
-            entry = self._entries.get(partition, _NEW)
-            if entry.state is CleaningState.ABORTED:
-                self._condition.wait_for(lambda: self._state(partition) is not CleaningState.ABORTED)
-                entry = self._entries.get(partition, _NEW)
-            if entry.state is CleaningState.IN_PROGRESS:
-                self._move(partition, CleaningState.ABORTED)
-                self._condition.wait_for(lambda: self._state(partition) is CleaningState.PAUSED)
-                return
-            self._move(partition, CleaningState.PAUSED, pauses=entry.pauses + 1)
-
-    def resume(self, partition: TopicPartition) -> None:
-        """Undo one pause. Raises InvalidCleaningStateError when there is none."""
-        with self._condition:
-            entry = self._entries.get(partition, _NEW)
-            if entry.state is not CleaningState.PAUSED:
-                raise InvalidCleaningStateError(f"{partition} is {entry.state.value}, not paused")
-            if entry.pauses > 1:
-                self._move(partition, CleaningState.PAUSED, pauses=entry.pauses - 1)
-            else:
-                self._move(partition, CleaningState.IDLE)
+            self._move(partition, CleaningState.QUARANTINED)
 
     def _state(self, partition: TopicPartition) -> CleaningState:
         return self._entries.get(partition, _NEW).state
 
     def wait_until_free(self, partition: TopicPartition, timeout_s: float) -> bool:
         """Wait until no round works on the partition; return False after ``timeout_s``."""
-        busy = (CleaningState.IN_PROGRESS, CleaningState.ABORTED)
         with self._condition:
-            return self._condition.wait_for(lambda: self._state(partition) not in busy, timeout_s)
+            return self._condition.wait_for(lambda: self._state(partition) is not CleaningState.IN_PROGRESS, timeout_s)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
         """Remove a deleted partition's checkpoint, and its state unless a round is still running.
@@ -291,7 +247,7 @@ class LogCleanerManager:
         Raises KafkaStorageError.
         """
         with self._condition:
-            if self._state(partition) not in (CleaningState.IN_PROGRESS, CleaningState.ABORTED):
+            if self._state(partition) is not CleaningState.IN_PROGRESS:
                 self._entries.pop(partition, None)
         self.checkpoint.forget(partition, directories)
 
@@ -316,7 +272,6 @@ class LogCleanerManager:
         return PartitionStatus(
             topic_partition=log.topic_partition,
             state=entry.state,
-            pauses=entry.pauses,
             cleanable_ratio=found.cleanable_ratio,
             dirty_bytes=found.cleanable_bytes,
             clean_bytes=found.clean_bytes,

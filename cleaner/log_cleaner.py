@@ -7,7 +7,7 @@ Any failure of a round quarantines its partition with the reason, and the thread
 outside of a round is replaced and counted. All threads share the rate of ``log.cleaner.io.max.bytes.per.second``. This
 module imports nothing heavy: numpy is imported by the first round.
 
-Any thread may call all methods; ``status`` reads files, ``shutdown`` and ``abort_and_pause`` wait for cleaner threads.
+Any thread may call all methods; ``status`` reads files, ``shutdown`` waits for cleaner threads.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class CleaningUnavailableError(Exception):
-    """A request was refused: no such compacted partition, cleaning is paused, or the cleaner does not run."""
+    """A request was refused: no such compacted partition, or the cleaner does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +162,6 @@ class LogCleaner:
         """Return the status of every compacted partition."""
         return self.manager.statuses()
 
-    def abort_and_pause(self, partition: TopicPartition) -> None:
-        """Stop a running round, wait for its end, and let none begin until ``resume``."""
-        self.manager.abort_and_pause(partition)
-
-    def resume(self, partition: TopicPartition) -> None:
-        """Undo one ``abort_and_pause``."""
-        self.manager.resume(partition)
-
     # ---- threads
 
     def _thread_main(self) -> None:
@@ -239,10 +231,7 @@ class LogCleaner:
                 report = self._clean(found, dry_run=request.dry_run, raising=True)
                 assert report is not None
                 return report
-            if not self.manager.wait_until_free(request.partition, 1.0):
-                continue
-            if self.manager.status(log).pauses:
-                raise CleaningUnavailableError(f"cleaning of {request.partition} is paused")
+            self.manager.wait_until_free(request.partition, 1.0)
         raise CleaningUnavailableError("the cleaner stops")
 
     # ---- rounds

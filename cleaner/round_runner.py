@@ -113,7 +113,9 @@ class RoundRunner:
             raise CleaningAbortedError(f"cleaning of {cleanable.topic_partition} stops with the cleaner")
         if cleanable.log.is_closed:
             raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was closed")
-        self._manager.check_aborted(cleanable.topic_partition)
+        if cleanable.log.clean_bound < cleanable.first_uncleanable_offset:
+            # What a later record superseded may be the newest again, and no round may call the new records clean.
+            raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was truncated")
         self._take(size)
 
     def _report(

@@ -17,7 +17,7 @@ cdef class UnifiedLog:
     cdef public bint _is_identified, flush_wanted, is_closed
     cdef long long _segment_bytes, _segment_ms
     cdef public long long _cuts, _opened_end, high_watermark, last_stable_offset, log_end_offset, log_start_offset
-    cdef public long long recovery_bound, recovery_point, version
+    cdef public long long clean_bound, recovery_bound, recovery_point, version
 
     @cython.locals(next_offset=longlong, last_offset=longlong, max_timestamp=longlong, now_ms=longlong, size=longlong,
                    checked=CheckedBatch, validator=LogValidator)

@@ -126,6 +126,7 @@ class UnifiedLog:
         "_time",
         "_validator",
         "bound_hint",
+        "clean_bound",
         "config",
         "directory",
         "end",
@@ -182,8 +183,8 @@ class UnifiedLog:
         self.last_flushed_ms = self._time.monotonic_ms()
         # Only below this offset are entries of key and tag indices valid. At first it is the log end at the opening:
         # these indices are synced more often, and may have entries for records that a power loss took from the log.
-        # ``tidelog.log.find.indexer`` raises it.
-        self.index_bound = parts.log_end_offset
+        # ``tidelog.log.find.indexer`` raises it. So does a round of the cleaner with the bound of its checkpoint.
+        self.index_bound = self.clean_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)
 
@@ -588,8 +589,7 @@ class UnifiedLog:
             if end < self.log_start_offset:
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return True
-            self.recovery_point = min(self.recovery_point, end)
-            self.high_watermark = min(self.high_watermark, end)
+            self._lower_offsets(end)
             self._publish_end(end)
             self.leader_epochs.truncate_from_end(end)
             rebuild_producer_state(self.producer_state, self.segments, self.log_start_offset, end)
@@ -614,6 +614,7 @@ class UnifiedLog:
         """Lower all published offsets to ``offset`` before a truncation, so that no new reader gets removed bytes."""
         self.recovery_point = min(self.recovery_point, offset)
         self.index_bound = min(self.index_bound, offset)
+        self.clean_bound = min(self.clean_bound, offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self.version += 1

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 from tidelog.broker.broker import Broker
@@ -35,6 +34,7 @@ from tidelog.broker.metrics.registry import Metrics, Sample
 from tidelog.broker.replica.replication.following import Following, following_of
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
 from tidelog.log.manager import LogManager
+from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
 from tidelog.protocol.messages.list_offsets import ListOffsetsResponse
@@ -109,12 +109,17 @@ class ReplicaFetcher:
             return known
         try:
             partition = self._broker.replica_manager.partition_by_id(*key)
-            following = following_of(partition, partial(write_checkpoints, self._broker.log_manager))
+            following = following_of(partition, self._write_checkpoints)
         except Exception as error:  # noqa: BLE001 - logged; the leader's other partitions are followed
             self._note_unopened(key, error)
             return None
         self._unopened.pop(key, None)
         return following
+
+    def _write_checkpoints(self, log: UnifiedLog) -> None:
+        """Write what a truncation of the log changes. Any thread. Raises KafkaStorageError."""
+        write_checkpoints(self._broker.log_manager)
+        self._broker.services.save_cut(log)
 
     def _note_unopened(self, key: FetchKey, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ Source: ReplicaFetcherThread.processPartitionData, UnifiedLog.maybeUpdateHighWat
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.cluster.fetching.work import Append, LogPosition, StartAt, TruncateTo, TruncateToEpochEnd, Work
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
 Cut = StartAt | TruncateTo | TruncateToEpochEnd
 
 
-def following_of(partition: Partition, write_checkpoints: Callable[[], object]) -> Following:
-    """Return the follower's side of a partition; its log is opened now if it was not. Raises KafkaStorageError."""
-    return Following(partition.local_log, write_checkpoints, partition.offsets_moved)
+def following_of(partition: Partition, write_checkpoints: Callable[[UnifiedLog], object]) -> Following:
+    """Return the follower's side of a partition. Opens the log if it is not open yet. Raises KafkaStorageError.
+
+    ``write_checkpoints`` gets the log.
+    """
+    log = partition.local_log
+    return Following(log, partial(write_checkpoints, log), partition.offsets_moved)
 
 
 class Following:

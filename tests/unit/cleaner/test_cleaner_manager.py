@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tidelog.cleaner.cleaner_manager import (
     LogCleanerManager,
     RoundReport,
 )
-from tidelog.cleaner.errors import CleaningAbortedError
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
@@ -30,12 +28,17 @@ class Bench:
     def __init__(self, directory: Path, **config: Any) -> None:
         self.time = ManualTime(NOW_MS)
         self.log = open_log(directory, compacted(**config))
-        writer = LogWriter(self.log)
-        for _ in range(2):
-            writer.append([(b"a", b"1")])
-            writer.roll()
+        self.write(2)
         self.logs: list[UnifiedLog] = [self.log]
         self.manager = LogCleanerManager(lambda: self.logs, OsFileSystem(), self.time)
+        self.manager.checkpoint.begin_round(self.log)  # what the test saves counts from here on
+
+    def write(self, batches: int) -> None:
+        """Append segments of one batch each."""
+        writer = LogWriter(self.log)
+        for _ in range(batches):
+            writer.append([(b"a", b"1")])
+            writer.roll()
 
     def state(self) -> CleaningState:
         return self.manager.status(self.log).state
@@ -87,14 +90,59 @@ def test_young_records_are_not_cleaned(tmp_path: Path) -> None:
     assert bench.manager.measure(bench.log).cleanable_bytes == 0
 
 
-def test_offsets_of_a_truncated_log_count_as_its_start(tmp_path: Path) -> None:
+def test_an_offset_beyond_the_log_counts_as_its_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 99)
 
     assert bench.manager.measure(bench.log).first_dirty_offset == 0
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_records_in_the_place_of_truncated_ones_are_dirty(tmp_path: Path, saves: bool) -> None:
+    bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 2)
-    bench.manager.checkpoint.record_truncation(bench.log, 1)
-    assert bench.manager.measure(bench.log).first_dirty_offset == 1
+    bench.log.truncate_to(1)
+    if saves:
+        bench.manager.checkpoint.save_cut(bench.log)
+        assert (tmp_path / "cleaner-offset-checkpoint").read_text().endswith(" 0 1\n")
+    bench.write(2)
+
+    found = bench.manager.grab_filthiest()
+    assert found is not None
+    assert (found.first_dirty_offset, found.first_uncleanable_offset) == (1, 3)
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text().endswith(" 0 1\n")
+
+
+def test_a_truncation_in_a_round_bounds_what_the_round_calls_clean(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    found = bench.manager.grab_filthiest()
+    assert found is not None
+    bench.log.truncate_to(1)
+    bench.write(3)
+
+    bench.manager.checkpoint.save(bench.log, found.first_uncleanable_offset)
+    bench.manager.record_success(PARTITION, REPORT)
+
+    assert bench.manager.checkpoint.get(bench.log) == 1
+    again = bench.manager.grab_filthiest()
+    assert again is not None
+    assert again.first_dirty_offset == 1
+    bench.manager.checkpoint.save(bench.log, again.first_uncleanable_offset)
+    assert bench.manager.checkpoint.get(bench.log) == 4
+
+
+def test_what_a_recovery_dropped_is_not_clean(tmp_path: Path) -> None:
+    """The file's offset lies beyond the end with which the log was opened; later records come below it."""
+    bench = Bench(tmp_path)
+    bench.manager.checkpoint.save(bench.log, 2)
+    bench.log.truncate_to(1)
+    bench.log.close()
+    log = open_log(tmp_path, compacted())
+    assert log.log_end_offset == 1
+    LogWriter(log).append([(b"a", b"2")])
+
+    again = LogCleanerManager(lambda: [log], OsFileSystem(), bench.time)
+    assert again.checkpoint.get(log) == 1
 
 
 def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> None:
@@ -147,41 +195,6 @@ def test_request_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
     bench.manager.record_failure(PARTITION, "the reason")
 
     assert bench.manager.grab(bench.log) is not None
-
-
-def test_pauses_nest(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.manager.abort_and_pause(PARTITION)
-    bench.manager.abort_and_pause(PARTITION)
-
-    assert bench.manager.status(bench.log).pauses == 2
-    assert bench.manager.grab_filthiest() is None
-    bench.manager.resume(PARTITION)
-    assert bench.state() is CleaningState.PAUSED
-    bench.manager.resume(PARTITION)
-    assert bench.state() is CleaningState.IDLE
-    with pytest.raises(InvalidCleaningStateError, match="idle, not paused"):
-        bench.manager.resume(PARTITION)
-
-
-@pytest.mark.parametrize("outcome", ["record_stop", "record_failure", "record_success"])
-def test_pause_waits_for_the_round_to_stop(tmp_path: Path, outcome: str) -> None:
-    bench = Bench(tmp_path)
-    bench.manager.grab_filthiest()
-    pausing = threading.Thread(target=bench.manager.abort_and_pause, args=(PARTITION,))
-    pausing.start()
-    while bench.state() is not CleaningState.ABORTED:
-        pass
-
-    with pytest.raises(CleaningAbortedError):
-        bench.manager.check_aborted(PARTITION)
-    assert not bench.manager.wait_until_free(PARTITION, 0.0)
-    arguments = {"record_stop": (), "record_failure": ("the reason",), "record_success": (REPORT,)}[outcome]
-    getattr(bench.manager, outcome)(PARTITION, *arguments)
-    pausing.join()
-
-    assert bench.state() is CleaningState.PAUSED
-    assert bench.manager.status(bench.log).pauses == 1
 
 
 def test_end_of_a_round_that_never_began_is_our_mistake(tmp_path: Path) -> None:

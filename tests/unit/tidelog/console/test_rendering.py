@@ -93,7 +93,7 @@ def models(text: str) -> Iterator[Page]:
     shown, content = show(text.encode(), "text", 500), text.encode()
     record = Record(5, 1_700_000_000_000, content, content, [(text, content)])
     topic = Topic(text, "id", False, [PARTITION])
-    status = PartitionStatus(TopicPartition(text, 0), CleaningState.IDLE, 0, 0.5, 1, 1, 1, 1, 1, None, text, 1, None)
+    status = PartitionStatus(TopicPartition(text, 0), CleaningState.IDLE, 0.5, 1, 1, 1, 1, 1, None, text, 1, None)
     indexer = SimpleNamespace(
         log=SimpleNamespace(topic_partition=TopicPartition(text, 0)), keys=1, tags=None, lag=1, rebuilds=0
     )
