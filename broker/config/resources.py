@@ -33,17 +33,21 @@ _INT, _STRING, _LIST, _MEDIUM = ConfigType.INT, ConfigType.STRING, ConfigType.LI
 GROUP_CONFIG_DEF = ConfigDef(
     (
         ConfigKey("consumer.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
-        ConfigKey("consumer.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
+        ConfigKey(
+            "consumer.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members send a heartbeat."
+        ),
         ConfigKey(
             "consumer.assignment.interval.ms",
             _INT,
             0,
             between(0),
             _MEDIUM,
-            "How old the assignment must be before another is worked out.",
+            "How old the assignment must be before another is computed.",
         ),
         ConfigKey("share.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
-        ConfigKey("share.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
+        ConfigKey(
+            "share.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members send a heartbeat."
+        ),
         ConfigKey(
             "share.record.lock.duration.ms",
             _INT,
@@ -93,12 +97,19 @@ GROUP_CONFIG_DEF = ConfigDef(
             0,
             between(0),
             _MEDIUM,
-            "How old the assignment must be before another is worked out.",
+            "How old the assignment must be before another is computed.",
         ),
         ConfigKey("streams.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
-        ConfigKey("streams.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members report."),
         ConfigKey(
-            "streams.num.standby.replicas", _INT, 0, between(0), _MEDIUM, "How many more copies of a state are kept."
+            "streams.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members send a heartbeat."
+        ),
+        ConfigKey(
+            "streams.num.standby.replicas",
+            _INT,
+            0,
+            between(0),
+            _MEDIUM,
+            "The number of standby replicas of each state store.",
         ),
         ConfigKey(
             "streams.initial.rebalance.delay.ms",
@@ -114,7 +125,7 @@ GROUP_CONFIG_DEF = ConfigDef(
             0,
             between(0),
             _MEDIUM,
-            "How old the assignment must be before another is worked out.",
+            "How old the assignment must be before another is computed.",
         ),
     )
 )

@@ -34,7 +34,7 @@ def _of_interface(key: ConfigKey) -> ConfigKey:
         key.default,
         key.validator,
         key.importance,
-        f"As {key.name}, for the HTTP interface, which takes nothing from that one. Tidelog's own key.",
+        f"As {key.name}, but for the HTTP interface, which does not use {key.name} itself. Tidelog's own key.",
     )
 
 
@@ -89,8 +89,8 @@ ADMIN_KEYS = (
         (),
         None,
         Importance.LOW,
-        "More names under which the HTTP interface may be asked (the Host header), separated by commas. Its own "
-        "address, localhost and the advertised hosts need no mention; other names are answered 421. Tidelog's own key.",
+        "Further host names that requests to the HTTP interface may use (the Host header), separated by commas. Its "
+        "own address, localhost and the advertised hosts are always allowed; other names get 421. Tidelog's own key.",
     ),
     ConfigKey(
         ADMIN_MAX_CONNECTIONS,
@@ -98,8 +98,8 @@ ADMIN_KEYS = (
         100,
         between(1),
         Importance.LOW,
-        "Most connections of the HTTP interface. One too many closes the oldest whose request has not come, then one "
-        "whose client takes no answer, then one that waits for its next request; where all are being answered, itself. "
+        "The most connections of the HTTP interface. A further one closes the oldest that has sent no complete "
+        "request; else one whose client does not read its answer; else an idle one; else it is closed itself. "
         "Tidelog's own key.",
     ),
     ConfigKey(

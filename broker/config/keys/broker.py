@@ -59,26 +59,29 @@ NODE_KEYS = (
     ConfigKey("config.providers", LIST, None, None, LOW,
         "Names for providers of secrets, each with its class: config.providers.NAME.class, and what it may read: "
         "config.providers.NAME.param.allowed.paths or .allowlist.pattern. Default: file, dir and env, for all."),
-    ConfigKey("broker.rack", STRING, None, None, MEDIUM, "The rack, zone or room this broker says it stands in."),
+    ConfigKey("broker.rack", STRING, None, None, MEDIUM,
+        "The rack or zone of this broker, for the placement of replicas and for consumers that read from the nearest "
+        "one."),
     ConfigKey("log.dirs", LIST, None, None, HIGH,
         "Directories that hold partitions; the first also holds the metadata log. Default: log.dir."),
     ConfigKey("log.dir", STRING, "data", None, HIGH, "The directory that holds partitions when log.dirs is not set."),
     ConfigKey("cordoned.log.dirs", LIST, [], None, MEDIUM,
-        "Directories of log.dirs in which no new log is made while another one works (KIP-1066); *: all. From "
-        "metadata.version 4.3-IV0 on it is dynamic, and no partition is placed on a broker whose all are cordoned.",
+        "Directories of log.dirs in which no new log is created while another one works (KIP-1066); *: all. From "
+        "metadata.version 4.3-IV0 on it is dynamic, and no partition is placed on a broker whose directories are all "
+        "cordoned.",
         dynamic=True),
     ConfigKey("metadata.log.dir", STRING, None, None, HIGH,
         "The directory of the metadata log. Tidelog keeps it in the first of log.dirs: any other is refused."),
     ConfigKey("log.dirs.mode", STRING, "0700", IS_DIRECTORY_MODE, MEDIUM,
-        "The mode of the directories made in log.dirs, in octal, whatever the umask; files get it without execution. "
-        "0750 lets a group read the records, such as Spark's. The metadata log's directory is 0700 always. What is "
-        "there already keeps its mode. Tidelog's own key."),
+        "The mode of the directories created in log.dirs, in octal, whatever the umask; files get it without "
+        "execution. 0750 lets a group read the records, such as Spark's. The metadata log's directory is 0700 "
+        "always. Existing files and directories keep their mode. Tidelog's own key."),
     ConfigKey("log.dirs.reserve.bytes", INT, DEFAULT_RESERVE_BYTES, between(0), MEDIUM,
         "The size of the file .reserve that each data directory keeps. A full disk gives it up, so that topics can be "
         "deleted. At most a sixteenth of the file system; 0: none. Tidelog's own key."),
     ConfigKey("cluster.id", STRING, None, None, MEDIUM,
-        "The id of the cluster, 22 characters of base64; made at the first start when not given. A directory of "
-        "another cluster is refused."),
+        "The id of the cluster, 22 characters of base64; generated at the first start if it is not given. A "
+        "directory of another cluster is refused."),
     ConfigKey("background.threads", INT, 10, between(1), HIGH,
         "The most threads for work that would hold up the loop: flushing, cold reads, compression."),
     ConfigKey("num.recovery.threads.per.data.dir", INT, 2, between(1), HIGH,
@@ -121,9 +124,9 @@ SOCKET_KEYS = (
     ConfigKey("connections.max.idle.ms", LONG, 600_000, None, MEDIUM,
         "A connection on which nothing happened for this long is closed; negative: never."),
     ConfigKey("queued.max.request.bytes", LONG, 100 * 1024 * 1024, None, MEDIUM,
-        "The most bytes of requests that were received in part, over all connections. Beyond it large requests are "
-        "read on one at a time, those below 64 KiB at once; one of socket.request.max.bytes always has room. -1: no "
-        "limit, which is Kafka's default."),
+        "The most bytes of partly received requests, over all connections. Beyond it, requests of 64 KiB and more "
+        "are read one at a time; smaller ones are still read at once. One request of socket.request.max.bytes is "
+        "always possible. -1: no limit, which is Kafka's default."),
 )
 
 TOPIC_KEYS = (
@@ -134,9 +137,9 @@ TOPIC_KEYS = (
         "Whether a topic is created when a client asks for its metadata or produces to it."),
     ConfigKey("delete.topic.enable", BOOLEAN, True, None, HIGH, "Whether topics may be deleted."),
     ConfigKey("log.retention.check.interval.ms", LONG, 300_000, between(1), MEDIUM,
-        "How often logs are looked through for segments past their retention."),
+        "How often logs are checked for segments past their retention."),
     ConfigKey("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, HIGH,
-        "How often logs are looked through for one whose flush.ms has passed."),
+        "How often logs are checked for a flush.ms that has passed."),
     ConfigKey("log.flush.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
         "How often recovery points are written to recovery-point-offset-checkpoint."),
     ConfigKey("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
@@ -152,7 +155,7 @@ TOPIC_KEYS = (
         "Samples kept to measure the rate of a client with a quota."),
     ConfigKey("quota.window.size.seconds", INT, 1, between(1), LOW, "Length of a sample of a client with a quota."),
     ConfigKey("controller.quota.window.num", INT, 11, between(1), LOW,
-        "Samples of a client's quota of partitions created and deleted: as many may be saved up for a burst."),
+        "Samples of a client's quota of partitions created and deleted: unused ones are saved up for a burst."),
     ConfigKey("controller.quota.window.size.seconds", INT, 1, between(1), LOW,
         "Length of a sample of a client's quota of partitions created and deleted."),
     ConfigKey("telemetry.max.bytes", INT, 1024 * 1024, between(1), LOW,
@@ -165,8 +168,8 @@ GROUP_KEYS = (
     ConfigKey("group.max.session.timeout.ms", INT, 1_800_000, None, MEDIUM,
         "The longest session timeout of a classic member."),
     ConfigKey("group.initial.rebalance.delay.ms", INT, 0, between(0), MEDIUM,
-        "How long a new group waits for more members before its first rebalance. Kafka's code says 3000, the "
-        "server.properties it ships 0."),
+        "How long a new group waits for more members before its first rebalance. Kafka's default is 3000; the "
+        "server.properties that it ships sets 0."),
     ConfigKey("group.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a classic group."),
     ConfigKey("group.consumer.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
         "When a silent member of a consumer group (KIP-848) is removed."),
@@ -188,7 +191,7 @@ GROUP_KEYS = (
         one_of("bidirectional", "upgrade", "downgrade", "disabled"), MEDIUM,
         "Whether a group with members may move between the classic and the consumer protocol."),
     ConfigKey("group.consumer.assignment.interval.ms", INT, 0, between(0), MEDIUM,
-        "How old the assignment of a consumer group must be before another is worked out. Kafka's default is 1000.",
+        "How old the assignment of a consumer group must be before another is computed. Kafka's default is 1000.",
         dynamic=True),
     ConfigKey("group.consumer.min.assignment.interval.ms", INT, 0, between(0), MEDIUM,
         "The shortest assignment interval a consumer group may be given."),
@@ -208,7 +211,7 @@ GROUP_KEYS = (
     ConfigKey("group.share.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
         "The longest heartbeat interval a share group may be given."),
     ConfigKey("group.share.assignment.interval.ms", INT, 0, between(0), MEDIUM,
-        "How old the assignment of a share group must be before another is worked out. Kafka's default is 1000.",
+        "How old the assignment of a share group must be before another is computed. Kafka's default is 1000.",
         dynamic=True),
     ConfigKey("group.share.min.assignment.interval.ms", INT, 0, between(0), MEDIUM,
         "The shortest assignment interval a share group may be given."),
@@ -248,16 +251,16 @@ GROUP_KEYS = (
     ConfigKey("group.streams.max.heartbeat.interval.ms", INT, 15_000, between(1), MEDIUM,
         "The longest heartbeat interval a streams group may be given."),
     ConfigKey("group.streams.assignment.interval.ms", INT, 0, between(0), MEDIUM,
-        "How old the assignment of a streams group must be before another is worked out. Kafka's default is 1000.",
+        "How old the assignment of a streams group must be before another is computed. Kafka's default is 1000.",
         dynamic=True),
     ConfigKey("group.streams.min.assignment.interval.ms", INT, 0, between(0), MEDIUM,
         "The shortest assignment interval a streams group may be given."),
     ConfigKey("group.streams.max.assignment.interval.ms", INT, 15_000, between(0), MEDIUM,
         "The longest assignment interval a streams group may be given."),
     ConfigKey("group.streams.num.standby.replicas", INT, 0, between(0), MEDIUM,
-        "How many copies of a state a streams group keeps beside the one in use."),
+        "The number of standby replicas of each state store of a streams group."),
     ConfigKey("group.streams.max.standby.replicas", INT, 2, between(0), MEDIUM,
-        "The most copies of a state a streams group may be given."),
+        "The most standby replicas a streams group may be given."),
     ConfigKey("group.streams.initial.rebalance.delay.ms", INT, 3_000, between(0), MEDIUM,
         "How long a new streams group waits for more members before it assigns tasks."),
     ConfigKey("share.coordinator.state.topic.num.partitions", INT, 50, between(1), HIGH,
@@ -280,14 +283,14 @@ GROUP_KEYS = (
     ConfigKey("offsets.retention.minutes", INT, 7 * 24 * 60, between(1), HIGH,
         "How long committed offsets are kept after their group became empty."),
     ConfigKey("offsets.retention.check.interval.ms", LONG, 600_000, between(1), HIGH,
-        "How often old offsets are looked for."),
+        "How often expired offsets are looked for."),
 )
 
 TRANSACTION_KEYS = (
     ConfigKey("transaction.max.timeout.ms", INT, 900_000, between(1), HIGH,
         "The longest timeout a producer may ask for."),
     ConfigKey("transactional.id.expiration.ms", INT, 7 * 24 * 3600 * 1000, between(1), HIGH,
-        "How long an unused transactional id is remembered."),
+        "How long an unused transactional id is kept."),
     ConfigKey("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10_000, between(1), LOW,
         "How often transactions past their timeout are looked for and aborted."),
     ConfigKey("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3_600_000, between(1), LOW,

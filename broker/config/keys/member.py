@@ -25,42 +25,43 @@ MEMBER_KEYS = (
         "The controllers of a member's cluster with their ids: ID@HOST:PORT, separated by commas; read by a member "
         "that has no controller.quorum.bootstrap.servers."),
     ConfigKey("inter.broker.listener.name", STRING, None, None, MEDIUM,
-        "The listener over which the brokers of a cluster reach each other; by default the one that is named as "
-        "security.inter.broker.protocol says. It is among this broker's own listeners."),
+        "The listener over which the brokers of a cluster reach each other; by default the one whose name is the "
+        "value of security.inter.broker.protocol. It must be one of this broker's own listeners."),
     ConfigKey("security.inter.broker.protocol", STRING, "PLAINTEXT", one_of(*PROTOCOLS), MEDIUM,
         "The security protocol between brokers, where inter.broker.listener.name is not set."),
     ConfigKey("sasl.mechanism.inter.broker.protocol", STRING, "GSSAPI", None, MEDIUM,
-        "The mechanism by which a member logs in at other brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. User and "
+        "The mechanism with which a member logs in to other brokers: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. User and "
         "password are the options username and password of that listener's sasl.jaas.config."),
     ConfigKey("sasl.mechanism.controller.protocol", STRING, "GSSAPI", None, HIGH,
-        "The mechanism by which a member logs in at the controllers, as sasl.mechanism.inter.broker.protocol; the "
+        "The mechanism with which a member logs in to the controllers, as sasl.mechanism.inter.broker.protocol; the "
         "sasl.jaas.config is that of the first of controller.listener.names."),
     ConfigKey("broker.heartbeat.interval.ms", INT, 2000, between(1), MEDIUM,
         "How often a member tells the active controller that it is alive. The controllers take it for dead after their "
         "broker.session.timeout.ms."),
     ConfigKey("broker.session.timeout.ms", INT, 9000, between(2), MEDIUM,
-        "The session that the controllers give a member. It gives up a heartbeat without an answer after half of this, "
-        "and sends another: say the same here as at the controllers."),
+        "The session timeout of a member. It must be the same as on the controllers, which enforce it. A member gives "
+        "up an unanswered heartbeat after half of it, and sends another."),
     ConfigKey("controller.socket.timeout.ms", INT, 30_000, between(1), MEDIUM,
-        "How long a member waits for a controller's answer; for that to a heartbeat at most half of "
-        "broker.session.timeout.ms. When another controller becomes active, it waits no longer for the one before."),
+        "How long a member waits for a controller's answer; for a heartbeat's, at most half of "
+        "broker.session.timeout.ms. When another controller becomes active, it stops waiting for the former one."),
     ConfigKey("controller.quorum.request.timeout.ms", INT, 2000, between(1), MEDIUM,
         "How long a member waits for a controller's answer when it fetches the metadata; then it asks another one."),
     ConfigKey("log.dir.failure.timeout.ms", LONG, 30_000, between(1), MEDIUM,
-        "How long a member goes on while it can tell no controller of a log directory that failed; then it ends."),
+        "How long a member goes on while no controller has confirmed the failure of a log directory; then it stops."),
     ConfigKey("num.replica.fetchers", INT, 1, between(1), HIGH,
         "How many connections to each leader a member fetches over. A partition always uses the same one."),
     ConfigKey("replica.fetch.wait.max.ms", INT, 500, between(0), HIGH,
-        "How long a leader may hold back its answer to a follower when it has less than replica.fetch.min.bytes. At "
+        "How long a leader may delay its answer to a follower while it has less than replica.fetch.min.bytes. At "
         "most replica.lag.time.max.ms."),
     ConfigKey("replica.fetch.min.bytes", INT, 1, between(0), HIGH,
-        "The least bytes of records that a leader answers a follower with before replica.fetch.wait.max.ms."),
+        "The fewest bytes of records with which a leader answers a follower before replica.fetch.wait.max.ms is over."),
     ConfigKey("replica.fetch.max.bytes", INT, 1024 * 1024, between(0), MEDIUM,
-        "The most bytes of a partition's records in one answer to a follower. A larger batch comes alone."),
+        "The most bytes of a partition's records in one answer to a follower. A larger batch is sent alone."),
     ConfigKey("replica.fetch.response.max.bytes", INT, 10 * 1024 * 1024, between(0), MEDIUM,
         "The most bytes of records in one answer to a follower, which is in memory while they are appended."),
     ConfigKey("replica.fetch.backoff.ms", INT, 1000, between(0), MEDIUM,
-        "The longest pause before a partition or a leader is fetched from again after an error; it begins with 50 ms."),
+        "The longest pause after an error before a follower fetches a partition, or from a leader, again; the first "
+        "is 50 ms."),
     ConfigKey("replica.selector.class", CLASS, None, one_of(None, "", RACK_AWARE), MEDIUM,
         "Which replica a consumer is told to read from. Not set: the leader. RackAwareReplicaSelector: one in the "
         "consumer's rack, whose broker.rack is its client.rack."),

@@ -69,26 +69,31 @@ TLS_KEYS = (
         "The trusted certificates themselves, in PEM form, in place of a file."),
     ConfigKey("ssl.client.auth", STRING, "none", one_of("none", "requested", "required"), MEDIUM,
         "Whether clients must show a certificate. requested lets those without one in as User:ANONYMOUS."),
-    ConfigKey("ssl.enabled.protocols", LIST, PROTOCOLS, each_of(*PROTOCOLS), MEDIUM, "TLS versions that are spoken."),
+    ConfigKey("ssl.enabled.protocols", LIST, PROTOCOLS, each_of(*PROTOCOLS), MEDIUM, "TLS versions that are accepted."),
     ConfigKey("ssl.cipher.suites", LIST, (), None, LOW,
         "Cipher suites by their IANA names. Default: those with forward secrecy and authenticated encryption."),
     ConfigKey("ssl.principal.mapping.rules", LIST, ("DEFAULT",), None, LOW,
-        "Rules that make a principal's name of a certificate's subject: DEFAULT and RULE:pattern/replacement/[LU], "
+        "Rules that turn a certificate's subject into a principal's name: DEFAULT and RULE:pattern/replacement/[LU], "
         "the first that matches."),
     ConfigKey("ssl.allow.dn.changes", ConfigType.BOOLEAN, False, None, LOW,
         "Whether a changed keystore may have another subject."),
     ConfigKey("ssl.allow.san.changes", ConfigType.BOOLEAN, False, None, LOW,
         "Whether a changed keystore may lack host names that the old one had."),
     ConfigKey("ssl.store.refresh.ms", ConfigType.LONG, 10_000, Check(lambda value: value >= 0, "0 or more"), LOW,
-        "How often store files are looked at for changes; 0: never. Tidelog's own key."),
+        "How often store files are checked for changes; 0: never. Tidelog's own key."),
     ConfigKey("ssl.endpoint.identification.algorithm", STRING, "https", one_of("https", ""), LOW,
         "Whether the certificates of controllers and other brokers must name the host that this broker connects to; "
         "empty: they need not."),
-    ConfigKey("ssl.provider", STRING, None, allow_only(None, ""), LOW, "Java's; no value."),
-    ConfigKey("ssl.secure.random.implementation", STRING, None, allow_only(None, ""), LOW, "Java's; no value."),
-    ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", allow_only("SunX509"), LOW, "Java's; its default alone."),
-    ConfigKey("ssl.trustmanager.algorithm", STRING, "PKIX", allow_only("PKIX"), LOW, "Java's; its default alone."),
-    ConfigKey("ssl.engine.factory.class", STRING, None, allow_only(None, ""), LOW, "Java's; no value."),
+    ConfigKey("ssl.provider", STRING, None, allow_only(None, ""), LOW,
+        "A setting of Java; only an empty value is accepted."),
+    ConfigKey("ssl.secure.random.implementation", STRING, None, allow_only(None, ""), LOW,
+        "A setting of Java; only an empty value is accepted."),
+    ConfigKey("ssl.keymanager.algorithm", STRING, "SunX509", allow_only("SunX509"), LOW,
+        "A setting of Java; only its default is accepted."),
+    ConfigKey("ssl.trustmanager.algorithm", STRING, "PKIX", allow_only("PKIX"), LOW,
+        "A setting of Java; only its default is accepted."),
+    ConfigKey("ssl.engine.factory.class", STRING, None, allow_only(None, ""), LOW,
+        "A setting of Java; only an empty value is accepted."),
 )
 
 SASL_KEYS = (
@@ -100,9 +105,9 @@ SASL_KEYS = (
         "users are its options user_NAME=\"PASSWORD\", GSSAPI's keytab and principal those of Krb5LoginModule; SCRAM "
         "and OAUTHBEARER need none."),
     ConfigKey("sasl.server.callback.handler.class", ConfigType.CLASS, None, one_of(None, *HANDLERS), LOW,
-        "The way to check what a client shows, by the name of Kafka's class. OAUTHBEARER needs it: "
+        "How the credentials of clients are checked, by the name of Kafka's class. OAUTHBEARER needs it: "
         "OAuthBearerValidatorCallbackHandler for signed tokens, OAuthBearerUnsecuredValidatorCallbackHandler for "
-        "unsigned ones, on a listener of this machine alone. No class is loaded by it."),
+        "unsigned ones, which only a listener on a loopback address accepts. No class is loaded."),
     ConfigKey("connections.max.reauth.ms", LONG, 0, between(0), MEDIUM,
         "How long a client may go on before it authenticates again (KIP-368); 0: as long as it is connected."),
     ConfigKey("sasl.server.max.receive.size", INT, 524_288, between(1), MEDIUM,
@@ -115,27 +120,26 @@ SASL_KEYS = (
 
 OAUTHBEARER_KEYS = (
     ConfigKey("sasl.oauthbearer.jwks.endpoint.url", STRING, None, None, MEDIUM,
-        "Where the keys are that signed tokens are checked by (JWKS): a URL of https or file; of http on this machine "
-        "alone."),
+        "The URL of the keys (JWKS) that verify signed tokens: https or file, or http on this machine."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.refresh.ms", LONG, 3_600_000, between(1), LOW,
-        "How long between two looks at the keys. A token with an unknown key id brings the next look forward, once a "
-        "minute at most."),
+        "How often the keys are read again. A token with an unknown key id makes them be read earlier, at most once a "
+        "minute."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", LONG, 100, between(1), LOW,
-        "How long after a failed look the next one waits; each further failure doubles it."),
+        "The pause after a failed read of the keys; each further failure doubles it."),
     ConfigKey("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", LONG, 10_000, between(1), LOW,
-        "The longest wait between two such looks."),
+        "The longest pause after failed reads of the keys."),
     ConfigKey("sasl.oauthbearer.clock.skew.seconds", INT, 30, between(0), LOW,
         "How far the clock of the tokens' issuer may be from this machine's."),
     ConfigKey("sasl.oauthbearer.expected.audience", LIST, None, None, LOW,
-        "A token has to be for one of these (its claim aud)."),
+        "The accepted audiences of a token (its claim aud)."),
     ConfigKey("sasl.oauthbearer.expected.issuer", STRING, None, None, LOW,
-        "A token has to come from this issuer (its claim iss)."),
+        "The accepted issuer of a token (its claim iss)."),
     ConfigKey("sasl.oauthbearer.scope.claim.name", STRING, "scope", non_empty(), LOW,
         "The claim that holds a token's scopes."),
     ConfigKey("sasl.oauthbearer.sub.claim.name", STRING, "sub", non_empty(), LOW,
         "The claim that holds the name of the principal."),
     ConfigKey("sasl.oauthbearer.jwt.validator.class", ConfigType.CLASS, VALIDATORS[0], one_of(*VALIDATORS), LOW,
-        "Java's; Kafka's own validators alone."),
+        "A setting of Java; only Kafka's own validators are accepted."),
     ConfigKey("org.apache.kafka.sasl.oauthbearer.allowed.urls", LIST, None, None, LOW,
         "URLs of keys that may be used; any if it is not given. Kafka's system property, read from KAFKA_OPTS, too."),
     ConfigKey("org.apache.kafka.sasl.oauthbearer.allowed.files", LIST, None, None, LOW,
@@ -146,8 +150,8 @@ KERBEROS_KEYS = (
     ConfigKey("sasl.kerberos.service.name", STRING, None, None, MEDIUM,
         "The service that clients ask a ticket for: the first part of this broker's Kerberos principal."),
     ConfigKey("sasl.kerberos.principal.to.local.rules", LIST, ("DEFAULT",), None, MEDIUM,
-        "Rules that make a user's name of a Kerberos principal, in Kafka's form; the first that applies. DEFAULT: the "
-        "principal's first part, if its realm is the default one."),
+        "Rules that turn a Kerberos principal into a user's name, in Kafka's form; the first that applies wins. "
+        "DEFAULT: the principal's first part, if its realm is the default one."),
 )
 
 AUTHENTICATION_KEYS = (

@@ -17,7 +17,8 @@ TOKEN_KEYS = (
         None,
         None,
         Importance.MEDIUM,
-        "The key by which tokens' secrets are made; the same on all nodes. Without one there are no delegation tokens.",
+        "The key from which the secrets of tokens are derived; the same on all nodes. Without it there are no "
+        "delegation tokens.",
     ),
     ConfigKey(
         MAX_LIFETIME_MS,

@@ -301,7 +301,7 @@ def test_more_batches_than_a_share_partition_can_have_are_refused(world: ShareWo
     ((refused,),) = (topic.partitions for topic in serve(world, request).results)
     assert (refused.error_code, refused.error_message) == (
         InvalidRequestError.code,
-        "20001 state batches of one share partition",
+        "20001 state batches of one share partition; at most 20000 are allowed",
     )
     asked.state_batches = batches[:MAX_BATCHES]
     ((taken,),) = (topic.partitions for topic in serve(world, request).results)
