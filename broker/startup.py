@@ -106,7 +106,7 @@ async def build_broker(
     """
     set_creation_mode(config.get_str("log.dirs.mode"))
     try:
-        ground = lay_foundation(config, time, loop, claim_directories(file_system, config), file_system)
+        ground = build_foundation(config, time, loop, claim_directories(file_system, config), file_system)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays)
         strays.note(await loop.run_in_executor(ground.executor, recovery_of(broker)))
@@ -116,7 +116,7 @@ async def build_broker(
     return broker
 
 
-def lay_foundation(
+def build_foundation(
     config: BrokerConfig,
     time: Time,
     loop: AbstractEventLoop,
@@ -139,7 +139,7 @@ def lay_foundation(
     )
 
 
-class Government(NamedTuple):
+class ClusterParts(NamedTuple):
     """Parts of a broker that differ between a lone node, which is its own controller, and a member of a cluster."""
 
     controller: MetadataController
@@ -149,15 +149,15 @@ class Government(NamedTuple):
     peers: Peers | None = None
 
 
-def own_government(ground: Foundation, threads: Threads) -> Government:
+def build_lone_parts(ground: Foundation, threads: Threads) -> ClusterParts:
     """Build the parts of a lone node, and replay its metadata log. Raises KafkaStorageError."""
     config = ground.config
     controller = build_controller(ground.log_manager, config.node_id, ground.time, ground.metadata, threads)
-    return Government(controller, LoneNode(config), ProducerIdManager(controller))
+    return ClusterParts(controller, LoneNode(config), ProducerIdManager(controller))
 
 
-def assemble(ground: Foundation, strays: StrayLogs, government: Government | None = None) -> Broker:
-    """Build the parts of a broker, each from earlier ones; those of a lone node unless ``government`` is given.
+def assemble(ground: Foundation, strays: StrayLogs, cluster_parts: ClusterParts | None = None) -> Broker:
+    """Build the parts of a broker, each from earlier ones; those of a lone node unless ``cluster_parts`` is given.
 
     The logs are not opened yet. Raises KafkaStorageError, ConfigError.
     """
@@ -166,7 +166,7 @@ def assemble(ground: Foundation, strays: StrayLogs, government: Government | Non
     purgatory = Purgatory(timers, loop.call_soon)
     run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
     threads = Threads(run_in_thread, timers.turns.measure_callbacks("changes of metadata", loop.call_soon))
-    controller, nodes, producer_ids, topic_manager, peers = government or own_government(ground, threads)
+    controller, nodes, producer_ids, topic_manager, peers = cluster_parts or build_lone_parts(ground, threads)
     services = LateServices(lambda: broker)
     replica_manager = ReplicaManager(
         metadata=metadata, log_manager=log_manager, purgatory=purgatory, log_config=topic_configs.log_config,

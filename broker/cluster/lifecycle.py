@@ -105,12 +105,12 @@ class BrokerLifecycle:
         self._is_first_shutdown_answer = True
         self._has_news = False
         """True if something has changed that the request in flight does not report: the next one follows at once."""
-        self._untold: dict[bytes, float] = {}
+        self._unconfirmed: dict[bytes, float] = {}
         """Failed directories that no controller has confirmed yet, with the time (ms) of the failure."""
         self._offline: dict[bytes, None] = {}
         self._cordoned: frozenset[bytes] | None = None
         """Cordoned directories, in which no new log is created; None before they are known."""
-        self._told: frozenset[bytes] = frozenset()
+        self._reported: frozenset[bytes] = frozenset()
         """The failed directories that the heartbeat in flight reports."""
 
     @property
@@ -165,7 +165,7 @@ class BrokerLifecycle:
         """Report at once to the controller that a log directory failed; it stays failed until this process ends."""
         if directory_id not in self._offline:
             self._offline[directory_id] = None
-            self._untold[directory_id] = now_ms
+            self._unconfirmed[directory_id] = now_ms
             self._not_before_ms = min(self._not_before_ms, now_ms)
 
     def note_cordoned(self, directory_ids: frozenset[bytes], now_ms: float) -> None:
@@ -177,9 +177,9 @@ class BrokerLifecycle:
             self._not_before_ms = min(self._not_before_ms, now_ms)
         self._cordoned = directory_ids
 
-    def has_untold_failure(self, before_ms: float) -> bool:
+    def has_unconfirmed_failure(self, before_ms: float) -> bool:
         """Return whether a directory failed before this time and no controller has confirmed that yet."""
-        return any(failed_ms < before_ms for failed_ms in self._untold.values())
+        return any(failed_ms < before_ms for failed_ms in self._unconfirmed.values())
 
     # ---- answers of the controller
 
@@ -223,8 +223,8 @@ class BrokerLifecycle:
                 )
             return
         self.is_fenced = response.is_fenced
-        for directory_id in self._told:
-            self._untold.pop(directory_id, None)
+        for directory_id in self._reported:
+            self._unconfirmed.pop(directory_id, None)
         wait_ms = self._advance(response)
         self._note_success(now_ms if self._has_news else now_ms + wait_ms)
 
@@ -248,7 +248,7 @@ class BrokerLifecycle:
     def _note_success(self, next_ms: float) -> None:
         self.last_failure = ""
         self._backoff_ms = FIRST_BACKOFF_MS
-        self._not_before_ms = min([next_ms, *self._untold.values()])  # newly failed directories at once
+        self._not_before_ms = min([next_ms, *self._unconfirmed.values()])  # newly failed directories at once
 
     def _note_error(self, what: str, code: int, next_ms: float) -> None:
         error = errors.error_for_code(code)
@@ -278,7 +278,7 @@ class BrokerLifecycle:
         )
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:
-        self._told = frozenset(self._offline)
+        self._reported = frozenset(self._offline)
         cordoned = None if self._cordoned is None else sorted(self._cordoned)
         return BrokerHeartbeatRequest(
             broker_id=self._registration.broker_id,

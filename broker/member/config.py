@@ -126,9 +126,11 @@ def replication_quotas(config: BrokerConfig) -> ReplicationQuotas:
 
 def own_endpoint(listener: Listener, config: BrokerConfig) -> Endpoint:
     """Return the endpoint that is registered for a listener. Raises ConfigError if other brokers cannot reach it."""
-    told = config.advertised_listeners.get(listener.listener_name, listener)
-    if not told.host or told.host in UNROUTABLE:
-        raise invalid_value_error("advertised.listeners", str(told), "an address that other brokers can reach")
-    if not told.port:
-        raise invalid_value_error("listeners", str(told), "a port: a member registers it before it listens")
-    return Endpoint(told.listener_name, told.host, told.port, SECURITY_PROTOCOLS[listener.security_protocol])
+    advertised = config.advertised_listeners.get(listener.listener_name, listener)
+    if not advertised.host or advertised.host in UNROUTABLE:
+        raise invalid_value_error("advertised.listeners", str(advertised), "an address that other brokers can reach")
+    if not advertised.port:
+        raise invalid_value_error("listeners", str(advertised), "a port: a member registers it before it listens")
+    return Endpoint(
+        advertised.listener_name, advertised.host, advertised.port, SECURITY_PROTOCOLS[listener.security_protocol]
+    )

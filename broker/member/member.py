@@ -58,7 +58,7 @@ from tidelog.broker.member.topics import MemberTopics, TopicCreation
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import Published
 from tidelog.broker.replica.strays import StrayLogs
-from tidelog.broker.startup import Government, assemble, lay_foundation, recovery_of, set_creation_mode
+from tidelog.broker.startup import ClusterParts, assemble, build_foundation, recovery_of, set_creation_mode
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
@@ -166,7 +166,7 @@ class Member:
         """Recover the logs and take the roles of the present image. Raises KafkaStorageError."""
         config, image = self._config, self._view.image
         self._backlog.clear()
-        ground = lay_foundation(config, self._time, self._loop, directories.claimed)
+        ground = build_foundation(config, self._time, self._loop, directories.claimed)
         found_ids = await self._loop.run_in_executor(None, move_strays, ground.log_manager, config.node_id, image)
         controller = RemoteController(image, config.node_id, self._channels.forwarded_versions)
         self._forwarder = Forwarder(self._view.quorum, self._channels.open(), self._time)
@@ -174,9 +174,9 @@ class Member:
         producer_ids = ProducerIdBlocks(controller)
         nodes = ClusterNodes(controller, creation.ensure)
         self._peers = MemberPeers(lambda: broker, controller, self._settings.broker_security, self._start)
-        government = Government(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
+        cluster_parts = ClusterParts(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
         strays = StrayLogs(ground.log_manager)
-        broker = assemble(ground, strays, government)
+        broker = assemble(ground, strays, cluster_parts)
         run_in_thread = partial(in_thread, self._loop, ground.executor)
         quotas = replication_quotas(config)
         quotas.measure(broker.metrics, self._time.monotonic_ms)
@@ -197,7 +197,7 @@ class Member:
         news = DirectoryNews(ground.log_manager, controller, self._life, self._time.monotonic_ms, self._beat_now.set)
         news.begin(empty)
         limit_ms = self._settings.directory_failure_timeout_ms
-        self._start(news.tell(self._channels.open(), self._view.quorum, limit_ms))
+        self._start(news.report(self._channels.open(), self._view.quorum, limit_ms))
         self._start(keep_position(config.log_dirs[0], lambda: self._view.position_of(controller.image)))
         blocks = fetch_blocks(producer_ids, self._channels.open(), self._view.quorum, config.node_id, self.broker_epoch)
         self._start(blocks)
@@ -210,7 +210,7 @@ class Member:
     async def serve(self) -> None:
         """Ask to be unfenced, and wait for it. Raises StartError."""
         if self._replication is not None:
-            self._start(self._replication.keep_whole(self._settings.replica_lag_time_max_ms / 2000))
+            self._start(self._replication.retry_unopened(self._settings.replica_lag_time_max_ms / 2000))
         self._life.become_ready(self._time.monotonic_ms())
         self._beat_now.set()
         limit_ms = self._time.monotonic_ms() + self._settings.registration_timeout_ms

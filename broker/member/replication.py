@@ -327,7 +327,7 @@ class Replication:
                 self._changed.update(changed)
                 raise
 
-    async def keep_whole(self, interval_s: float) -> None:
+    async def retry_unopened(self, interval_s: float) -> None:
         """Let the tasks try again at intervals to open logs that could not be opened, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)

@@ -272,7 +272,7 @@ class Lives:
     async def _tell(self) -> None:
         assert self.lifecycle is not None
         channel = cast("Any", self.cluster)
-        task = asyncio.ensure_future(self.news.tell(channel, QuorumView([Address("a", 1)]), 1e9))
+        task = asyncio.ensure_future(self.news.report(channel, QuorumView([Address("a", 1)]), 1e9))
         for _ in range(TURNS):
             await asyncio.sleep(0)
         if not task.done():

@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import cast
 
-from tidelog.broker.cluster.fetching.session import FetchKey, LeaderSession, PartitionAsk, SessionTurn
+from tidelog.broker.cluster.fetching.session import FetchKey, LeaderSession, PartitionAsk, SessionFields
 from tidelog.broker.cluster.fetching.work import (
     Append,
     FetcherConfig,
@@ -218,8 +218,8 @@ class LeaderFetcher:
             return None
         self._changed.clear()
         session = self._session
-        turn = session.build_full(self._wanted) if session.is_full else session.build_incremental(changed)
-        return _fetch_request_of(self.config, turn)
+        fields = session.build_full(self._wanted) if session.is_full else session.build_incremental(changed)
+        return _fetch_request_of(self.config, fields)
 
     def _offsets_request(self) -> ListOffsetsRequest | None:
         """Return the ListOffsets of partitions whose offset was out of range, for one stage; None if there are none."""
@@ -344,10 +344,10 @@ class LeaderFetcher:
         return work
 
 
-def _fetch_request_of(config: FetcherConfig, turn: SessionTurn) -> FetchRequest:
+def _fetch_request_of(config: FetcherConfig, fields: SessionFields) -> FetchRequest:
     """Return the Fetch request with these fields of the session."""
     topics: dict[bytes, FetchTopic] = {}
-    for key, ask in turn.asked.items():
+    for key, ask in fields.asked.items():
         topic = topics.get(key.topic_id)
         if topic is None:
             topic = topics[key.topic_id] = FetchTopic(topic_id=key.topic_id, partitions=[])
@@ -366,11 +366,11 @@ def _fetch_request_of(config: FetcherConfig, turn: SessionTurn) -> FetchRequest:
         max_wait_ms=config.max_wait_ms,
         min_bytes=config.min_bytes,
         max_bytes=config.response_max_bytes,
-        session_id=turn.session_id,
-        session_epoch=turn.epoch,
+        session_id=fields.session_id,
+        session_epoch=fields.epoch,
         topics=list(topics.values()),
         forgotten_topics_data=[
-            ForgottenTopic(topic_id=key.topic_id, partitions=[key.partition]) for key in turn.forgotten
+            ForgottenTopic(topic_id=key.topic_id, partitions=[key.partition]) for key in fields.forgotten
         ],
     )
 

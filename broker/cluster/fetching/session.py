@@ -37,7 +37,7 @@ class PartitionAsk(NamedTuple):
     log_start_offset: int
 
 
-class SessionTurn(NamedTuple):
+class SessionFields(NamedTuple):
     """Fields of one Fetch request that belong to the session: id, epoch, partitions asked for and forgotten."""
 
     session_id: int
@@ -62,13 +62,13 @@ class LeaderSession:
         """Return whether the next request has to name all partitions."""
         return self._epoch == FULL_EPOCH
 
-    def build_full(self, wanted: Mapping[FetchKey, PartitionAsk]) -> SessionTurn:
+    def build_full(self, wanted: Mapping[FetchKey, PartitionAsk]) -> SessionFields:
         """Return the fields of a request that names all wanted partitions and begins a session."""
         self.asked = dict(wanted)
         self._epoch = FULL_EPOCH
-        return SessionTurn(self._session_id, FULL_EPOCH, self.asked, ())
+        return SessionFields(self._session_id, FULL_EPOCH, self.asked, ())
 
-    def build_incremental(self, changed: Mapping[FetchKey, PartitionAsk | None]) -> SessionTurn:
+    def build_incremental(self, changed: Mapping[FetchKey, PartitionAsk | None]) -> SessionFields:
         """Return the fields of the session's next request; None in ``changed`` marks a partition that is not wanted."""
         named: dict[FetchKey, PartitionAsk] = {}
         forgotten = []
@@ -78,7 +78,7 @@ class LeaderSession:
                     forgotten.append(key)
             elif self.asked.get(key) != ask:
                 self.asked[key] = named[key] = ask
-        return SessionTurn(self._session_id, self._epoch, named, tuple(forgotten))
+        return SessionFields(self._session_id, self._epoch, named, tuple(forgotten))
 
     def take_answer(self, error_code: int, session_id: int, named: Iterable[FetchKey]) -> bool:
         """Take the leader's answer; return whether its partitions may be used."""

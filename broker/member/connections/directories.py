@@ -110,7 +110,7 @@ class DirectoryNews:
                 self._lifecycle.note_offline(directory.directory_id, self._now_ms())
         self._beat()
 
-    async def tell(self, channel: Channel, quorum: QuorumView, limit_ms: float) -> None:
+    async def report(self, channel: Channel, quorum: QuorumView, limit_ms: float) -> None:
         """Send assignments, until cancelled. Raises KafkaStorageError when this broker cannot go on: no directory is
         left, or no controller has confirmed a failed one within ``limit_ms``.
         """
@@ -147,7 +147,7 @@ class DirectoryNews:
     def _check(self, limit_ms: float) -> None:
         if not any(directory.is_online for directory in self._log_manager.directories):
             raise KafkaStorageError("no log directory works")
-        if self._lifecycle.has_untold_failure(self._now_ms() - limit_ms):
+        if self._lifecycle.has_unconfirmed_failure(self._now_ms() - limit_ms):
             raise KafkaStorageError(
                 "no controller confirmed the failure of a log directory within log.dir.failure.timeout.ms"
             )

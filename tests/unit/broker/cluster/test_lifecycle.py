@@ -470,9 +470,9 @@ def test_what_fails_while_a_heartbeat_is_under_way_is_told_by_the_next_one_at_on
     lifecycle = serving()
     told, next_ms = beat(lifecycle, 100, failing=b"d" * 16)
     assert (told, next_ms) == ([], 100)
-    assert lifecycle.has_untold_failure(101), "that answer did not know of it"
+    assert lifecycle.has_unconfirmed_failure(101), "that answer did not know of it"
     assert beat(lifecycle, 110) == ([b"d" * 16], 110 + INTERVAL_MS)
-    assert not lifecycle.has_untold_failure(1e9)
+    assert not lifecycle.has_unconfirmed_failure(1e9)
 
 
 def test_a_failure_that_no_controller_confirms_is_known_by_its_age() -> None:
@@ -481,5 +481,5 @@ def test_a_failure_that_no_controller_confirms_is_known_by_its_age() -> None:
     lifecycle.next_question()
     lifecycle.take_failure("no answer", 30_000)
     lifecycle.take_answer(BrokerHeartbeatResponse(error_code=errors.NotControllerError.code), 30_000)
-    assert not lifecycle.has_untold_failure(100)
-    assert lifecycle.has_untold_failure(101)
+    assert not lifecycle.has_unconfirmed_failure(100)
+    assert lifecycle.has_unconfirmed_failure(101)

@@ -92,9 +92,9 @@ class World:
         self.news.begin(empty)
         self.controller = Controller()
 
-    async def tell(self) -> None:
+    async def report(self) -> None:
         """Tell the controller, until cancelled or until this broker cannot go on."""
-        await self.news.tell(cast(Any, self.controller), QuorumView([Address("a", 1)]), LIMIT_MS)
+        await self.news.report(cast(Any, self.controller), QuorumView([Address("a", 1)]), LIMIT_MS)
 
     def heartbeat(self) -> BrokerHeartbeatRequest:
         request = self.lifecycle.next_question().request
@@ -112,7 +112,7 @@ async def test_assignments_are_told_until_the_controller_answers(
     """A log that lay on another disk, the only one, is on the new one now: else the broker could not be elected."""
     monkeypatch.setattr(directories, "ROUND_S", 0.0)
     world = world_of()
-    task = asyncio.ensure_future(world.tell())
+    task = asyncio.ensure_future(world.report())
     async with asyncio.timeout(60):
         await world.controller.is_done.wait()
     task.cancel()
@@ -130,7 +130,7 @@ async def test_an_empty_disk_is_not_told_of_while_it_would_be_elected_over_copie
     image = IMAGE._replace(topics={b"t" * 16: TopicState("t", b"t" * 16, (state,))})
     empty = (TopicPartition("t", 0),) if is_empty else ()
     world = World(SECOND, placed=False, image=image, empty=empty)
-    task = asyncio.ensure_future(world.tell())
+    task = asyncio.ensure_future(world.report())
     for _ in range(20):
         await asyncio.sleep(0)
     task.cancel()
@@ -152,7 +152,7 @@ async def test_without_a_directory_that_works_the_broker_ends() -> None:
     for one in world.directories:
         one.state.mark_offline(KafkaStorageError("the disk is gone"))
     with pytest.raises(KafkaStorageError, match="no log directory works"):
-        await world.tell()
+        await world.report()
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -170,14 +170,14 @@ async def test_a_failure_that_no_controller_hears_of_ends_the_broker(
         world.lifecycle.take_answer(BrokerHeartbeatResponse(is_fenced=False), world.time.monotonic_ms())
     world.time.advance(LIMIT_MS + 1)
     if is_told:
-        task = asyncio.ensure_future(world.tell())
+        task = asyncio.ensure_future(world.report())
         async with asyncio.timeout(60):
             await world.controller.is_done.wait()
         assert not task.done()
         task.cancel()
     else:
         with pytest.raises(KafkaStorageError, match=r"log\.dir\.failure\.timeout\.ms"):
-            await world.tell()
+            await world.report()
 
 
 async def test_cordoned_directories_are_told_and_so_is_each_change() -> None:

@@ -105,7 +105,7 @@ class World:
             loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS, self.quota)
             loops.take_topic(self.topic(FOLLOWED))
             await loops.share_out()
-            whole = asyncio.ensure_future(loops.keep_whole(0.001))
+            whole = asyncio.ensure_future(loops.retry_unopened(0.001))
             async with asyncio.timeout(60):
                 while not until():  # noqa: ASYNC110 - a state of a log in threads
                     await asyncio.sleep(0)
