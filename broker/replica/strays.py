@@ -19,6 +19,7 @@ import logging
 import os
 from collections.abc import Iterable
 
+from tidelog.log.directories.log_directory import LogDirectory
 from tidelog.log.directories.names import name_aside
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
@@ -36,7 +37,7 @@ class StrayLogs:
     def __init__(self, log_manager: LogManager) -> None:
         self._log_manager = log_manager
         self._file_system = log_manager.environment.file_system
-        self._left: dict[str, list[tuple[str, TopicPartition]]] = {}
+        self._left: dict[str, list[tuple[LogDirectory, TopicPartition]]] = {}
 
     def note(self, found: Iterable[TopicPartition]) -> None:
         """Note the paths of stray logs. ``found`` is the result of ``LogManager.startup``."""
@@ -44,12 +45,14 @@ class StrayLogs:
             for directory in self._log_manager.directories:
                 path = os.path.join(directory.path, partition.directory_name)
                 if directory.is_online and self._file_system.exists(path):
-                    self._left.setdefault(partition.topic, []).append((path, partition))
+                    self._left.setdefault(partition.topic, []).append((directory, partition))
 
     def make_way(self, topic: str) -> None:
-        """Rename stray logs that have the name of a new topic. Raises KafkaStorageError."""
-        for path, partition in self._left.pop(topic, ()):
-            if self._file_system.exists(path):
-                aside = os.path.join(os.path.dirname(path), name_aside(partition, STRAY_SUFFIX))
+        """Rename stray logs that have the name of a new topic. Raises KafkaStorageError, and the next call goes on."""
+        for directory, partition in self._left.get(topic, ()):
+            path = os.path.join(directory.path, partition.directory_name)
+            if directory.is_online and self._file_system.exists(path):
+                aside = os.path.join(directory.path, name_aside(partition, STRAY_SUFFIX))
                 self._file_system.rename(path, aside)
                 logger.warning("%s belongs to no known topic; kept as %s", path, aside)
+        self._left.pop(topic, None)  # only now: a stray that is left would give its records to the new topic
