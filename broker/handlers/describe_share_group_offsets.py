@@ -24,7 +24,8 @@ Request = DescribeShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> Steps[DescribeShareGroupOffsetsResponse]:
-    """Describe each group; each has its own error. A group whose offsets are all requested is described once."""
+    """Describe each group; each has its own error. A group without a list of topics is described once, with all
+    offsets."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
     groups = []

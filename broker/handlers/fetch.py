@@ -171,7 +171,7 @@ def _fetch_in_steps(
 
 
 def names_many(request: FetchRequest) -> bool:
-    """Return whether a request names so many partitions that looking at them takes steps."""
+    """Return whether a request names more partitions than one turn of the loop can handle."""
     topics, forgotten = request.topics, request.forgotten_topics_data
     if len(topics) == 1 and not forgotten:
         return len(topics[0].partitions) > MANY_TARGETS

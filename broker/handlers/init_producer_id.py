@@ -43,7 +43,7 @@ def _answer_later(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest, available: Deferred[None]
 ) -> Steps[Any]:
     yield from broker.imports.loaded(_COORDINATORS)
-    if not available.done:  # its error is for requests that take an id from it
+    if not available.done:  # its error is raised where an id is taken
         yield available
     return _answer_of_coordinator(broker, context, request)
 

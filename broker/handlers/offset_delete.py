@@ -29,7 +29,7 @@ Request = OffsetDeleteRequest
 def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
     """Delete, some partitions at a time; each partition has its own error.
 
-    If nothing was deleted, the group's error is that of the whole request; else the refused partitions have it.
+    If nothing was deleted, the whole request has the group's error, else the refused partitions.
     """
     deletions = []
     with Notes(broker.late_lines) as notes:

@@ -44,8 +44,7 @@ AskedPartition = tuple[str, str, bytes, int]
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
     """Answer each group; a group that does not exist has no offsets, which is no error.
 
-    A partition of a group is answered once, however often it is named, and so is a group whose offsets are all asked
-    for.
+    A partition of a group is answered once, however often it is named; so is a group with all of its offsets.
     """
     coordinator = coordinators_of(broker).groups
     seen: set[AskedPartition] = set()

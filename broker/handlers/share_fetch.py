@@ -193,7 +193,7 @@ def split_topics(
 
 
 def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Results) -> Results:
-    """Release acquired records of topics that the client may no longer read since it waited."""
+    """Release acquired records of topics that the client may no longer read: its rights may change while it waits."""
     authorizer = broker.authorizer
     if authorizer is None:
         return found

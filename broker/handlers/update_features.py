@@ -26,7 +26,8 @@ Request = UpdateFeaturesRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> Steps[UpdateFeaturesResponse]:
-    """Check every update, then apply all. The first error is that of the whole request. Answered when all is durable.
+    """Check every update, then apply all. The first error refuses the whole request. Answered when all changes are
+    durable.
 
     Raises KafkaStorageError.
     """

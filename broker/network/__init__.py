@@ -1,5 +1,5 @@
 """Sockets: accepting, receiving frames, sending answers and file slices.
 
-Imports: ``tidelog.broker.requests`` and the layers below; no handler.
-Invariant: a frame is handled when it is whole, and requests received in part are bounded (``request_memory``).
+Imports: ``tidelog.broker.requests`` and the layers below; no handler. Invariant: a frame is handled when it is
+complete, and the memory of partly received requests is bounded (``request_memory``).
 """

@@ -45,7 +45,7 @@ def offsets_of(log: UnifiedLog) -> OffsetSnapshot:
 
 
 def find_offset(log: UnifiedLog, timestamp: int, limit: int, leader_epoch: int) -> FoundOffset:
-    """Return the first offset at or after ``timestamp`` (ms, or one of the special times) below ``limit``.
+    """Return the first offset below ``limit`` whose timestamp is ``timestamp`` (ms, or a special one) or later.
 
     Raises KafkaStorageError. Source: ListOffsets v1 to v11.
     """

@@ -252,8 +252,8 @@ class Partition:
         validated: ValidationResult | None = None,
         transaction_version: int = 0,
     ) -> LogAppendInfo:
-        """Append as the leader, move the high watermark, and wake waiting fetches. ``validated``: the result of
-        ``validation``; ``transaction_version``: that of a marker.
+        """Append as the leader, move the high watermark, and wake waiting fetches. ``validated`` is the result of
+        ``validation``, ``transaction_version`` that of a marker's transaction.
 
         Raises what ``UnifiedLog.append_as_leader`` raises, NotLeaderOrFollowerError, NotEnoughReplicasError;
         TooMuchForTurnError if a thread has to open the log first.
@@ -303,9 +303,9 @@ class Partition:
         return wait
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
-        """Return a Deferred that settles when a produce request may be answered; None when it may be now. ``offset``,
-        at or above the high watermark, is that of its last record. Fails as ``when_committed``, and when replicas or
-        time are lacking.
+        """Return a Deferred that settles when a produce request may be answered; None when it may be now. Its last
+        record is at ``offset``, at or above the high watermark. Fails as ``when_committed``, and when replicas or time
+        are lacking.
         """
         if self.leading is None:
             return self.when_committed(offset)
@@ -440,7 +440,7 @@ class Partition:
         return self.leading is not None and self.leading.core.is_settling
 
     def offset_for(self, timestamp: int, limit: int) -> FoundOffset:
-        """Return the first offset at or after ``timestamp`` that lies below ``limit`` (ListOffsets from v1 on).
+        """Return the first offset below ``limit`` whose timestamp is ``timestamp`` or later (ListOffsets from v1 on).
 
         Raises NotLeaderOrFollowerError, KafkaStorageError.
         """

@@ -163,7 +163,7 @@ class ReplicaManager:
         return share
 
     def checkpoint_log_starts(self) -> Deferred[None]:
-        """Write the log starts that DeleteRecords moved to disk, in a thread, so that they survive a restart."""
+        """Write to disk, in a thread, the log starts that DeleteRecords has moved, so that they survive a restart."""
         return self._in_thread(self._log_manager.checkpoint_log_start_offsets)
 
     def remove_logs(self, image: TopicImage) -> Callable[[], None]:

@@ -225,7 +225,7 @@ async def find_with_id(request: web.Request) -> list[RegisteredSchema]:
 
 
 async def text_of(request: web.Request, schema: RegisteredSchema) -> str:
-    """Return the text of a schema; with ``format=serialized`` that of Protobuf is a file descriptor in base64. Raises
+    """Return the text of a schema; for Protobuf with ``format=serialized`` a file descriptor in base64. Raises
     RegistryError."""
     if request.query.get("format") != "serialized" or schema.schema_type != PROTOBUF:
         return schema.text
@@ -346,7 +346,7 @@ async def delete_version(request: web.Request) -> web.Response:
 
 
 async def compatibility(request: web.Request) -> web.Response:
-    """Answer whether a schema would be compatible, with the reasons if they are asked for."""
+    """Answer whether a schema would be compatible; with ``verbose`` also why not."""
     number = version_in(request) if "version" in request.match_info else None
     submission = await submission_in(request)
     faults = await request.app[REGISTRY].compatibility(subject_of(request), submission, number)

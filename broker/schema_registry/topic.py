@@ -1,6 +1,6 @@
 """Topic ``_schemas``: read into the state, and written by the leader of its one partition.
 
-    settle   wait until all appended records are committed, and replay them     the state is that of the log
+    settle   wait until all appended records are committed, and replay them     the state is up to date
     write    append one batch, wait until it is committed, replay it            only then is a client answered
 
 Only the leader serves: a follower's state may be older than an answer that a client has got. Records of other programs

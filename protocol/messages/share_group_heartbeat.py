@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat (key 76): join, stay in and leave a share group (KIP-932).
 
-v0 was early access in Kafka 4.0, and no broker serves it any more.
+v0 was early access in Kafka 4.0; later releases do not serve it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ from tidelog.log.segment.segment cimport LogSegment
 from tidelog.log.unified_log cimport UnifiedLog
 cimport tidelog.protocol.compiled.words as words
 
-cdef long long _HEADER_BYTES, _LENGTH, _MAGIC, _LAST_OFFSET_DELTA, _LEAST_LENGTH, _OVERHEAD, _MAGIC_2, _LARGEST_BASE
+cdef long long _HEADER_BYTES, _LENGTH, _MAGIC, _LAST_OFFSET_DELTA, _LEAST_LENGTH, _OVERHEAD, _MAGIC_2, _LARGEST_OFFSET
 cdef object _COMMITTED, _LOG_END, _Info
 
 cdef class NextBatch:

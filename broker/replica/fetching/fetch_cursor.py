@@ -37,7 +37,7 @@ _LEAST_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _OVERHEAD, _MAGIC_2 = LOG_OVERHEAD, MAGIC_V2
 _COMMITTED, _LOG_END = FetchIsolation.TXN_COMMITTED, FetchIsolation.LOG_END
 _MOST = words.MAX_INT_64
-_LARGEST_BASE = words.MAX_INT_64 - 1
+_LARGEST_OFFSET = words.MAX_INT_64 - 1
 """Largest last offset of a batch: the offset after it must fit into 64 bits."""
 _Info = FetchDataInfo
 
@@ -203,5 +203,5 @@ class FetchCursor:
         length = words.load_be_i32(header, _LENGTH)
         self._base_offset, self._size = words.load_be_i64(header, 0), length + _OVERHEAD
         self._last_offset_delta = delta = words.load_be_i32(header, _LAST_OFFSET_DELTA)
-        is_possible = length >= _LEAST_LENGTH and delta >= 0 and 0 <= self._base_offset <= _LARGEST_BASE - delta
+        is_possible = length >= _LEAST_LENGTH and delta >= 0 and 0 <= self._base_offset <= _LARGEST_OFFSET - delta
         return header[_MAGIC] == _MAGIC_2 and is_possible

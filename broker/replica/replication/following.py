@@ -87,7 +87,8 @@ class Following:
         return self.position != before
 
     def _cut(self, work: Cut) -> bool:
-        """Truncate the log; return False if its latest epoch is later than that of the leader behind the work."""
+        """Truncate the log; return False if its latest epoch is later than ``work.leader_epoch``, that of a former
+        leader."""
         log = self.log
         with log.lock:
             if work.leader_epoch < log.leader_epochs.latest_epoch:
