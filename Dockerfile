@@ -4,8 +4,8 @@
 #   docker run -p 9092:9092 -v tidelog:/var/lib/tidelog -e KAFKA_ADVERTISED_LISTENERS=PLAINTEXT://localhost:9092 tidelog
 #
 # Build arguments
-#   BASE         any base with python3 >= 3.11 and its venv module: a Debian with python3-venv does, too
-#   RUNTIME      what the image stands on; BASE by default: the same, or one with that python3 and without venv
+#   BASE         the image that builds: any with python3 >= 3.11 and its venv module, such as a Debian with python3-venv
+#   RUNTIME      the base of the final image, BASE by default: it needs the same python3, but not venv
 #   EXTRAS       what to install beside the broker, as "[spark]"; nothing by default
 #   PIP_OPTIONS  for pip, e.g. "--no-index --find-links=/wheels" to build from a directory of wheels
 #
@@ -28,17 +28,17 @@ COPY pipeline pipeline
 COPY pyspark_tidelog pyspark_tidelog
 COPY tidelog tidelog
 COPY src src
-# A compiler for the build alone: the image that is left has none.
+# The compiler is only in the build stage, not in the final image.
 RUN command -v gcc >/dev/null \
  || (apt-get update -qq && apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev)
 ENV TIDELOG_REQUIRE_EXTENSIONS=1
 RUN python3 -m venv /opt/tidelog \
  && /opt/tidelog/bin/python -m pip install --no-cache-dir --no-compile ${PIP_OPTIONS} ".${EXTRAS}" \
  && /opt/tidelog/bin/python -m pip uninstall --yes --quiet pip setuptools
-# What only the developers of a dependency use: tests, headers, sources of what is compiled, types, symbols that
-# no loader needs, and the backend of zstandard that other Pythons than CPython need. The broker takes no random numbers,
-# transforms or polynomials from numpy, which imports them when asked; what EXTRAS name may want them. Of numpy, what an
-# import of it reads is compiled.
+# Remove what only the developers of a dependency use: tests, headers, sources of compiled modules, types, symbols that
+# no loader needs, and the backend of zstandard for other Pythons than CPython. The broker uses no random numbers,
+# transforms or polynomials of numpy, which imports these on demand; packages of EXTRAS may use them. Of numpy only the
+# modules that an import of it reads are compiled to bytecode.
 # The libraries below *.libs were edited after they were linked, and would not load if they were stripped.
 RUN cd /opt/tidelog/lib/python3*/site-packages \
  && find . -type d -name tests -prune -exec rm -rf {} + \

@@ -39,8 +39,8 @@ $(BIN)/tidelog: pyproject.toml | $(VENV)/.build
 	$(INSTALL) '.[build]'
 	@touch $@
 
-# uv reads pip's settings in the environment, but no pip.conf: if uv finds no index, pip installs. PySpark is published as
-# sources alone, and pip keeps the wheel that it makes of them.
+# uv reads pip's settings in the environment, but no pip.conf: if uv finds no index, pip installs. PySpark is published only as
+# sources, and pip caches the wheel that it builds from them.
 UV_INSTALL := TIDELOG_EXTENSIONS_LATER=1 env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX="$$PIP_INDEX_URL"} \
   $${PIP_FIND_LINKS:+UV_FIND_LINKS="$$PIP_FIND_LINKS"} $(BIN)/uv pip install --quiet --python $(BIN)/python --editable
 PYSPARK = $(shell grep -o 'pyspark==[0-9.]*' pyproject.toml)
@@ -56,7 +56,7 @@ $(VENV)/.test: pyproject.toml | $(VENV)/.build
 	rm -f $(VENV)/lib/python3*/site-packages/pyspark/python/lib/*.zip
 	@touch $@ $(BIN)/tidelog
 
-# A compiled module wins over its source: whatever runs or tests the checkout compiles again first what has changed.
+# Python prefers a compiled module to its source: every target that runs or tests the checkout first compiles what has changed.
 $(EXTENSIONS): $(COMPILED) extensions.txt setup.py | $(VENV)/.build
 	$(BIN)/python -W ignore setup.py --quiet build_ext --inplace
 	@mkdir -p build && touch $@
@@ -100,7 +100,7 @@ sanitize sanitize-quick: $(VENV)/.test $(EXTENSIONS) ## compile with every check
 deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every background job: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
 
-soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; nothing lost, nothing grows: make soak MINUTES=15
+soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; no loss, no growth: make soak MINUTES=15
 	TIDELOG_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_soak.py -p no:randomly
 
 REQUESTS ?= 1000
@@ -120,7 +120,7 @@ login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong p
 tls-scan: $(VENV)/.test $(EXTENSIONS) ## a TLS listener under sslyze, which is installed below build/
 	TIDELOG_TLS_SCAN=1 $(BIN)/pytest tests/clients/test_tls_scan.py -p no:randomly
 
-manifests: $(VENV)/.test $(EXTENSIONS) ## Compose files and Kubernetes manifests, read by Compose and by the schemas of Kubernetes
+manifests: $(VENV)/.test $(EXTENSIONS) ## Compose files and Kubernetes manifests, checked by Compose and by the schemas of Kubernetes
 	TIDELOG_MANIFESTS=1 $(BIN)/pytest tests/clients/test_manifests.py -p no:randomly
 
 monitoring: $(VENV)/.test $(EXTENSIONS) ## dashboard and alerts under a real Prometheus (Debian's package, 100 MB)

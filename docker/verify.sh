@@ -28,7 +28,7 @@ mkdir -p "$work"
 root=
 container=
 supervisor=
-# Process 1 goes, and all others of its namespace with it.
+# Kill process 1, and with it all others of its namespace.
 end_by_force() {
   pkill -KILL -P "$supervisor" || true
   wait "$supervisor" 2>/dev/null || true

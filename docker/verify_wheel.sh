@@ -3,9 +3,9 @@
 # runs the unit tests of protocol, log and cleaner on it.
 #
 #   docker/verify_wheel.sh python3.12   a CPython with headers on this machine
-#   docker/verify_wheel.sh trixie       that of a Debian release, here 3.13, in a Debian of its own (root, mmdebstrap)
+#   docker/verify_wheel.sh trixie       the one of a Debian release, here 3.13, in a Debian of its own (root, mmdebstrap)
 #
-# Further words take the place of the tests to run; CFLAGS=-O0 compiles in a third of the time. Without a compiler, on the references:
+# Further arguments replace the tests to run; CFLAGS=-O0 compiles in a third of the time. To test without a compiler:
 #
 #   CC=/nonexistent TIDELOG_REQUIRE_EXTENSIONS=0 docker/verify_wheel.sh python3.12
 set -euo pipefail
