@@ -183,8 +183,8 @@ class DirectoryState:
         with self._room_lock:
             if self._reserve is None or not self._reserve.give_up():
                 return False
-            self.append_refusal = self.failure or self._full()
-        self._begin_shortage(self._full())
+            self.append_refusal = self.failure or self._disk_full_error()
+        self._begin_shortage(self._disk_full_error())
         logger.warning("log directory %s: the reserve is deleted, for deletions and metadata", self.path)
         return True
 
@@ -215,7 +215,7 @@ class DirectoryState:
                     self._reserve.make()
                 self.append_refusal = self.failure
             if file_system.disk_space(self.path)[1] < MIN_FREE_BYTES:
-                raise self._full()
+                raise self._disk_full_error()
         except LogStorageError as error:
             if error.lacks_room or error.is_read_only:
                 self._begin_shortage(error)
@@ -224,7 +224,7 @@ class DirectoryState:
             return
         self._end_shortage()
 
-    def _full(self) -> LogStorageError:
+    def _disk_full_error(self) -> LogStorageError:
         return LogStorageError("write", self.path, errno.ENOSPC)
 
     def _begin_shortage(self, error: KafkaStorageError) -> None:

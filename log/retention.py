@@ -115,7 +115,7 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
         raise
     finally:
         close_indices_until_lookup(log.segments)  # this function, readers and appends have opened them
-    return bool(_oldest(log, _below(log.log_start_offset)))
+    return bool(_oldest(log, _make_start_test(log.log_start_offset)))
 
 
 def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
@@ -124,7 +124,7 @@ def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
     Raises KafkaStorageError.
     """
     try:
-        removed = _oldest(log, _below(min(log.log_start_offset, durable_start)))
+        removed = _oldest(log, _make_start_test(min(log.log_start_offset, durable_start)))
         if removed and len(removed) == len(log.segments):
             log.roll()
         remove_segments(log, removed, oldest_first=True)
@@ -137,7 +137,7 @@ def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
 Predicate = Callable[[LogSegment, int], bool]
 
 
-def _below(offset: int) -> Predicate:
+def _make_start_test(offset: int) -> Predicate:
     return lambda _, next_base: next_base <= offset
 
 

@@ -29,7 +29,7 @@ cpdef filter_batches(buffer, table, rows, superseded, long long bias, clock, out
 cpdef index_entries(out_table, long long written, long long interval, state, entries)
 
 cdef long long _zigzag(unsigned long long raw) noexcept nogil
-cdef long long _signed(unsigned long long raw) noexcept nogil
+cdef long long _to_signed(unsigned long long raw) noexcept nogil
 
 @cython.locals(raw=ulonglong)
 cdef long long _sum(long long first, long long second) noexcept nogil
@@ -50,8 +50,8 @@ cdef void _describe(
     const unsigned char* data, long long position, long long size, long long low, long long high, long long* table,
     long long row) noexcept nogil
 
-cdef void _poison(long long* table, long long row, long long reason) noexcept nogil
-cdef void _header(
+cdef void _mark_poison(long long* table, long long row, long long reason) noexcept nogil
+cdef void _fill_header(
     const unsigned char* data, long long position, long long size, long long* table, long long row) noexcept nogil
 
 @cython.locals(base=longlong, delta=longlong, count=longlong)

@@ -188,7 +188,7 @@ def _zigzag(raw: int) -> int:
     return (raw >> 1) ^ -(raw & 1)
 
 
-def _signed(raw: int) -> int:
+def _to_signed(raw: int) -> int:
     """Return the low 64 bits of ``raw`` as a signed number; in C the types do that."""
     return (raw & words.MAX_INT_64) - (raw & (words.MASK_64 - words.MAX_INT_64))
 
@@ -196,7 +196,7 @@ def _signed(raw: int) -> int:
 def _sum(first: int, second: int) -> int:
     """Add two numbers, wrapped to 64 bits, because damaged headers may have any number."""
     raw = first & words.MASK_64
-    return _signed(raw + (second & words.MASK_64))
+    return _to_signed(raw + (second & words.MASK_64))
 
 
 def _long_varint(data: Buffer, position: int, end: int) -> tuple[int, int]:
@@ -260,21 +260,21 @@ def _describe(data: Buffer, position: int, size: int, low: int, high: int, table
     table[row + BASE_OFFSET] = words.load_be_i64(data, position)
     magic = data[position + 16]
     if magic == 2:
-        _header(data, position, size, table, row)
+        _fill_header(data, position, size, table, row)
         _check_header(data, position, size, low, high, table, row)
     elif magic < 2:
         table[row + STATE] = _PACKED
         table[row + COUNT] = table[row + PRODUCER_ID] = -1
     else:
-        _poison(table, row, _BAD_MAGIC)
+        _mark_poison(table, row, _BAD_MAGIC)
 
 
-def _poison(table: Integers, row: int, reason: int) -> None:
+def _mark_poison(table: Integers, row: int, reason: int) -> None:
     table[row + STATE] = _POISON
     table[row + REASON] = reason
 
 
-def _header(data: Buffer, position: int, size: int, table: Integers, row: int) -> None:
+def _fill_header(data: Buffer, position: int, size: int, table: Integers, row: int) -> None:
     """Fill the columns that a version 2 header holds."""
     table[row + ATTRIBUTES] = words.load_be_u16(data, position + 21)
     table[row + LAST_OFFSET_DELTA] = words.load_be_i32(data, position + 23)
@@ -291,13 +291,13 @@ def _check_header(data: Buffer, position: int, size: int, low: int, high: int, t
     """Set STATE and REASON of a version 2 batch by its checksum, offsets and record count."""
     base, delta, count = table[row + BASE_OFFSET], table[row + LAST_OFFSET_DELTA], table[row + COUNT]
     if words.load_be_u32(data, position + 17) != words.crc32c(data, position + 21, size - 21):
-        _poison(table, row, _BAD_CRC)
+        _mark_poison(table, row, _BAD_CRC)
     elif delta < 0 or base < low or base >= high - delta:
-        _poison(table, row, _BAD_COUNT)
+        _mark_poison(table, row, _BAD_COUNT)
     elif table[row + ATTRIBUTES] & CODEC_MASK:
         table[row + STATE] = _PACKED
     elif count < 0 or count * SMALLEST_RECORD > size - BATCH_OVERHEAD:
-        _poison(table, row, _BAD_COUNT)
+        _mark_poison(table, row, _BAD_COUNT)
 
 
 # ---- records
@@ -354,7 +354,7 @@ def _parse(data: Buffer, table: Integers, first: int, end: int, keys: Integers) 
             continue
         after = _parse_batch(data, table, row, keys, found)
         if after < 0:
-            _poison(table, row, _BAD_RECORDS)
+            _mark_poison(table, row, _BAD_RECORDS)
         else:
             found = after
     return found
@@ -501,7 +501,7 @@ class BatchFilter:
         if not decision & DISCARD:
             end = self._copy_kept(row, start + BATCH_OVERHEAD)
             if end < 0:
-                _poison(self.table, row, _BAD_RECORDS)
+                _mark_poison(self.table, row, _BAD_RECORDS)
                 return self._keep_whole(row, start)
         self.stats[STAT_RECORDS_KEPT] += self.kept
         is_converted = self.table[row + STATE] == _CONVERTED

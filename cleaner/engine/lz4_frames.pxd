@@ -48,7 +48,7 @@ cdef (long long, long long) _expand(
     long long most, long long full) noexcept nogil
 
 @cython.locals(begin=longlong)
-cdef long long _matching(
+cdef long long _count_matching(
     const unsigned char* source, long long first, long long second, long long end) noexcept nogil
 
 cdef long long _write_length(unsigned char* out, long long target, long long rest) noexcept nogil

@@ -252,7 +252,7 @@ def _expand(
 # ---- compression
 
 
-def _matching(source: Buffer, first: int, second: int, end: int) -> int:
+def _count_matching(source: Buffer, first: int, second: int, end: int) -> int:
     """Count the bytes from ``second`` to below ``end`` that equal those from ``first`` on."""
     begin = second
     while second + 8 <= end and words.load_u64(source, first) == words.load_u64(source, second):
@@ -300,7 +300,7 @@ def _compress_block(source: Buffer, start: int, end: int, out: Bytes, target: in
         while position > anchor and found > start and source[position - 1] == source[found - 1]:
             position -= 1
             found -= 1
-        size = _matching(source, found, position, end - _LAST_LITERALS)
+        size = _count_matching(source, found, position, end - _LAST_LITERALS)
         target = _write_literals(source, anchor, position, out, target, size - _MIN_MATCH)
         words.store_u16(out, target, position - found)
         target += 2

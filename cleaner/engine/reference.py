@@ -225,7 +225,7 @@ def parse_records(buffer: ByteArray, table: IntegerArray, rows: tuple[int, int],
     return found
 
 
-def _bit(bits: ByteArray, number: int) -> bool:
+def _is_set(bits: ByteArray, number: int) -> bool:
     return bool(bits[number >> 3] >> (number & 7) & 1)
 
 
@@ -288,7 +288,7 @@ class BatchFilter:
         if record.key_size < 0:
             self.stats[at.STAT_KEYLESS] += 1
             return False
-        if _bit(self.superseded, bit):
+        if _is_set(self.superseded, bit):
             return False
         is_expired = row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK and row[at.BASE_TIMESTAMP] <= self.now
         if record.value_size < 0 and is_expired:

@@ -25,7 +25,7 @@ from tidelog.cleaner.engine.offset_map import SIPHASH_ALGORITHM
 from tidelog.cleaner.errors import CleaningAbortedError, UnframedSegmentError
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round.chunk import TABLE_ROWS, Reading
-from tidelog.cleaner.round.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, always
+from tidelog.cleaner.round.segment_reader import REPORTED_BATCHES, SegmentReader, UnreadableBatch, is_always_allowed
 from tidelog.cleaner.round.segment_writer import CleanedSegment, group_segments
 from tidelog.cleaner.round.stretches import Stretch
 from tidelog.cleaner.round.superseded import KeyIndex, Section
@@ -79,7 +79,7 @@ class CleanerOptions:
     load_factor: float = 0.9
     hash_algorithm: str = SIPHASH_ALGORITHM
     max_decompressed_bytes: int = 64 * 1024 * 1024
-    reads_ahead: Callable[[], bool] = always
+    reads_ahead: Callable[[], bool] = is_always_allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +318,9 @@ class CleaningRound:
             markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, copy.transactions)
             for number in markers:  # indices of ``_aborted``, as the transactions' state has the same order
                 copy.target.add_aborted(self._aborted[number])
-            superseded = self._index.superseded(self._reader, rows)
+            superseded = self._index.find_superseded_bits(self._reader, rows)
             position = self._filter(segment, position, rows, superseded, copy)
-            self._report(self._reader.unreadable(rows))
+            self._report(self._reader.find_unreadable(rows))
 
     def _filter(
         self,

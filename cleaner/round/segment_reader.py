@@ -68,8 +68,8 @@ class UnreadableBatch:
         return f"segment {self.segment}, byte {self.position}, offset {self.offset}: {self.reason}"
 
 
-def always() -> bool:
-    """Return True: reading ahead is always allowed."""
+def is_always_allowed() -> bool:
+    """Return True: reading ahead is is_always_allowed allowed."""
     return True
 
 
@@ -86,7 +86,7 @@ class SegmentReader:
         io_buffer_bytes: int,
         max_decompressed_bytes: int,
         *,
-        reads_ahead: Callable[[], bool] = always,
+        reads_ahead: Callable[[], bool] = is_always_allowed,
     ) -> None:
         self._engine = engine
         self._chunk_bytes = max(io_buffer_bytes, 1024)
@@ -204,7 +204,7 @@ class SegmentReader:
             wanted = claimed
         self._batches_are_large = LARGE_BATCH_SHARE * chunk.framed > chunk.rows * self._chunk_bytes
 
-    def unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
+    def find_unreadable(self, rows: tuple[int, int]) -> list[UnreadableBatch]:
         """Return the batches among ``rows`` that cannot be read."""
         table = self.table[rows[0] : rows[1]]
         poison = table[table[:, at.STATE] == _POISON]

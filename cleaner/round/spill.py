@@ -57,11 +57,11 @@ class Bits:
         if size <= MEMORY_BITS_BYTES:
             larger: ByteArray = np.zeros(size, np.uint8)
         else:
-            larger = self._mapped(size)
+            larger = self._map_file(size)
         larger[: len(self.array)] = self.array
         self.array = larger
 
-    def _mapped(self, size: int) -> ByteArray:
+    def _map_file(self, size: int) -> ByteArray:
         if self._file is None:
             self._file = _temporary_file(self._directory)
         try:

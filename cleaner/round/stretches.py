@@ -78,12 +78,12 @@ class Stretches:
         return [
             stretch
             for stretch in found
-            if _all_set(superseded[0], stretch.ordinal - superseded[1], stretch.ordinal_end - superseded[1])
-            and _none_within(last_offsets, stretch.first_offset, stretch.last_offset)
+            if _are_all_set(superseded[0], stretch.ordinal - superseded[1], stretch.ordinal_end - superseded[1])
+            and _has_none_within(last_offsets, stretch.first_offset, stretch.last_offset)
         ]
 
 
-def _all_set(bits: ByteArray, first: int, end: int) -> bool:
+def _are_all_set(bits: ByteArray, first: int, end: int) -> bool:
     """Return whether the bits ``first`` to ``end`` - 1 are all set.
 
     The bytes at both ends are compared first, because they show it most often if not.
@@ -98,5 +98,5 @@ def _all_set(bits: ByteArray, first: int, end: int) -> bool:
     return edges and bool((bits[head + 1 : tail] == 0xFF).all())
 
 
-def _none_within(offsets: IntegerArray, first: int, last: int) -> bool:
+def _has_none_within(offsets: IntegerArray, first: int, last: int) -> bool:
     return int(np.searchsorted(offsets, first)) == int(np.searchsorted(offsets, last, "right"))

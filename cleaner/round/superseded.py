@@ -139,7 +139,7 @@ class KeyIndex:
                     self._spill = Spill(self._engine, self._directory)
                 self._spill.add(self._map)
 
-    def superseded(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
+    def find_superseded_bits(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
         """Return the superseded bits for rows of a step in the copy pass, and the ordinal of the first bit."""
         first = int(reader.table[rows[0], at.ORDINAL]) if rows[1] > rows[0] else 0
         if first >= at.DIRTY_ORDINALS or self._spill is not None:

@@ -27,7 +27,7 @@ from tidelog.log.find.index_file import (
     check_size,
     open_descriptor,
     read_exactly,
-    unsynced,
+    sync_error,
     write_entries,
 )
 from tidelog.log.system.file_system import FileSystem, LogStorageError
@@ -157,4 +157,4 @@ class ConsumeQueueFile:
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise unsynced(self.path, error) from error
+            raise sync_error(self.path, error) from error

@@ -148,7 +148,7 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
         raise LogStorageError("write", path, error.errno or errno.EIO) from error
 
 
-def unsynced(path: str, error: OSError) -> IndexDamagedError:
+def sync_error(path: str, error: OSError) -> IndexDamagedError:
     """Build the error for a file whose sync failed: the kernel may have dropped written bytes, and a second sync could
     wrongly succeed (F9).
     """
@@ -358,7 +358,7 @@ class IndexFile:
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise unsynced(self.path, error) from error
+            raise sync_error(self.path, error) from error
 
     def restore(self, count: int, min_timestamp: int, max_timestamp: int) -> None:
         """Cut the file to its first ``count - 1`` entries, known to be on disk, and rebuild the slots from them.

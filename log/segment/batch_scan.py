@@ -89,7 +89,7 @@ def parse_header(buffer: bytes | memoryview, at: int, position: int, path: str) 
     )
 
 
-def _bytes_needed(buffer: bytes | memoryview, at: int) -> int:
+def _count_needed_bytes(buffer: bytes | memoryview, at: int) -> int:
     """Return the bytes that :func:`parse_header` needs at ``at``: old messages may be shorter than a magic-2 header."""
     return RECORD_BATCH_OVERHEAD if buffer[at + 16] == 2 else 26
 
@@ -111,7 +111,7 @@ def iter_headers(file: PositionalReader, start: int, end: int) -> Iterator[Batch
         if at + RECORD_BATCH_OVERHEAD > len(chunk):
             chunk = file.read_at(position, min(wanted, end - position))
             chunk_start, at = position, 0
-            if len(chunk) < LOG_OVERHEAD + MIN_MESSAGE_SIZE or len(chunk) < _bytes_needed(chunk, 0):
+            if len(chunk) < LOG_OVERHEAD + MIN_MESSAGE_SIZE or len(chunk) < _count_needed_bytes(chunk, 0):
                 return
         header = parse_header(chunk, at, position, file.path)
         wanted = HEADER_CHUNK_BYTES if header.size < HEADER_CHUNK_BYTES else RECORD_BATCH_OVERHEAD
@@ -134,7 +134,7 @@ def iter_batches(file: PositionalReader, start: int, end: int) -> Iterator[tuple
         if at + RECORD_BATCH_OVERHEAD > len(chunk):
             chunk = memoryview(file.read_at(position, min(BODY_CHUNK_BYTES, end - position)))
             chunk_start, at = position, 0
-            if len(chunk) < LOG_OVERHEAD + MIN_MESSAGE_SIZE or len(chunk) < _bytes_needed(chunk, 0):
+            if len(chunk) < LOG_OVERHEAD + MIN_MESSAGE_SIZE or len(chunk) < _count_needed_bytes(chunk, 0):
                 return
         header = parse_header(chunk, at, position, file.path)
         size = header.size

@@ -1,6 +1,6 @@
 """Compiled check of the usual produced batch: magic 2, with nothing to change but offset and leader epoch.
 
-``LogValidator._single_unchanged`` is the same in plain Python, and is used where nothing is compiled. Malformed records
+``LogValidator._assign_single`` is the same in plain Python, and is used where nothing is compiled. Malformed records
 are left to ``validator.validate_generally``, which names the fault. C types are in ``single_batch.pxd``. Any thread.
 """
 

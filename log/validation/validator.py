@@ -244,9 +244,9 @@ class LogValidator:
             )
         if len(records) < RECORD_BATCH_OVERHEAD or records[MAGIC_OFFSET] != MAGIC_V2:
             return False
-        return self._single_unchanged(records, next_offset, leader_epoch, now_ms, budget, checked)
+        return self._assign_single(records, next_offset, leader_epoch, now_ms, budget, checked)
 
-    def _single_unchanged(
+    def _assign_single(
         self,
         records: memoryview,
         next_offset: int,
@@ -371,7 +371,7 @@ def _validate_batch(batch: RecordBatch, params: ValidationParams, context: Appen
     if params.magic == MAGIC_V2 and check.is_consecutive:
         context.budget.ensure_for_turn(len(section), TURN_RECOMPRESSED_BYTES)
         max_timestamp = batch.base_timestamp + check.max_timestamp_delta
-        return _recompressed(batch, section, max_timestamp, _options(batch, codec, params, context), params)
+        return _recompress(batch, section, max_timestamp, _options(batch, codec, params, context), params)
     context.budget.rebuild(batch.record_count)
     return rebuild(batch.parse(section), _options(batch, codec, params, context), params)
 
@@ -527,7 +527,7 @@ def _options(batch: RecordBatch, codec: int, params: ValidationParams, context: 
     )
 
 
-def _recompressed(
+def _recompress(
     batch: RecordBatch, section: Buffer, max_timestamp: int, options: BatchOptions, params: ValidationParams
 ) -> ValidationResult:
     """Compress the same well-formed records by another codec; no record is decoded."""

@@ -10,8 +10,8 @@ cdef list _SPARES
 cdef class FieldLayout:
     cdef int kind
     cdef bint is_nullable, is_flexible
-    cdef long long size, tag, least
-    cdef Py_ssize_t place
+    cdef long long size, tag, smallest_item
+    cdef Py_ssize_t slot
     cdef object default
     cdef FieldLayout item
     cdef Layout fields
@@ -73,7 +73,7 @@ cdef class _Writer:
     cdef list parts
 
 @cython.locals(more=longlong)
-cdef void _make_room(_Writer writer, long long size) except *
+cdef void _reserve(_Writer writer, long long size) except *
 
 cdef void _put_head(unsigned char* data, long long size, long long correlation_id, long long header_bytes) noexcept
 

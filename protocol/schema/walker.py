@@ -1,7 +1,7 @@
 """Coder of messages that walks their layouts: compiled, it decodes and encodes any message at any version.
 
 A :class:`Layout` is a declaration at one version, built when that is first used: the fields in their order on the wire,
-each with its kind, the place of its slot in the object, and the layout of its elements. One routine reads a message by
+each with its kind, its attribute's slot in the object, and the layout of its elements. One routine reads a message by
 its layout, one writes it. If a message or its bytes are not as declared, the generated coder of the same version
 (:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`) does the work again: it names the field
 and the byte in its error. Without compiled modules the generated coders serve alone: walking a layout in plain Python
@@ -57,9 +57,20 @@ _new_list: Any = list
 
 
 class FieldLayout:
-    """One field at a version: kind, place in the object, and the layout of its elements."""
+    """One field at a version: its kind, its attribute's slot in the object, and the layout of its elements."""
 
-    __slots__ = ("default", "fields", "is_flexible", "is_nullable", "item", "kind", "least", "place", "size", "tag")
+    __slots__ = (
+        "default",
+        "fields",
+        "is_flexible",
+        "is_nullable",
+        "item",
+        "kind",
+        "size",
+        "slot",
+        "smallest_item",
+        "tag",
+    )
 
     def __init__(self, field: Field, version: int, flexible: bool, owner: type[Struct] | None) -> None:
         self.kind = _KINDS[field.kind]
@@ -67,18 +78,19 @@ class FieldLayout:
         self.is_flexible = flexible
         self.size = _SIZES.get(self.kind, 0)
         self.tag = -1 if field.tag is None else field.tag
-        self.place = words.place_of(getattr(owner, field.name)) if owner is not None else words.NO_PLACE
+        self.slot = words.place_of(getattr(owner, field.name)) if owner is not None else words.NO_PLACE
         self.default = _default_of(field)
-        self.least = 0
+        self.smallest_item = 0
+        """Fewest bytes of an array's element on the wire."""
         self.item: Any = None
         self.fields: Any = None
-        """Layout of a struct, or of an array's structs; ``item`` is that of other elements. At most one of the two is
-        set."""
+        """Layout of a struct, or of an array's elements if they are structs; ``item`` is the layout of other elements.
+        At most one of the two is set."""
         if not field.versions.has(version):
             return
         if field.kind == "array":
             assert field.item is not None
-            self.least = minimum_item_size(field.item, version, flexible)
+            self.smallest_item = minimum_item_size(field.item, version, flexible)
         if isinstance(field.item, Field):
             self.item = FieldLayout(field.item, version, flexible, None)
         elif field.item is not None:
@@ -119,7 +131,7 @@ def blank(cls: type[T]) -> T:
         prototype = _PROTOTYPES[cls] = Layout(cast("type[Struct]", cls), -1, flexible=False)
     target = words.new_object(cls)
     for field in prototype.absent:
-        words.put_field(target, field.place, _new_list() if field.default is _FRESH_LIST else field.default)
+        words.put_field(target, field.slot, _new_list() if field.default is _FRESH_LIST else field.default)
     return target  # type: ignore[no-any-return]
 
 
@@ -182,7 +194,7 @@ class Walker:
             total = 0
             for part in parts:
                 total += len(part)
-            _put_bytes(writer.data, 0, parts[0])  # the copy began with room for the head
+            _put_bytes(writer.data, 0, parts[0])  # the copy has space for the head at its beginning
             _put_head(writer.data, total, correlation_id, header_bytes)
             parts[0] = words.copy_of(writer.data, 0, len(parts[0]))
         writer.parts = None
@@ -207,7 +219,7 @@ class Walker:
 
 
 class _Reader:
-    """Reader of a buffer: its position, and how many elements arrays may still have."""
+    """Reader of a buffer: its position, and the number of elements that arrays may still have."""
 
     __slots__ = ("data", "left", "position", "size", "view")
 
@@ -224,11 +236,11 @@ class _Reader:
 def _read_struct(reader: Any, layout: Layout) -> Any:
     target = words.new_object(layout.cls)
     for field in layout.absent:
-        words.put_field(target, field.place, _new_list() if field.default is _FRESH_LIST else field.default)
+        words.put_field(target, field.slot, _new_list() if field.default is _FRESH_LIST else field.default)
     for field in layout.tagged:
-        words.put_field(target, field.place, _new_list() if field.default is _FRESH_LIST else field.default)
+        words.put_field(target, field.slot, _new_list() if field.default is _FRESH_LIST else field.default)
     for field in layout.plain:
-        words.put_field(target, field.place, _read_field(reader, field))
+        words.put_field(target, field.slot, _read_field(reader, field))
     if layout.is_flexible:
         _read_tagged(reader, layout, target)
     return target
@@ -282,7 +294,7 @@ def _read_fixed(reader: Any, kind: int, size: int) -> Any:
 
 
 def _read_signed(reader: Any, size: int) -> int:
-    """Read a length of 2 or 4 bytes, or the byte before a struct that may be null."""
+    """Read a length of 2 or 4 bytes, or the byte before a nullable struct, which is negative for null."""
     data, at = reader.data, reader.position
     if size > reader.size - at:
         raise MalformedError
@@ -316,18 +328,18 @@ def _read_unsigned(reader: _Reader) -> int:
 
 def _read_array(reader: Any, field: FieldLayout, count: int) -> list[Any]:
     reader.left -= count
-    if reader.left < 0 or count * field.least > reader.size - reader.position:
+    if reader.left < 0 or count * field.smallest_item > reader.size - reader.position:
         raise MalformedError
     elements: list[Any] = []
     layout, item = field.fields, field.item
-    for _ in range(count):  # no comprehension: those are Python functions
+    for _ in range(count):  # not a comprehension, which would be a Python function
         element = _read_struct(reader, layout) if layout is not None else _read_field(reader, item)
         elements.append(element)
     return elements
 
 
 def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
-    """Read the section of tagged fields: known ones into ``target``; unknown ones are skipped."""
+    """Read the tagged fields: known ones into ``target``; unknown ones are skipped."""
     count = _read_unsigned(reader)
     if count > _MOST_TAGGED:
         raise MalformedError
@@ -338,7 +350,7 @@ def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
             raise MalformedError
         for field in layout.tagged:
             if field.tag == tag:
-                words.put_field(target, field.place, _read_field(reader, field))
+                words.put_field(target, field.slot, _read_field(reader, field))
                 if reader.position != end:
                     raise MalformedError
                 break
@@ -349,7 +361,7 @@ def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
 
 
 class _Writer:
-    """Writer to a growing buffer, with the parts before it."""
+    """Writer to a buffer that grows; ``parts`` are the finished parts before it."""
 
     __slots__ = ("buffer", "capacity", "data", "parts", "size")
 
@@ -362,10 +374,10 @@ class _Writer:
 
 
 _SPARES: list[_Writer] = []
-"""Idle writers; one that had an error is not kept."""
+"""Idle writers for later messages; a writer is not kept after an error."""
 
 
-def _make_room(writer: Any, size: int) -> None:
+def _reserve(writer: Any, size: int) -> None:
     if size > writer.capacity - writer.size:
         more = max(writer.capacity, size)
         writer.buffer.extend(bytes(more))
@@ -385,7 +397,7 @@ def _write_struct(writer: Any, layout: Layout, value: Any) -> None:
     if type(value) is not layout.cls:
         raise TypeError
     for field in layout.plain:
-        _write_field(writer, field, words.get_field(value, field.place))
+        _write_field(writer, field, words.get_field(value, field.slot))
     if layout.is_flexible:
         _write_tagged(writer, layout, value)
 
@@ -412,7 +424,7 @@ def _write_field(writer: Any, field: FieldLayout, value: Any) -> None:
 
 
 def _write_fixed(writer: Any, kind: int, size: int, value: Any) -> None:
-    _make_room(writer, size)
+    _reserve(writer, size)
     data, at = writer.data, writer.size
     writer.size = at + size
     if kind == _BOOL:
@@ -465,7 +477,7 @@ def _put_bytes(data: Any, at: int, piece: Any) -> None:
 def _write_bytes(writer: Any, piece: Any) -> None:
     held = words.hold(piece)
     size = held.size
-    _make_room(writer, size)
+    _reserve(writer, size)
     words.copy_bytes(writer.data, writer.size, held.data, 0, size)
     words.release(held)
     writer.size += size
@@ -473,7 +485,7 @@ def _write_bytes(writer: Any, piece: Any) -> None:
 
 def _write_unsigned(writer: Any, number: int) -> None:
     """Write an unsigned varint."""
-    _make_room(writer, 10)
+    _reserve(writer, 10)
     data, at = writer.data, writer.size
     while number > 0x7F:
         data[at] = number & 0x7F | 0x80
@@ -503,12 +515,12 @@ def _write_text(writer: Any, field: FieldLayout, text: str) -> None:
 
 def _write_nested(writer: Any, field: FieldLayout, value: Any) -> None:
     if field.is_nullable:
-        _make_room(writer, 1)
+        _reserve(writer, 1)
         writer.data[writer.size] = 0xFF if value is None else 1
         writer.size += 1
         if value is None:
             return
-    if value is field.default:  # the shared default has a class of its own, which refuses changes
+    if value is field.default:  # the shared default has another class, which refuses changes
         value = field.fields.cls()
     _write_struct(writer, field.fields, value)
 
@@ -524,7 +536,7 @@ def _write_array(writer: Any, field: FieldLayout, elements: Any) -> None:
 
 
 def _write_records(writer: Any, field: FieldLayout, records: Any) -> None:
-    """Write records; slices of files and large buffers become parts of their own."""
+    """Write records; slices of files and large buffers become separate parts."""
     pieces = records if isinstance(records, list) else (records,)
     size = 0
     for piece in pieces:
@@ -544,7 +556,7 @@ def _write_tagged(writer: Any, layout: Layout, value: Any) -> None:
     """Write the tagged fields that differ from their defaults, in the order of their tags."""
     differing: list[tuple[FieldLayout, Any]] | None = None
     for field in layout.tagged:
-        content = words.get_field(value, field.place)
+        content = words.get_field(value, field.slot)
         if _differs(content, field):
             if differing is None:
                 differing = []

@@ -64,7 +64,7 @@ LONG_FUNCTIONS = {
     "broker/replica/partition.py:append_records": "once for each append: a call less is 0.1 µs of it",
     "log/unified_log.py:append_as_leader": "once for each append: a call less is 0.1 µs of it",
     "log/records/reference.py:check_records": "one loop over records: 1.0 µs a record against 2.4 in functions",
-    "log/validation/validator.py:_single_unchanged": "once for each batch where nothing is compiled",
+    "log/validation/validator.py:_assign_single": "once for each batch where nothing is compiled",
     "log/validation/single_batch.py:_check_and_assign": "a header's eight values would go to a part of it",
     "pipeline/decode/columns.py:_decode_records": "one loop over records, a store for each of nine columns",
 }

@@ -3,7 +3,7 @@ from tidelog.log.segment.segment cimport LogSegment
 from tidelog.log.unified_log cimport UnifiedLog
 cimport tidelog.protocol.compiled.words as words
 
-cdef long long _HEADER_BYTES, _LENGTH, _MAGIC, _LAST_OFFSET_DELTA, _LEAST_LENGTH, _OVERHEAD, _MAGIC_2, _LARGEST_OFFSET
+cdef long long _HEADER_BYTES, _LENGTH, _MAGIC, _LAST_OFFSET_DELTA, _SMALLEST_LENGTH, _OVERHEAD, _MAGIC_2, _LARGEST_OFFSET
 cdef object _COMMITTED, _LOG_END, _Info
 
 cdef class NextBatch:
@@ -13,7 +13,7 @@ cdef class NextBatch:
 
 cdef class FetchCursor:
     cdef UnifiedLog _log
-    cdef readonly dict _places
+    cdef readonly dict _next_batches
     cdef bytearray _header
     cdef object _committed_segments
     cdef long long _committed_from, _looks_to_skip, _base_offset, _size, _last_offset_delta
@@ -24,7 +24,7 @@ cdef class FetchCursor:
     @cython.locals(found=NextBatch, segment=LogSegment, position=longlong, last_offset=longlong)
     cdef _begin(self, long long offset, records, long long most, isolation, segments, long long version)
 
-    @cython.locals(segment=LogSegment, bound=longlong, following=longlong, room=longlong, is_seen=bint, places=dict)
+    @cython.locals(segment=LogSegment, bound=longlong, following=longlong, room=longlong, is_seen=bint, next_batches=dict)
     cdef _read_on(self, NextBatch found, long long offset, long long most, isolation)
 
     @cython.locals(log=UnifiedLog, segment=LogSegment, end_offset=longlong, end_base_offset=longlong,

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from tidelog.log.segment.segments import LogSegments
     from tidelog.log.unified_log import UnifiedLog
 
-MOST_PLACES = 16
+MOST_REMEMBERED = 16
 """Most readers of large batches in one partition whose next batches are remembered."""
 LOOKS_SKIPPED = 64
 """After a small batch this many reads look at no header."""
 _HEADER_BYTES = 27
 """Length of base offset, length, epoch, magic, CRC, attributes and last offset delta."""
 _LENGTH, _MAGIC, _LAST_OFFSET_DELTA = 8, 16, 23
-_LEAST_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
+_SMALLEST_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _OVERHEAD, _MAGIC_2 = LOG_OVERHEAD, MAGIC_V2
 _COMMITTED, _LOG_END = FetchIsolation.TXN_COMMITTED, FetchIsolation.LOG_END
 _MOST = words.MAX_INT_64
@@ -69,7 +69,7 @@ class FetchCursor:
         "_last_offset_delta",
         "_log",
         "_looks_to_skip",
-        "_places",
+        "_next_batches",
         "_size",
     )
 
@@ -77,7 +77,7 @@ class FetchCursor:
         self._log = log
         self._committed_segments: LogSegments | None = None
         self._committed_from = 0
-        self._places: dict[int, NextBatch] = {}
+        self._next_batches: dict[int, NextBatch] = {}
         self._looks_to_skip = 0
         self._header = bytearray(_HEADER_BYTES)
         self._base_offset = self._size = self._last_offset_delta = 0
@@ -85,7 +85,7 @@ class FetchCursor:
     def read(self, offset: int, most: int, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """Read as ``UnifiedLog.read`` does with ``prove=False``. Raises what that raises."""
         log = self._log
-        found = self._places.get(offset)
+        found = self._next_batches.get(offset)
         if found is not None:
             going_on = self._read_on(found, offset, most, isolation)
             if going_on is not None:
@@ -129,7 +129,7 @@ class FetchCursor:
             return None  # the segment was swapped meanwhile; the records that were read are still right
         if begun is not None and begun.file is not records.file:
             begun.release()
-            self._places.pop(last_offset + 1, None)
+            self._next_batches.pop(last_offset + 1, None)
             return None  # not the segment that was read
         return begun
 
@@ -152,10 +152,10 @@ class FetchCursor:
         if not is_seen or self._base_offset <= found.last_offset or self._size <= room:
             records.release()
             return None  # not in the page cache, damaged, or there is room for more than one batch
-        places, going_on = self._places, found.last_offset + 1
-        if len(places) >= MOST_PLACES and going_on not in places:
-            del places[next(iter(places))]  # the oldest one
-        places[going_on] = NextBatch(
+        next_batches, going_on = self._next_batches, found.last_offset + 1
+        if len(next_batches) >= MOST_REMEMBERED and going_on not in next_batches:
+            del next_batches[next(iter(next_batches))]  # the oldest one
+        next_batches[going_on] = NextBatch(
             self._base_offset + self._last_offset_delta, following, self._size, segment, segments, found.version
         )
         records.in_memory = True
@@ -203,5 +203,5 @@ class FetchCursor:
         length = words.load_be_i32(header, _LENGTH)
         self._base_offset, self._size = words.load_be_i64(header, 0), length + _OVERHEAD
         self._last_offset_delta = delta = words.load_be_i32(header, _LAST_OFFSET_DELTA)
-        is_possible = length >= _LEAST_LENGTH and delta >= 0 and 0 <= self._base_offset <= _LARGEST_OFFSET - delta
+        is_possible = length >= _SMALLEST_LENGTH and delta >= 0 and 0 <= self._base_offset <= _LARGEST_OFFSET - delta
         return header[_MAGIC] == _MAGIC_2 and is_possible

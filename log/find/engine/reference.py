@@ -159,7 +159,7 @@ def walk_chunk(rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int
             except InvalidRecordError:
                 rows.count = before
                 return Walk(Stop.ODD, position, next_offset)
-        next_offset = _wrapped(fields[0] + fields[6] + 1)
+        next_offset = _wrap(fields[0] + fields[6] + 1)
         position += size
     return Walk(Stop.END, position, next_offset)
 
@@ -173,8 +173,8 @@ def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wan
     rows.make_room(len(found))
     row = rows.count
     for record in found:
-        rows.offsets[row] = _wrapped(record.offset)
-        rows.timestamps[row] = _wrapped(record.timestamp) if append_time is None else append_time
+        rows.offsets[row] = _wrap(record.offset)
+        rows.timestamps[row] = _wrap(record.timestamp) if append_time is None else append_time
         rows.key_hashes[row] = NO_KEY if record.key is None else key_hash(wanted.seed, record.key)
         tag = None if wanted.tag_header is None else tag_of(record, wanted.tag_header)
         rows.tag_hashes[row] = 0 if tag is None else tag_hash(tag)
@@ -183,7 +183,7 @@ def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wan
     rows.count = row
 
 
-def _wrapped(number: int) -> int:
+def _wrap(number: int) -> int:
     """Wrap the sum of two signed 64-bit numbers to 64 bits, as Kafka's Java clients do."""
     return number if MIN_INT64 <= number <= MAX_INT64 else (number - MIN_INT64) % (1 << 64) + MIN_INT64
 

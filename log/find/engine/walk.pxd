@@ -25,7 +25,7 @@ cdef (unsigned long long, long long) _read_long_varint(
 cdef (unsigned long long, long long) _read_raw(
     const unsigned char* data, long long size, long long position, long long max_bytes) noexcept nogil
 
-cdef long long _signed(unsigned long long word) noexcept nogil
+cdef long long _to_signed(unsigned long long word) noexcept nogil
 
 cdef long long _zigzag(unsigned long long raw) noexcept nogil
 

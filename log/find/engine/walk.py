@@ -131,7 +131,7 @@ def _read_raw(data: Buffer, size: int, position: int, max_bytes: int) -> tuple[i
     return _read_long_varint(data, size, position, max_bytes)
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     """Return the signed number of the same 64 bits."""
     return (word & words.MAX_INT_64) | -(word & _SIGN_64)
 
@@ -143,7 +143,7 @@ def _zigzag(raw: int) -> int:
 
 def _sum(one: int, other: int) -> int:
     """Add two signed numbers, wrapped to 64 bits."""
-    return _signed((one + other) & words.MASK_64)
+    return _to_signed((one + other) & words.MASK_64)
 
 
 def _is_sum_larger(one: int, other: int) -> bool:

@@ -78,7 +78,7 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
     def plain(view: memoryview) -> object:
         is_one = len(view) >= 61 and view[16] == 2
         checked = single_batch.CheckedBatch()
-        is_usual = is_one and validator._single_unchanged(view, 77, 3, NOW_MS, NO_BUDGET, checked)
+        is_usual = is_one and validator._assign_single(view, 77, 3, NOW_MS, NO_BUDGET, checked)
         return checked.build_result() if is_usual else None
 
     expected = outcome(plain, sent)
