@@ -48,7 +48,7 @@ class Entrance:
         self._tls = build_tls(broker)
         if self._tls is not None:
             broker.configs.stores.watch(self._tls)
-            broker.metrics.source(self._tls.samples)
+            broker.metrics.add_source(self._tls.samples)
         warn_of_weaknesses(self._config)
         self._sasl = build_sasl(broker)
         if self._sasl is not None:

@@ -211,7 +211,7 @@ class Server:
         if self._broker is broker:
             for service in broker.services.table():
                 if service.begins is when and service.is_wanted():
-                    broker.imports.then(service.module, partial(self._begin_service, broker, service))
+                    broker.imports.call_when_loaded(service.module, partial(self._begin_service, broker, service))
 
     def _begin_service(self, broker: Broker, service: LateService) -> None:
         """Begin a late service whose module is imported."""

@@ -16,25 +16,27 @@ from tidelog.broker.requests.dispatch import Dispatcher
 def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
     """Register the gauges of the server's own parts."""
     metrics = broker.metrics
-    broker.clients.source(partial(connected_clients, shell))
-    metrics.source(partial(count_requests, dispatcher))
-    metrics.source(partial(count_throttled, broker))
-    metrics.source(broker.timers.turns.samples)
-    metrics.gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
-    metrics.gauge("kafka_network_socketserver_memorypoolused", lambda: shell.memory.held_bytes)
-    metrics.gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
-    metrics.gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
-    metrics.gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
-    metrics.gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
-    metrics.gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
+    broker.clients.add_source(partial(connected_clients, shell))
+    metrics.add_source(partial(count_requests, dispatcher))
+    metrics.add_source(partial(count_throttled, broker))
+    metrics.add_source(broker.timers.turns.samples)
+    metrics.add_gauge("kafka_server_socket_connection_count", lambda: len(shell.connections))
+    metrics.add_gauge("kafka_network_socketserver_memorypoolused", lambda: shell.memory.held_bytes)
+    metrics.add_gauge("kafka_server_delayedoperationpurgatory_purgatorysize", lambda: len(broker.purgatory))
+    metrics.add_gauge("kafka_server_delayedoperationpurgatory_expired", lambda: broker.purgatory.expired_total)
+    metrics.add_gauge("kafka_server_fetchsessioncache_sessions", lambda: len(broker.fetch_sessions.sessions))
+    metrics.add_gauge("kafka_server_fetchsessioncache_partitions", broker.fetch_sessions.partition_count)
+    metrics.add_gauge("kafka_server_fetchsessioncache_evictions", lambda: broker.fetch_sessions.evictions_total)
     publishers = broker.controller.publishers
-    metrics.gauge("kafka_server_broker_metadata_metrics_metadata_apply_error_count", lambda: publishers.errors_total)
-    metrics.gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
+    metrics.add_gauge(
+        "kafka_server_broker_metadata_metrics_metadata_apply_error_count", lambda: publishers.errors_total
+    )
+    metrics.add_gauge("kafka_controller_globaltopiccount", lambda: len(broker.metadata.topics))
     authorizer = broker.authorizer
     if authorizer is not None:
-        metrics.gauge("kafka_server_authorizer_acls_total_count", lambda: len(authorizer.rules))
-        metrics.gauge("kafka_server_authorizer_authorization_denied_total", lambda: authorizer.denied_total)
-    metrics.shared_source(partial(log_manager_samples, broker.log_manager))
+        metrics.add_gauge("kafka_server_authorizer_acls_total_count", lambda: len(authorizer.rules))
+        metrics.add_gauge("kafka_server_authorizer_authorization_denied_total", lambda: authorizer.denied_total)
+    metrics.add_shared_source(partial(log_manager_samples, broker.log_manager))
 
 
 def connected_clients(shell: Shell) -> Iterator[ConnectedClient]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.config.keys.token import CHECK_INTERVAL_MS, SECRET_KEY
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.lazy import Begin, LateService, Lazy
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.log.files.checkpoints import CLEANER_OFFSET_FILE
@@ -135,7 +135,7 @@ class LateServices:
         if indexing is not None:
             indexing.topic_changed(image)
         elif wants_index(image):
-            self._broker().imports.then(VIRTUAL_TOPICS, self.indexing.get)
+            self._broker().imports.call_when_loaded(VIRTUAL_TOPICS, self.indexing.get)
 
     def virtual_partition(self, image: TopicImage, index: int) -> Partition:
         """Return a partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
@@ -146,7 +146,7 @@ class LateServices:
         when that is done, and never fails. Coordinators that are not built yet have nothing to forget.
         """
         coordinators = self.coordinators.made
-        return completed(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
+        return deferred_value(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
 
     def save_cut(self, log: UnifiedLog) -> None:
         """Lower the cleaner's checkpoint of a log that was truncated. Any thread. Raises KafkaStorageError.

@@ -29,7 +29,7 @@ from tidelog.broker.controller.producer_ids import ProducerIdManager
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.errors import StartError
 from tidelog.broker.loop.late_imports import LateImports
-from tidelog.broker.loop.threads import NO_LOOP, RecordThreads, Threads, in_thread
+from tidelog.broker.loop.threads import NO_LOOP, RecordThreads, Threads, run_in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache
@@ -164,13 +164,13 @@ def assemble(ground: Foundation, strays: StrayLogs, cluster_parts: ClusterParts 
     config, loop, timers, log_manager = ground.config, ground.loop, ground.timers, ground.log_manager
     metadata, topic_configs = MetadataCache(), TopicConfigs(config)
     purgatory = Purgatory(timers, loop.call_soon)
-    run_in_thread = partial(in_thread, loop, ground.executor, turns=timers.turns)
-    threads = Threads(run_in_thread, timers.turns.measure_callbacks("changes of metadata", loop.call_soon))
+    run_in_executor = partial(run_in_thread, loop, ground.executor, turns=timers.turns)
+    threads = Threads(run_in_executor, timers.turns.measure_callbacks("changes of metadata", loop.call_soon))
     controller, nodes, producer_ids, topic_manager, peers = cluster_parts or build_lone_parts(ground, threads)
     services = LateServices(lambda: broker)
     replica_manager = ReplicaManager(
         metadata=metadata, log_manager=log_manager, purgatory=purgatory, log_config=topic_configs.log_config,
-        in_thread=run_in_thread, node_id=config.node_id, make_way=strays.make_way,
+        in_thread=run_in_executor, node_id=config.node_id, make_way=strays.make_way,
         on_log_deleted=services.forget_cleaned, on_index_configs=services.index_topic,
         virtual_partition=services.virtual_partition,
     )  # fmt: skip
@@ -189,7 +189,7 @@ def assemble(ground: Foundation, strays: StrayLogs, cluster_parts: ClusterParts 
         log_manager=log_manager, replica_manager=replica_manager, topics=topics, topic_configs=topic_configs,
         configs=ConfigManager(config, controller, metadata, topic_configs, topics, begin_generation),
         fetch_sessions=fetch_session_cache(config, ground.time), node_id=config.node_id, cluster_id=ground.cluster_id,
-        locks=ground.locks, services=services, imports=LateImports(run_in_thread), authorizer=authorizer, peers=peers,
+        locks=ground.locks, services=services, imports=LateImports(run_in_executor), authorizer=authorizer, peers=peers,
         late_lines=LateLines(timers.turns.measure_callbacks("audit lines", loop.call_soon), timers.monotonic_ms),
     )  # fmt: skip
     broker.topics.load()

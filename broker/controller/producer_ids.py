@@ -13,7 +13,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.loop.deferred import Deferred, completed, error_of
+from tidelog.broker.loop.deferred import Deferred, deferred_value, error_of
 from tidelog.broker.loop.group_sync import settle_one
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaError
@@ -42,7 +42,7 @@ class ProducerIdManager:
     def when_available(self) -> Deferred[None]:
         """Return a Deferred that settles once there is an id to take; it may fail with a KafkaError."""
         if self._ids:
-            return completed(None)
+            return deferred_value(None)
         waiting: Deferred[None] = Deferred()
         self._waiting.append(waiting)
         try:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.loop.deferred import Deferred, begin_after, error_of, failed
+from tidelog.broker.loop.deferred import Deferred, begin_after, deferred_error, error_of
 from tidelog.broker.loop.threads import Threads
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage
 from tidelog.protocol.errors import KafkaError, UnknownServerError
@@ -115,7 +115,7 @@ class TopicChanges:
         if name not in INTERNAL_TOPICS:
             return self.create(NewTopic(name), created)
         image = self._topics.ensure_internal_topic(name)
-        change = Change(image, self._controller.when_synced().then(lambda _: image))
+        change = Change(image, self._controller.when_synced().map(lambda _: image))
         call_when_done(change.done, created)
         return change
 
@@ -267,7 +267,7 @@ class TopicChanges:
         try:
             work = self._listener.remove_logs(change.image)
         except KafkaError as error:
-            self._finish_removal(change, failed(error))
+            self._finish_removal(change, deferred_error(error))
         else:
             # In a thread: it waits until a sync or a step of the indexer has finished with the files.
             self._continue_after(self._threads.in_thread(work), self._finish_removal, change)

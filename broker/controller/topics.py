@@ -26,7 +26,7 @@ from tidelog.broker.controller.topic_changes import (
     NewTopic,
     TopicChanges,
 )
-from tidelog.broker.loop.deferred import completed
+from tidelog.broker.loop.deferred import deferred_value
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.loop.threads import NO_LOOP, Threads
 from tidelog.broker.metadata.image import (
@@ -137,7 +137,7 @@ class TopicManager:
         listener: TopicListener,
         threads: Threads = NO_LOOP,
         directory: bytes = UNASSIGNED_DIRECTORY,
-        forget: Forget = lambda _: completed(None),
+        forget: Forget = lambda _: deferred_value(None),
     ) -> None:
         """``validate_configs`` raises InvalidConfigError, ``new_topic_id`` draws ids. ``listener``, the replica
         manager, is called with each change. ``threads`` run what waits for the disk. ``directory`` is the id of the log
@@ -227,7 +227,7 @@ class TopicManager:
         """Return the internal topic of this name, created if it does not exist yet.
 
         The coordinator appends its first record at once. Clients get their answer when the topic is durable too
-        (``InternalTopicLog.uncommitted``). Raises KafkaStorageError.
+        (``InternalTopicLog.when_committed``). Raises KafkaStorageError.
         """
         existing = self._metadata.topics.get(name)
         if existing is not None:

@@ -25,7 +25,7 @@ from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordi
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
 from tidelog.broker.coordinator.transaction.shard import TransactionShard
-from tidelog.broker.loop.deferred import Deferred, completed, when_all
+from tidelog.broker.loop.deferred import Deferred, deferred_value, when_all
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import (
     GROUP_METADATA_TOPIC,
@@ -251,7 +251,7 @@ class Coordinators:
         def leave(error: KafkaError) -> None:
             logger.warning("committed offsets of the deleted topic %s remain until the next start: %s", topic, error)
 
-        return self.topic_deleted(topic, topic_id).otherwise(leave)
+        return self.topic_deleted(topic, topic_id).recover(leave)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
         """Remove the committed offsets of a deleted topic, and its states of share groups. If the topic is internal,
@@ -272,9 +272,9 @@ class Coordinators:
             if SHARE_GROUP_STATE_TOPIC in topics:
                 waits.append(self.share.topic_deleted(topic_id))
                 forgetting = self.share.runtime.steps.run(self.share_groups.forget_topic(topic_id))
-                waits.append(completed(None) if forgetting is None else forgetting.done)
+                waits.append(deferred_value(None) if forgetting is None else forgetting.done)
             return when_all(waits, None)
-        return completed(None)
+        return deferred_value(None)
 
     def close(self) -> None:
         """Stop all coordinators. Members that wait for a rebalance are told to find their coordinator again."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.state import PartitionKey
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     CoordinatorLoadInProgressError,
@@ -48,7 +48,7 @@ def check_transactional_batch(
     """
     batch = RecordBatch(records)
     if not batch.is_transactional:
-        return completed(None)
+        return deferred_value(None)
     transactions = coordinators_of(broker).transactions
     producer = (batch.producer_id, batch.producer_epoch)
     try:
@@ -57,8 +57,8 @@ def check_transactional_batch(
         elif broker.config.get_bool("transaction.partition.verification.enable"):
             checked = transactions.verify_partition(transactional_id, producer, partition)
         else:
-            return completed(None)
-        return checked.otherwise(refuse_for_now)
+            return deferred_value(None)
+        return checked.recover(refuse_for_now)
     except NotCoordinatorError as error:
         return _check_by_peers(broker, version, partition, producer, error)
     except KafkaError as error:
@@ -75,7 +75,7 @@ def _check_by_peers(
         broker.peers.check_batch(partition, producer)
     except KafkaError as refused:
         raise _for_producer(version, refused) from error
-    return completed(None)
+    return deferred_value(None)
 
 
 def refuse_for_now(_error: KafkaError) -> NoReturn:

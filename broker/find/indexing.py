@@ -71,7 +71,7 @@ class Indexing:
         self._current: TopicPartition | None = None
         self._rows = Rows()
         self.restarts = 0
-        broker.metrics.shared_source(self.samples)
+        broker.metrics.add_shared_source(self.samples)
 
     def indexers(self) -> list[LogIndexer]:
         """Return all indexers. Any thread."""
@@ -143,7 +143,7 @@ class Indexing:
         if self._thread is not None and not self._thread.is_alive():
             self.restarts += 1
             if self._current is not None:
-                self._rest(self._current)
+                self._leave_alone(self._current)
             logger.error("the indexer thread died while indexing %s; starting another", self._current)
             self._thread = threading.Thread(target=self._run, name="indexer", daemon=True)
             self._thread.start()
@@ -221,7 +221,7 @@ class Indexing:
             except KafkaError as error:
                 if not log.is_closed:
                     logger.warning("%s cannot be indexed now, and is tried again later: %s", partition, error)
-                    self._rest(partition)
+                    self._leave_alone(partition)
         self._current = None
         for partition in self._indexers.keys() - configs.keys():
             del self._indexers[partition]
@@ -262,7 +262,7 @@ class Indexing:
                 self._condition.wait(PLAIN_REST * (self._broker.time.monotonic_ms() - started) / 1000)
         return worked
 
-    def _rest(self, partition: TopicPartition) -> None:
+    def _leave_alone(self, partition: TopicPartition) -> None:
         self._resting[partition] = self._broker.time.monotonic_ms() + RETRY_MS
 
     def _checkpoint(self, indexer: LogIndexer) -> None:

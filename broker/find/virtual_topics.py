@@ -22,7 +22,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from tidelog.broker.find.indexing import indexing_of, is_indexed
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.virtual_names import parse_query, split_name
 from tidelog.broker.replica.commits import Commits
@@ -155,7 +155,7 @@ class FilteredLog:
                 indexing.rebuild(partition.topic_partition, error)
                 return reader.read(reading, None)
 
-        done = in_thread(broker.loop, broker.executor, work, broker.timers.turns)
+        done = run_in_thread(broker.loop, broker.executor, work, broker.timers.turns)
         self._is_running = True
         done.on_done(lambda deferred: self._keep(key, reading.upper, deferred))
 
@@ -249,9 +249,9 @@ class VirtualPartition(Partition):
 
     read_in_thread = read
 
-    def opening(self) -> Deferred[None] | None:
+    def when_open(self) -> Deferred[None] | None:
         """Open the real partition's log in a thread, unless it is open."""
-        return self.real.opening()
+        return self.real.when_open()
 
     @property
     def proof(self) -> None:

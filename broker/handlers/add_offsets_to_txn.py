@@ -37,7 +37,7 @@ def handle(
         )
     except KafkaError as error:
         raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
-    return added.then(lambda _: AddOffsetsToTxnResponse())
+    return added.map(lambda _: AddOffsetsToTxnResponse())
 
 
 def error_response(request: AddOffsetsToTxnRequest, error: KafkaError) -> AddOffsetsToTxnResponse:

@@ -11,7 +11,7 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.errors import for_old_producer
 from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, all_settled
+from tidelog.broker.loop.steps import Steps, wait_for_all
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, KafkaError, OperationNotAttemptedError, UnknownTopicOrPartitionError
@@ -51,7 +51,7 @@ def handle(
                 AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topic_results)
             )
             yield None
-        yield from all_settled(waits)
+        yield from wait_for_all(waits)
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     transaction = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
@@ -61,7 +61,7 @@ def handle(
     )
     errors = _handle_one(broker, transaction, waits, _CLIENT_TRANSACTION_VERSION)
     yield None
-    yield from all_settled(waits)
+    yield from wait_for_all(waits)
     if context.api_version < _FIRST_VERSION_WITH_FENCED:
         errors = {partition: for_old_producer(code) for partition, code in errors.items()}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, errors))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.clients.client_quotas import ClientQuotas, QuotaChange, entity_of
 from tidelog.broker.loop.deferred import error_of
-from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, strip_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_quotas
 from tidelog.protocol.api_keys import ApiKey
@@ -57,7 +57,7 @@ def alter_each(
                 line = note_quotas(context, entity, [change.key for change in changes])
                 notes.add(broker.controller.when_synced(), line)
         except KafkaError as error:
-            outcomes.append(without_traceback(error))
+            outcomes.append(strip_traceback(error))
         yield None
     return outcomes
 

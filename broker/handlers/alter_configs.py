@@ -7,7 +7,7 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.config_change import begin_change
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, answer_each, without_traceback
+from tidelog.broker.loop.steps import Steps, answer_each, strip_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes
 from tidelog.protocol.api_keys import ApiKey
@@ -52,7 +52,7 @@ def replace_each(
             change = begin_change(broker, context, resource, work, None if request.validate_only else notes)
             results.append((resource, change))
         except KafkaError as error:
-            results.append((resource, without_traceback(error)))
+            results.append((resource, strip_traceback(error)))
         yield None
     return results
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, mechanism_of
 from tidelog.broker.loop.deferred import error_of
-from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, strip_traceback
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
@@ -46,7 +46,7 @@ def handle(
                     errors.setdefault(change.name, None)
                     made.append(change)
                 except KafkaError as error:
-                    errors[change.name] = errors.get(change.name) or without_traceback(error)
+                    errors[change.name] = errors.get(change.name) or strip_traceback(error)
                 yield None
         finally:
             synced = broker.controller.when_synced()

@@ -11,7 +11,7 @@ import logging
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.clients.acls import check_acl, new_rules, plan_creation
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.steps import Steps, settled, without_traceback
+from tidelog.broker.loop.steps import Steps, strip_traceback, wait_for
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.metadata.virtual_names import base_name
 from tidelog.broker.requests.context import RequestContext
@@ -50,7 +50,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
             rules.append(rule_of(creation))
             results.append(AclCreationResult())
         except KafkaError as error:
-            results.append(result_of(without_traceback(error)))
+            results.append(result_of(strip_traceback(error)))
         yield None
     generator = SystemRandom()
     created = new_rules(rules, authorizer.rules)
@@ -59,7 +59,7 @@ def handle(broker: Broker, context: RequestContext, request: CreateAclsRequest) 
     synced = broker.controller.when_synced()
     with Notes(broker.late_lines) as notes:
         notes.add(synced, note_acls("acl created", context, created))
-        yield from settled(synced)
+        yield from wait_for(synced)
         yield from notes.write()
     return CreateAclsResponse(results=results)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, settled
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.steps import Steps, wait_for
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_line
 from tidelog.broker.security.principal import USER, Principal
@@ -60,14 +60,14 @@ def handle(
         response.expiry_timestamp_ms = response.max_timestamp_ms = -1
         return response
     secret = tokens.secret_of(token.token_id)
-    credentials = yield from settled(
-        in_thread(broker.loop, broker.executor, lambda: delegation_tokens.derive_credentials(secret))
+    credentials = yield from wait_for(
+        run_in_thread(broker.loop, broker.executor, lambda: delegation_tokens.derive_credentials(secret))
     )
     tokens.create(token, credentials)
     synced = broker.controller.when_synced()
     with Notes(broker.late_lines) as notes:
         notes.add(synced, note_line("token created", context, token=token.token_id, owner=token.owner))
-        yield from settled(synced)
+        yield from wait_for(synced)
         yield from notes.write()
     response.issue_timestamp_ms, response.expiry_timestamp_ms = token.issued_ms, token.expires_ms
     response.max_timestamp_ms, response.token_id, response.hmac = token.max_ms, token.token_id, secret

@@ -7,7 +7,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.controller.replica_assignment import check_replicas
 from tidelog.broker.handlers.repeated_names import RepeatedNames
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.loop.steps import Steps, strip_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.broker.requests.context import RequestContext
@@ -67,7 +67,7 @@ def widen_each(
                 notes.add(change, note_line("partitions added", context, name=topic.name, count=topic.count))
             quota.record(topic.count - (image.partition_count if image is not None else 0))
         except KafkaError as error:
-            results.append((topic, without_traceback(error)))
+            results.append((topic, strip_traceback(error)))
         yield None
     return results
 

@@ -16,7 +16,7 @@ from tidelog.broker.controller.replica_assignment import check_topic_assignment
 from tidelog.broker.controller.topic_changes import USE_DEFAULT, Change, NewTopic
 from tidelog.broker.controller.topics import check_partition_limit
 from tidelog.broker.handlers.repeated_names import RepeatedNames
-from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, strip_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.quota.quotas import mutation_quota
 from tidelog.broker.requests.context import RequestContext
@@ -74,7 +74,7 @@ def create_each(
             if not request.validate_only:
                 notes.add(change.done, note_line("topic created", context, name=topic.name))
         except KafkaError as error:
-            results.append((topic, without_traceback(error)))
+            results.append((topic, strip_traceback(error)))
         yield None
     return results
 

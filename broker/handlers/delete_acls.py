@@ -11,7 +11,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.clients.acls import AclFilter, check_filter, find_acls
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.steps import Steps, settled, without_traceback
+from tidelog.broker.loop.steps import Steps, strip_traceback, wait_for
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_acls
@@ -47,7 +47,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
             outcomes.append(len(filters))
             filters.append(wanted)
         except KafkaError as error:
-            outcomes.append(without_traceback(error))
+            outcomes.append(strip_traceback(error))
         yield None
     found = yield from find_acls(broker.controller.image.acls, filters)
     present = broker.controller.image.acls
@@ -57,7 +57,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
     synced = broker.controller.when_synced()
     with Notes(broker.late_lines) as notes:
         notes.add(synced, note_acls("acl deleted", context, removed))
-        yield from settled(synced)
+        yield from wait_for(synced)
         yield from notes.write()
     results = []
     for outcome in outcomes:

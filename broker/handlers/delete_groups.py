@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, all_settled
+from tidelog.broker.loop.steps import Steps, wait_for_all
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
@@ -27,7 +27,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest
             deleted.append(deletion)
             notes.add(deletion, note_group(context, deletion))
         yield from notes.write()
-    return DeleteGroupsResponse(results=(yield from all_settled(deleted)))
+    return DeleteGroupsResponse(results=(yield from wait_for_all(deleted)))
 
 
 def note_group(context: RequestContext, deletion: Deferred[DeletableGroupResult]) -> Lines:

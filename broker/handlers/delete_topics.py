@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
-from tidelog.broker.loop.steps import Steps, distinct_by, without_traceback
+from tidelog.broker.loop.steps import Steps, find_distinct, strip_traceback
 from tidelog.broker.quota.quotas import MutationQuota, mutation_quota
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_line
@@ -34,7 +34,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
     """Delete each topic by itself; one that is named twice is refused, with one answer."""
-    asked = yield from distinct_by(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
+    asked = yield from find_distinct(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []
     with Notes(broker.late_lines) as notes:
@@ -46,7 +46,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest
                 results.append((topic, change))
                 notes.add(change.done, note_line("topic deleted", context, name=change.image.name))
             except KafkaError as error:
-                results.append((topic, without_traceback(error)))
+                results.append((topic, strip_traceback(error)))
             yield None
         yield from notes.write()
     responses = []

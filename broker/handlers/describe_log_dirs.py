@@ -13,7 +13,7 @@ from functools import partial
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.metadata.image_records import WITH_CORDONED
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.files.topic_partition import TopicPartition
@@ -48,7 +48,7 @@ def handle(
     failed = {directory.path for directory in broker.log_manager.directories if not directory.is_online}
     cordoned = broker.log_manager.cordoned if broker.controller.level >= WITH_CORDONED else frozenset()
     work = partial(describe_all, broker.config.log_dirs, failed, cordoned, counts, asked)
-    return in_thread(broker.loop, broker.executor, work, broker.timers.turns)
+    return run_in_thread(broker.loop, broker.executor, work, broker.timers.turns)
 
 
 def describe_all(

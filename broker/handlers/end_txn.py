@@ -30,7 +30,7 @@ def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> D
         decided = coordinators_of(broker).transactions.end(request, version)
     except KafkaError as error:
         raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
-    return decided.then(lambda producer: EndTxnResponse(producer_id=producer[0], producer_epoch=producer[1]))
+    return decided.map(lambda producer: EndTxnResponse(producer_id=producer[0], producer_epoch=producer[1]))
 
 
 def error_response(request: EndTxnRequest, error: KafkaError) -> EndTxnResponse:

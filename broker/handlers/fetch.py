@@ -23,7 +23,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.leaders import LEADER_ERRORS, endpoints_of, leader_of
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.replica.fetching.fetch_session import FetchContext, FetchTarget, Result
 from tidelog.broker.replica.partition import Partition
@@ -332,7 +332,7 @@ class PartitionRead:
                     partition = replica_manager.partition(target.topic, target.index)
                 else:
                     partition = replica_manager.partition_by_id(target.topic_id, target.index)
-                if self._in_turn and partition.opening() is not None:
+                if self._in_turn and partition.when_open() is not None:
                     self.is_unopened = True
                     break
                 data = read_partition(partition, target, params, limit, one_message and not total)
@@ -457,8 +457,8 @@ def converted_response(
 
     if fits_turn(conversions):
         return fill(convert_all(conversions))
-    work = in_thread(broker.loop, broker.record_executor, lambda: convert_all(conversions), broker.timers.turns)
-    return work.then(fill)
+    work = run_in_thread(broker.loop, broker.record_executor, lambda: convert_all(conversions), broker.timers.turns)
+    return work.map(fill)
 
 
 def code_for(error: KafkaError, version: int) -> int:

@@ -29,9 +29,7 @@ def handle(broker: Broker, context: RequestContext, request: InitProducerIdReque
     """Answer with an id. Raises InvalidRequestError for an empty transactional id, and what the coordinator raises."""
     available = broker.producer_ids.when_available()
     if request.transactional_id is None:
-        return available.then(
-            lambda _: InitProducerIdResponse(producer_id=broker.producer_ids.take(), producer_epoch=0)
-        )
+        return available.map(lambda _: InitProducerIdResponse(producer_id=broker.producer_ids.take(), producer_epoch=0))
     if not request.transactional_id:
         raise InvalidRequestError
     if broker.imports.is_loaded(_COORDINATORS) and available.done:
@@ -42,7 +40,7 @@ def handle(broker: Broker, context: RequestContext, request: InitProducerIdReque
 def _answer_later(
     broker: Broker, context: RequestContext, request: InitProducerIdRequest, available: Deferred[None]
 ) -> Steps[Any]:
-    yield from broker.imports.loaded(_COORDINATORS)
+    yield from broker.imports.wait_until_loaded(_COORDINATORS)
     if not available.done:  # its error is raised where an id is taken
         yield available
     return _answer_of_coordinator(broker, context, request)

@@ -9,7 +9,7 @@ Nothing is tiered here: earliest local is the earliest, latest tiered and pendin
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.loop.steps import Steps, distinct_by
+from tidelog.broker.loop.steps import Steps, find_distinct
 from tidelog.broker.replica.offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -54,17 +54,17 @@ _MAX_OLD_STYLE_OFFSETS = 10_000
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
     """Answer each partition by itself; one that is named twice is refused, with one answer."""
     named = ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
-    repeated = (yield from distinct_by(named, lambda pair: pair)).repeated
+    repeated = (yield from find_distinct(named, lambda pair: pair)).repeated
     topics = []
     for topic in request.topics:
         partitions = []
-        once = yield from distinct_by(topic.partitions, lambda asked: asked.partition_index)
+        once = yield from find_distinct(topic.partitions, lambda asked: asked.partition_index)
         for asked in once.items.values():
             try:
                 if (topic.name, asked.partition_index) in repeated:
                     raise InvalidRequestError
                 partition = broker.replica_manager.partition(topic.name, asked.partition_index)
-                yield partition.opening()
+                yield partition.when_open()
                 partitions.append(_look_up(partition, asked, request, context.api_version))
             except KafkaError as error:
                 partitions.append(

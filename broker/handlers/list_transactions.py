@@ -10,7 +10,7 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.group.topic_patterns import Pattern, compile_pattern
 from tidelog.broker.coordinator.transaction.state import Transaction
 from tidelog.broker.coordinator.transaction.state import TransactionState as State
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -49,7 +49,7 @@ def handle(
             and (pattern is None or pattern.fullmatch(found.transactional_id))
         ):
             response.transaction_states.append(build_listing(found))
-    return (yield from settled(coordinators_of(broker).transactions.runtime.when_all_committed(response)))
+    return (yield from wait_for(coordinators_of(broker).transactions.runtime.when_all_committed(response)))
 
 
 def build_listing(found: Transaction) -> TransactionState:

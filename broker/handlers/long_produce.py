@@ -22,7 +22,7 @@ from tidelog.broker.handlers.produce import (
 )
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import run_isolated
 from tidelog.log.records.work_budget import TooMuchForTurnError, WorkBudget
@@ -46,7 +46,7 @@ _MOST_VALIDATIONS = 8
 def append_after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
     """Append into a transaction once the check of transactions is imported. Raises as :func:`handle` does."""
     _copy_records(context, request)
-    yield from broker.imports.loaded(TRANSACTIONS)
+    yield from broker.imports.wait_until_loaded(TRANSACTIONS)
     answer = handle(broker, context, request)
     return (yield from answer) if isinstance(answer, GeneratorType) else answer
 
@@ -139,12 +139,12 @@ def _validate_in_thread(
         partition = broker.replica_manager.partition(topic.name, data.index)
     else:
         partition = broker.replica_manager.partition_by_id(topic.topic_id, data.index)
-    yield partition.opening()
+    yield partition.when_open()
     records, _ = check_records(data.records, version)
     budget.enter_turn(in_turn=False)
     try:
         validation = partition.validation(records, budget)
-        validated = in_thread(broker.loop, broker.record_executor, validation, broker.timers.turns)
+        validated = run_in_thread(broker.loop, broker.record_executor, validation, broker.timers.turns)
         yield validated
     finally:
         budget.enter_turn(in_turn=True)

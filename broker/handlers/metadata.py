@@ -18,7 +18,7 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.topic_changes import Change
 from tidelog.broker.controller.topics import validate_topic_name
-from tidelog.broker.loop.steps import Steps, apply_each, without_traceback
+from tidelog.broker.loop.steps import Steps, apply_each, strip_traceback
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.broker.requests.context import RequestContext
@@ -145,7 +145,7 @@ def create(broker: Broker, context: RequestContext, request: MetadataRequest, na
     except TopicAlreadyExistsError:  # it is being deleted, or another broker created it first
         return UnknownTopicOrPartitionError()
     except KafkaError as error:
-        return without_traceback(error)
+        return strip_traceback(error)
 
 
 def note_named(context: RequestContext, name: str) -> None:

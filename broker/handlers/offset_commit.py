@@ -13,8 +13,8 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.known_partitions import divide, join_answers
 from tidelog.broker.handlers.partition_chunks import chunks_of
-from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import Steps, all_settled
+from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.steps import Steps, wait_for_all
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -40,7 +40,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
         refused.append([answer for topic, error in unknown for answer in _refuse([topic], error)])
         commits.append(_commit(broker, context, with_fields(request, topics=known)))
         yield None
-    answered = yield from all_settled(commits)
+    answered = yield from wait_for_all(commits)
     told = []
     for unknown_topics, answer in zip(refused, answered, strict=True):
         told += join_answers(unknown_topics, answer.topics)
@@ -51,12 +51,12 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
 def _commit(broker: Broker, context: RequestContext, part: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
     """Let the coordinator commit the offsets of partitions that exist."""
     if not part.topics:
-        return completed(OffsetCommitResponse())
+        return deferred_value(OffsetCommitResponse())
     refuse = partial(error_response, part)
     try:
-        return coordinators_of(broker).groups.commit_offsets(context, part).otherwise(refuse)
+        return coordinators_of(broker).groups.commit_offsets(context, part).recover(refuse)
     except KafkaError as error:
-        return completed(refuse(error))
+        return deferred_value(refuse(error))
 
 
 def error_response(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:

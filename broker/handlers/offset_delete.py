@@ -7,8 +7,8 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.partition_chunks import chunks_of
-from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import Steps, all_settled
+from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.steps import Steps, wait_for_all
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Lines, Notes, note_change
 from tidelog.protocol.api_keys import ApiKey
@@ -39,7 +39,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest
             notes.add(deletion, note_offsets(context, request.group_id, deletion))
             yield None
         yield from notes.write()
-    answered = yield from all_settled(deletions)
+    answered = yield from wait_for_all(deletions)
     if all(part.error_code for part in answered):
         return OffsetDeleteResponse(error_code=answered[0].error_code)
     return OffsetDeleteResponse(topics=[topic for part in answered for topic in part.topics])
@@ -49,9 +49,9 @@ def _delete(broker: Broker, part: OffsetDeleteRequest) -> Deferred[OffsetDeleteR
     """Let the coordinator delete the offsets of some partitions."""
     refuse = partial(_refuse, part)
     try:
-        return coordinators_of(broker).groups.delete_offsets(part).otherwise(refuse)
+        return coordinators_of(broker).groups.delete_offsets(part).recover(refuse)
     except KafkaError as error:
-        return completed(refuse(error))
+        return deferred_value(refuse(error))
 
 
 def _refuse(part: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:

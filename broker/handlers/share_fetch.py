@@ -85,7 +85,7 @@ def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: Shar
         for topic_id, index in session.partitions
         for opening in (
             opening_of(broker, "", index, topic_id),
-            groups.opening(StateKey(key.group_id, topic_id, index)),
+            groups.when_open(StateKey(key.group_id, topic_id, index)),
         )
     ]
     return [opening for opening in found if opening is not None]
@@ -170,7 +170,7 @@ def fetch(
     read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
     if isinstance(read, dict):
         return answer.response({**read, **errors})
-    return read.then(lambda found: answer.response({**withhold(broker, context, answer, found), **errors}))
+    return read.map(lambda found: answer.response({**withhold(broker, context, answer, found), **errors}))
 
 
 def split_topics(

@@ -9,8 +9,8 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.share_state.calls import CALLS, NO_STATE, Call
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.state import StateKey
-from tidelog.broker.loop.deferred import Deferred, failed
-from tidelog.broker.loop.steps import Steps, apply_each, settled, taken_from, without_traceback
+from tidelog.broker.loop.deferred import Deferred, deferred_error
+from tidelog.broker.loop.steps import Steps, apply_each, strip_traceback, take_each, wait_for
 from tidelog.broker.share.config import check_enabled
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError, UnknownTopicOrPartitionError
@@ -29,9 +29,9 @@ def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
     call = CALLS[api]
     begun = yield from begin_calls(broker, api, request)
     results = []
-    for topic, outcomes in taken_from(begun):
+    for topic, outcomes in take_each(begun):
         partitions = []
-        for partition, outcome in taken_from(outcomes):
+        for partition, outcome in take_each(outcomes):
             partitions.append((yield from build_result(call, partition, outcome)))
             yield None
         results.append(call.topic_result(topic_id=topic.topic_id, partitions=partitions))
@@ -62,7 +62,7 @@ def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[A
 def opening_of(broker: Broker, key: StateKey) -> Deferred[None] | None:
     """Begin to open the log of a state; return None if it is open, or another broker leads it."""
     share = coordinators_of(broker).share
-    return share.opening(key) if share.runtime.is_here(coordinator_key(key)) else None
+    return share.when_open(key) if share.runtime.is_here(coordinator_key(key)) else None
 
 
 def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferred[Any]:
@@ -75,7 +75,7 @@ def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferre
             check_partition(broker, key)
         return call.apply(share, key, asked)
     except KafkaError as error:
-        return failed(without_traceback(error))
+        return deferred_error(strip_traceback(error))
 
 
 def check_partition(broker: Broker, key: StateKey) -> None:
@@ -88,7 +88,7 @@ def check_partition(broker: Broker, key: StateKey) -> None:
 def build_result(call: Call, partition: int, outcome: Deferred[Any]) -> Steps[Any]:
     """Build the result of one share partition, once it is settled."""
     try:
-        state = yield from settled(outcome)
+        state = yield from wait_for(outcome)
     except KafkaError as error:
         return call.result(partition=partition, error_code=error.code, error_message=error.message)
     return call.result(partition=partition, **call.fields_of(NO_STATE if state is None else state))

@@ -12,8 +12,8 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.handlers.known_partitions import divide, join_answers
 from tidelog.broker.handlers.partition_chunks import chunks_of
-from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import Steps, all_settled, settled
+from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.steps import Steps, wait_for, wait_for_all
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
@@ -50,7 +50,7 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
         parts.append(divide(broker.metadata, topics))
         yield None
     refusal: KafkaError | None = None
-    checked = completed(None)
+    checked = deferred_value(None)
     if broker.config.get_bool("transaction.partition.verification.enable") and any(part.known for part in parts):
         try:
             checked = yield from _check_transaction(broker, context.api_version, request)
@@ -60,8 +60,8 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
     for part in parts:
         commits.append(_commit(broker, with_fields(request, topics=part.known), refusal))
         yield None
-    yield from settled(checked)
-    answered = yield from all_settled(commits)
+    yield from wait_for(checked)
+    answered = yield from wait_for_all(commits)
     told = []
     for part, answer in zip(parts, answered, strict=True):
         refused = [topic for asked, error in part.unknown for topic in _refuse([asked], error)]
@@ -75,14 +75,14 @@ def _commit(
 ) -> Deferred[TxnOffsetCommitResponse]:
     """Let the group's coordinator commit the offsets of partitions that exist, unless the transaction is refused."""
     if not part.topics:
-        return completed(TxnOffsetCommitResponse())
+        return deferred_value(TxnOffsetCommitResponse())
     refuse = partial(error_response, part)
     try:
         if refusal is not None:
             raise refusal
-        return coordinators_of(broker).groups.commit_offsets_in_transaction(part).otherwise(refuse)
+        return coordinators_of(broker).groups.commit_offsets_in_transaction(part).recover(refuse)
     except KafkaError as error:
-        return completed(refuse(error))
+        return deferred_value(refuse(error))
 
 
 def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitRequest) -> Steps[Deferred[None]]:
@@ -98,7 +98,7 @@ def _check_transaction(broker: Broker, version: int, request: TxnOffsetCommitReq
                 yield asked
             if not coordinators.transactions.is_here(request.transactional_id):
                 broker.peers.check_batch(partition, producer)
-                return completed(None)
+                return deferred_value(None)
         if is_adding:
             return coordinators.transactions.add_partitions(request.transactional_id, producer, (partition,), 2)
         return coordinators.transactions.verify_partition(request.transactional_id, producer, partition)

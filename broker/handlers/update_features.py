@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.features import SAFE_DOWNGRADE, UPGRADE, check_update
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.changes import Notes, note_line
@@ -50,7 +50,7 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
         changed = {update.feature: update.max_version_level for update in request.feature_updates}
         with Notes(broker.late_lines) as notes:
             notes.add(synced, note_line("features changed", context, levels=changed))
-            yield from settled(synced)
+            yield from wait_for(synced)
             yield from notes.write()
     return UpdateFeaturesResponse(
         error_message=None,

@@ -11,8 +11,8 @@ from functools import partial
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import Steps, all_settled, apply_each
+from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.steps import Steps, apply_each, wait_for_all
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
@@ -54,17 +54,17 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
                 transaction_version=marker.transaction_version,
             )
         except KafkaError as error:
-            return completed(code_of(error))
-        return written.then(lambda _: NONE).otherwise(code_of)
+            return deferred_value(code_of(error))
+        return written.map(lambda _: NONE).recover(code_of)
 
     markers = []
     for marker in request.markers:
         topics = []
         for topic in marker.topics:
             for partition in topic.partition_indexes:
-                yield writer.opening((topic.name, partition))
+                yield writer.when_open((topic.name, partition))
             codes = yield from apply_each(topic.partition_indexes, partial(write, marker, topic.name))
-            results = yield from build_results(topic.partition_indexes, (yield from all_settled(codes)))
+            results = yield from build_results(topic.partition_indexes, (yield from wait_for_all(codes)))
             topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=results))
             yield None
         markers.append(WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))

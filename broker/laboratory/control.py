@@ -83,7 +83,7 @@ class Control:
             case {"command": "fault"}:
                 return faults.add(parse_fault(command))
             case {"command": "met", "fault": int(number)}:
-                return faults.met(number)
+                return faults.count_met(number)
             case {"command": "requests", "api": str(api)}:
                 return faults.requests[parse_api(api)]
             case {"command": "clear"}:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.requests.dispatch import Dispatcher, own_frame
 from tidelog.broker.requests.route import Answer, elements_of, release_records
@@ -68,7 +68,7 @@ class Faults:
         self._faults[self._set] = fault
         return self._set
 
-    def met(self, number: int) -> int:
+    def count_met(self, number: int) -> int:
         """Return how many requests met a fault. Raises ValueError for one that was cleared."""
         if number not in self._faults:
             raise ValueError(f"fault {number} was cleared")
@@ -129,7 +129,7 @@ class FaultyHandler:
             return self._proceed(broker, context, request)
         if fault.delay_ms > 0 or (fault.drops and fault.is_handled):
             return self._meet(fault, broker, context, request)
-        raise self._ending(fault)
+        raise self._error_of(fault)
 
     def error_response(self, request: Any, error: KafkaError) -> Any:
         """Return the handler's own error response."""
@@ -156,14 +156,14 @@ class FaultyHandler:
     def _meet(self, fault: Fault, broker: Broker, context: RequestContext, request: Any) -> Steps[Any]:
         """Wait as the fault says, then handle the request or end it. Raises KafkaError, CloseConnectionError."""
         if fault.delay_ms > 0:
-            yield from settled(self._faults.hold(broker.timers, fault.delay_ms))
+            yield from wait_for(self._faults.hold(broker.timers, fault.delay_ms))
         if fault.error is not None or (fault.drops and not fault.is_handled):
-            raise self._ending(fault)
+            raise self._error_of(fault)
         response = yield from self._handle_whole(broker, context, request)
         if fault.drops:
             if self._api_key in _RECORDS and response.__class__ is not bytes:
                 release_records(response)
-            raise self._ending(fault)
+            raise self._error_of(fault)
         return response
 
     def _handle_whole(self, broker: Broker, context: RequestContext, request: Any) -> Steps[Any]:
@@ -174,11 +174,11 @@ class FaultyHandler:
                 if response.__class__ is GeneratorType:
                     response = yield from response
             except NotReadyError as error:
-                yield from settled(error.ready)
+                yield from wait_for(error.ready)
                 continue
-            return (yield from settled(response)) if isinstance(response, Deferred) else response
+            return (yield from wait_for(response)) if isinstance(response, Deferred) else response
 
-    def _ending(self, fault: Fault) -> Exception:
+    def _error_of(self, fault: Fault) -> Exception:
         if fault.error is not None:
             return fault.error("this error was injected by the laboratory")
         return CloseConnectionError("the laboratory drops this connection")

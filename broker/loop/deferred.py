@@ -69,7 +69,7 @@ class Deferred(Generic[T]):
         """Settle with an exception, which the dispatcher turns into an error response. Any but a KafkaError or a
         CloseConnectionError becomes UnknownServerError."""
         assert not self.done, "deferred settled twice"
-        self._error = _answerable(error)
+        self._error = _convert_error(error)
         self._run_callbacks()
 
     def result(self) -> T:
@@ -97,14 +97,14 @@ class Deferred(Generic[T]):
         elif not self._abandoned:
             self.fail(error)
 
-    def then(self, build: Callable[[T], U]) -> Deferred[U]:
+    def map(self, build: Callable[[T], U]) -> Deferred[U]:
         """Return a Deferred of ``build(value)``; it fails as this one does, or with what ``build`` raises.
 
         Abandoning the returned one abandons this one.
         """
         return self._follow(lambda: build(self.result()))
 
-    def otherwise(self, recover: Callable[[KafkaError], T]) -> Deferred[T]:
+    def recover(self, handle: Callable[[KafkaError], T]) -> Deferred[T]:
         """Return a Deferred of the same value. If this one fails with a KafkaError, ``handle(error)`` settles it, by
         what it returns or raises."""
 
@@ -112,7 +112,7 @@ class Deferred(Generic[T]):
             try:
                 return self.result()
             except KafkaError as error:
-                return recover(error)
+                return handle(error)
 
         return self._follow(value)
 
@@ -172,7 +172,7 @@ class Deferred(Generic[T]):
                 callback(self)
             except Exception as error:
                 logger.exception("a defect of the broker: a callback failed with a result that it waited for")
-                _tell(refuse, error)
+                _report(refuse, error)
 
 
 class Acknowledgement(Deferred[T]):
@@ -182,7 +182,7 @@ class Acknowledgement(Deferred[T]):
     __slots__ = ()
 
 
-def _tell(refuse: Refuse | None, error: Exception) -> None:
+def _report(refuse: Refuse | None, error: Exception) -> None:
     try:
         if refuse is not None:
             refuse(error)
@@ -190,7 +190,7 @@ def _tell(refuse: Refuse | None, error: Exception) -> None:
         logger.exception("a defect of the broker: the error of a callback could not be reported to its client")
 
 
-def _answerable(error: BaseException) -> BaseException:
+def _convert_error(error: BaseException) -> BaseException:
     """Return an error that waiters handle: this one, or UnknownServerError after this one was logged."""
     if isinstance(error, KafkaError | CloseConnectionError):
         return error
@@ -198,14 +198,14 @@ def _answerable(error: BaseException) -> BaseException:
     return UnknownServerError()
 
 
-def completed(value: T) -> Deferred[T]:
+def deferred_value(value: T) -> Deferred[T]:
     """Return a Deferred that has this value."""
     deferred: Deferred[T] = Deferred()
     deferred.complete(value)
     return deferred
 
 
-def failed(error: KafkaError) -> Deferred[Any]:
+def deferred_error(error: KafkaError) -> Deferred[Any]:
     """Return a Deferred that has this error."""
     deferred: Deferred[Any] = Deferred()
     deferred.fail(error)
@@ -238,7 +238,7 @@ def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
         return value
 
     settled = when_all_done(waits, lambda: None)
-    return (settled if isinstance(settled, Deferred) else completed(None)).then(lambda _: check())
+    return (settled if isinstance(settled, Deferred) else deferred_value(None)).map(lambda _: check())
 
 
 def error_of(outcome: Deferred[Any] | KafkaError) -> KafkaError | None:
@@ -271,4 +271,4 @@ def when_all_done(waited_for: Iterable[Deferred[Any]], build: Callable[[], T]) -
 
     for deferred in open_ones:
         deferred.on_done(settle, all_done.refuse)
-    return all_done.then(lambda _: build())
+    return all_done.map(lambda _: build())

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from tidelog.broker.loop.deferred import Deferred, completed, error_of
+from tidelog.broker.loop.deferred import Deferred, deferred_value, error_of
 from tidelog.broker.loop.threads import Threads
 from tidelog.protocol.errors import KafkaError
 
@@ -39,7 +39,7 @@ class GroupSync:
     def when_synced(self) -> Deferred[None]:
         """Return a Deferred that settles, or fails, once all is durable that was appended before the call."""
         if self._is_synced():
-            return completed(None)
+            return deferred_value(None)
         deferred: Deferred[None] = Deferred()
         self._waiting.append(deferred)
         if not self._is_syncing:

@@ -44,14 +44,14 @@ class LateImports:
                 loading.on_done(lambda _: self._under_way.__delitem__(name))
         return loading
 
-    def loaded(self, name: str) -> Steps[None]:
+    def wait_until_loaded(self, name: str) -> Steps[None]:
         """Wait until a module is imported. Raises UnknownServerError."""
         if not self.is_loaded(name):
             loading = self.load(name)
             yield loading
             loading.result()
 
-    def then(self, name: str | None, callback: Callable[[], object]) -> None:
+    def call_when_loaded(self, name: str | None, callback: Callable[[], object]) -> None:
         """Call ``callback`` once a module is imported: at once if it is already, or if ``name`` is None. If the import
         fails, it is never called."""
         if name is None or self.is_loaded(name):

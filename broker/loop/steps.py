@@ -47,7 +47,7 @@ may be waiting for a large request that has not begun."""
 FREED_PER_STEP = ITEMS_PER_STEP = 64
 
 
-def without_traceback(error: E) -> E:
+def strip_traceback(error: E) -> E:
     """Remove the traceback of an error that is kept in a list of results: it refers to the frame that holds the list,
     which would be a reference cycle."""
     return error.with_traceback(None)
@@ -74,18 +74,18 @@ def answer_each(
     return answers
 
 
-def settled(deferred: Deferred[T]) -> Steps[T]:
+def wait_for(deferred: Deferred[T]) -> Steps[T]:
     """Wait for a Deferred and return its value. Raises what it fails with."""
     if not deferred.done:
         yield deferred
     return deferred.result()
 
 
-def all_settled(deferreds: Iterable[Deferred[T]]) -> Steps[list[T]]:
+def wait_for_all(deferreds: Iterable[Deferred[T]]) -> Steps[list[T]]:
     """Wait for each Deferred and return the values. Raises the first error."""
     values = []
     for number, deferred in enumerate(deferreds):
-        values.append((yield from settled(deferred)))
+        values.append((yield from wait_for(deferred)))
         if not number % ITEMS_PER_STEP:
             yield None
     return values
@@ -98,7 +98,7 @@ class Distinct(NamedTuple, Generic[K, S]):
     repeated: set[K]
 
 
-def distinct_by(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, S]]:
+def find_distinct(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, S]]:
     """Find the last item of each key, and the repeated keys, ITEMS_PER_STEP items in a step."""
     found: Distinct[K, S] = Distinct({}, set())
     for number, item in enumerate(items):
@@ -111,7 +111,7 @@ def distinct_by(items: Iterable[S], key: Callable[[S], K]) -> Steps[Distinct[K, 
     return found
 
 
-def taken_from(items: list[T]) -> Iterator[T]:
+def take_each(items: list[T]) -> Iterator[T]:
     """Yield the items of a list in order, and remove each from it, so that the caller's loop frees it when done."""
     items.reverse()
     while items:

@@ -126,7 +126,7 @@ def guard(module: ModuleType) -> None:
             continue
         doc = value.__doc__ or ""
         if _is_function(value) and _LOOP_FUNCTION.search(doc):
-            _replace(module, value.__name__, value, _checked(value))
+            _replace(module, value.__name__, value, _wrap_in_check(value))
         elif _is_open_class(value) and (all_classes or _LOOP_ONLY.search(doc)) and not _is_value(value):
             _guard_class(value, doc)
 
@@ -153,9 +153,9 @@ def _guard_class(cls: type, doc: str) -> None:
         if name in free or (name.startswith("__") and name != "__call__"):
             continue
         if _is_function(value) and not _OTHER_THREADS.search(value.__doc__ or ""):
-            _replace(cls, name, value, _checked(value))
+            _replace(cls, name, value, _wrap_in_check(value))
         elif isinstance(value, property) and not _OTHER_THREADS.search(value.__doc__ or ""):
-            read = _checked(value.fget) if _is_function(value.fget) else value.fget
+            read = _wrap_in_check(value.fget) if _is_function(value.fget) else value.fget
             _replace(cls, name, value, property(read, value.fset, value.fdel, value.__doc__))
 
 
@@ -170,7 +170,7 @@ def _replace(
         setattr(owner, name, guarded)
 
 
-def _checked(function: FunctionType) -> Callable[..., Any]:
+def _wrap_in_check(function: FunctionType) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         return function  # callers ask whether it is one; its body runs in callers that are checked
 

@@ -24,7 +24,7 @@ class Threads(NamedTuple):
     call_soon: CallSoon
 
 
-def in_thread(
+def run_in_thread(
     loop: AbstractEventLoop, executor: Executor, work: Callable[[], T], turns: TurnClock | None = None
 ) -> Deferred[T]:
     """Run ``work`` in a thread, and return a Deferred of what it returns or raises. Loop thread.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from tidelog.broker.controller.metadata_controller import ForwardedVersions, Publishers
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -57,7 +57,7 @@ class RemoteController:
 
     def when_synced(self) -> Deferred[None]:
         """Return a settled Deferred: what is in the image is committed."""
-        return completed(None)
+        return deferred_value(None)
 
     def sync(self) -> None:
         """Do nothing: what is in the image is committed. Any thread."""

@@ -30,7 +30,7 @@ from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS
 from tidelog.broker.controller.activation import refusal
 from tidelog.broker.controller.features import offered_levels
 from tidelog.broker.errors import StartError
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.member.config import fetcher_config, member_config, replication_quotas
 from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.controllers import ControllerChannels
@@ -177,11 +177,11 @@ class Member:
         cluster_parts = ClusterParts(controller, nodes, producer_ids, partial(MemberTopics, creation), self._peers)
         strays = StrayLogs(ground.log_manager)
         broker = assemble(ground, strays, cluster_parts)
-        run_in_thread = partial(in_thread, self._loop, ground.executor)
+        run_in_executor = partial(run_in_thread, self._loop, ground.executor)
         quotas = replication_quotas(config)
         quotas.measure(broker.metrics, self._time.monotonic_ms)
         lag_ms = self._settings.replica_lag_time_max_ms
-        roles = MemberRoles(controller, ground.timers, lag_ms, run_in_thread, quotas.leader)
+        roles = MemberRoles(controller, ground.timers, lag_ms, run_in_executor, quotas.leader)
         broker.replica_manager.roles = roles
         roles.measure(broker.metrics)
         strays.note(await self._loop.run_in_executor(ground.executor, recovery_of(broker, found_ids)))

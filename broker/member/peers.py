@@ -19,7 +19,7 @@ from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, error_of, failed
+from tidelog.broker.loop.deferred import Deferred, deferred_error, error_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.latest_offsets import PeerOffsets
@@ -161,11 +161,11 @@ class MemberPeers:
             transactions.add_partitions(transactional_id, producer, ((key.topic, key.partition),), 2).on_done(settle)
         except NotReadyError as error:
             if is_again:
-                settle(failed(error))
+                settle(deferred_error(error))
                 return
             error.ready.on_done(lambda _: self._add_here(transactional_id, key, guard, done, is_again=True))
         except KafkaError as error:
-            settle(failed(error))
+            settle(deferred_error(error))
 
     def _coordinator(self, transactional_id: str) -> int | None:
         topic = self._controller.image.topic_by_name(TRANSACTION_STATE_TOPIC)
@@ -207,8 +207,8 @@ class MemberPeers:
             for topic in result.topic_results
             for one in topic.results_by_partition
         ]
-        failed = [code for code in codes if code != NONE]
-        return error_for_code(failed[0])() if failed else None
+        failures = [code for code in codes if code != NONE]
+        return error_for_code(failures[0])() if failures else None
 
     # ---- markers
 

@@ -12,7 +12,7 @@ import logging
 from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.controller.metadata_controller import MetadataController
 from tidelog.broker.controller.producer_ids import ProducerIdManager
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
@@ -36,7 +36,7 @@ class ProducerIdBlocks(ProducerIdManager):
         """Return a settled Deferred: controllers may be away for long, so clients do not wait but get the error of
         ``take``.
         """
-        return completed(None)
+        return deferred_value(None)
 
     def fetch(self) -> None:
         """Ask for the next block."""

@@ -143,7 +143,9 @@ class MetadataPublisher:
         elif before.configs != shown.configs:
             replicas.topic_configs_changed(shown)
         if shown.is_internal:
-            broker.imports.then(COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name))
+            broker.imports.call_when_loaded(
+                COORDINATORS, lambda: broker.services.coordinators.get().take_roles(shown.name)
+            )
 
     async def _run_in_thread(self, work: Callable[[], None], complaint: str) -> bool:
         """Do work that waits for the disk in a thread; return whether it succeeded."""

@@ -374,7 +374,7 @@ class Replication:
 
     def measure(self, metrics: Metrics) -> None:
         """Export the followers' metrics of Kafka's ReplicaFetcherManager and BrokerTopicMetrics."""
-        metrics.source(self._samples)
+        metrics.add_source(self._samples)
 
     def _samples(self) -> Iterator[Sample]:
         fetchers = [fetcher for fetcher, _ in self._tasks.values()]

@@ -202,7 +202,7 @@ class MemberRoles:
 
     def measure(self, metrics: Metrics) -> None:
         """Export the leaders' metrics of Kafka's ReplicaManager."""
-        metrics.source(self._samples)
+        metrics.add_source(self._samples)
 
     def _samples(self) -> Iterator[Sample]:
         cores = [leading.core for leading in self._led.values()]

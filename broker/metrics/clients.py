@@ -25,7 +25,7 @@ class ConnectedClients:
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[ConnectedClient]]] = []
 
-    def source(self, read: Callable[[], Iterable[ConnectedClient]]) -> None:
+    def add_source(self, read: Callable[[], Iterable[ConnectedClient]]) -> None:
         """Add a function that returns connections. Each ``list`` calls it."""
         self._sources.append(read)
 

@@ -100,16 +100,16 @@ class Metrics:
         """Return all histograms of that name, each with its labels."""
         return [(dict(labels), one) for (other, labels), one in self._histograms.items() if other == name]
 
-    def gauge(self, name: str, read: Callable[[], float], **labels: str) -> None:
+    def add_gauge(self, name: str, read: Callable[[], float], **labels: str) -> None:
         """Add a gauge, whose value is ``read()`` whenever metrics are collected. Replaces one of the same name and
         labels."""
         self._gauges[name, tuple(sorted(labels.items()))] = read
 
-    def source(self, read: Callable[[], Iterable[Sample]]) -> None:
+    def add_source(self, read: Callable[[], Iterable[Sample]]) -> None:
         """Add a function that yields samples whenever metrics are collected, for labels that are only known then."""
         self._sources.append(read)
 
-    def shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
+    def add_shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
         """Add a function like that of a source which may be called by other threads than the loop's."""
         self._shared_sources.append(read)
 

@@ -22,7 +22,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.controller.clients.scram_credentials import ScramCredentials
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.loop.timers import Timer, TimerQueue
 from tidelog.broker.network.connection import Connection, guard
 from tidelog.broker.network.newcomers import FailedLogins, Newcomers
@@ -85,7 +85,7 @@ class Authentication:
 
     def evaluate(self, work: Evaluation) -> Deferred[Evaluation]:
         """Evaluate a token in a thread, one token at a time: other connections need the processor, too."""
-        return in_thread(self._loop, self._executor, partial(carry_out, work), self.timers.turns)
+        return run_in_thread(self._loop, self._executor, partial(carry_out, work), self.timers.turns)
 
     def count(self, event: str) -> None:
         """Count an event under Kafka's name for it."""

@@ -16,6 +16,6 @@ def opening_of(broker: Broker, topic: str, index: int, topic_id: bytes = b"") ->
     ``topic_id``."""
     manager = broker.replica_manager
     try:
-        return (manager.partition(topic, index) if topic else manager.partition_by_id(topic_id, index)).opening()
+        return (manager.partition(topic, index) if topic else manager.partition_by_id(topic_id, index)).when_open()
     except KafkaError:
         return None  # the request raises it again

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, discard_result
@@ -183,7 +183,7 @@ class Partition:
         """Open or create the log now, in this thread. Raises KafkaStorageError."""
         _ = self.local_log
 
-    def opening(self) -> Deferred[None] | None:
+    def when_open(self) -> Deferred[None] | None:
         """Open or create the log in a thread, unless it is open: each segment takes 0.1 ms of CPU, and the disk's time.
         Once the Deferred settles, ``local_log`` returns the log or raises the error. Returns None if there is nothing
         to wait for."""
@@ -260,7 +260,7 @@ class Partition:
         """
         log = self._log
         if log is None:
-            if budget.in_turn and self.opening() is not None:
+            if budget.in_turn and self.when_open() is not None:
                 raise TooMuchForTurnError
             log = self.local_log
         if not self.is_leader:
@@ -296,7 +296,7 @@ class Partition:
         """
         log = self.local_log
         if offset < log.high_watermark:
-            return completed(None)
+            return deferred_value(None)
         wait = self._commits.wait(offset)
         if self.leading is None or self._flush is not None:
             self._group_flush(log).commit_or_sync()  # after a failed sync none is under way

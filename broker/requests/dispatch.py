@@ -75,7 +75,7 @@ class Dispatcher(DirectDispatcher):
         """Answer the first request of an API once its handler is imported. The connection's next one waits."""
 
         def steps() -> FrameSteps:
-            yield from self._broker.imports.loaded(module)
+            yield from self._broker.imports.wait_until_loaded(module)
             return (yield from wait_for_frame(self.dispatch(context, frame)))
 
         answer = self.runner.run(steps())

@@ -169,7 +169,7 @@ class SchemasTopic:
             await self._wait(found.when_committed(end - 1))
 
     async def _open(self, found: Partition) -> None:
-        opening = found.opening()
+        opening = found.when_open()
         if opening is not None:
             await self._wait(opening)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.security.changes import Notes, note_line
 from tidelog.broker.security.principal import ANONYMOUS
 from tidelog.protocol.errors import DelegationTokenRequestNotAllowedError
@@ -41,6 +41,6 @@ def change_end(
     synced = broker.controller.when_synced()
     with Notes(broker.late_lines) as notes:
         notes.add(synced, note_line(event, context, until_ms=expires_ms))
-        yield from settled(synced)
+        yield from wait_for(synced)
         yield from notes.write()
     return expires_ms

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.coordinator.share_state.state import StateKey
-from tidelog.broker.loop.deferred import Deferred, completed, failed
+from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value
 from tidelog.broker.share.sessions import PartitionKey
 from tidelog.broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -54,12 +54,12 @@ def acknowledge_all(
                 check_batches(batches, who)
                 if not 0 <= index < image.partition_count:
                     raise UnknownTopicOrPartitionError
-                outcome = completed(None)
+                outcome = deferred_value(None)
                 if batches:
                     outcome = groups.acknowledge(StateKey(who.group_id, topic_id, index), who.member_id, batches)
                 outcomes[topic_id, index] = outcome
             except KafkaError as error:
-                outcomes[topic_id, index] = failed(error)
+                outcomes[topic_id, index] = deferred_error(error)
     return outcomes
 
 

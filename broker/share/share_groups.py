@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
-from tidelog.broker.loop.deferred import Deferred, completed, failed, when_all
+from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
@@ -96,7 +96,7 @@ class ShareGroups:
 
     # -- share partitions ---------------------------------------------------------------------------------------
 
-    def opening(self, key: StateKey) -> Deferred[None] | None:
+    def when_open(self, key: StateKey) -> Deferred[None] | None:
         """Begin to load the state of a share partition in the store. Returns None if that is not needed."""
         if self._find(key) is not None:
             return None
@@ -104,7 +104,7 @@ class ShareGroups:
             replica = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
         except KafkaError:
             return None  # ``serve`` raises the same error
-        return self._store().opening(key, replica.leader_epoch) if replica.is_leader else None
+        return self._store().when_open(key, replica.leader_epoch) if replica.is_leader else None
 
     def _find(self, key: StateKey) -> ServedPartition | None:
         """Return a share partition from memory, after ending its expired locks; None without one. One of an earlier
@@ -219,7 +219,7 @@ class ShareGroups:
 
     def _make(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, then apply it. The Deferred completes when it is committed. Raises KafkaError."""
-        written = self._write(served, change) if change.is_news else completed(None)
+        written = self._write(served, change) if change.is_news else deferred_value(None)
         served.partition.commit(change)
         self.watch(served)
         self.wake(served.key)
@@ -227,7 +227,7 @@ class ShareGroups:
 
     def _make_anyhow(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, and apply it even if that fails: no member holds these records any more."""
-        written = completed(None)
+        written = deferred_value(None)
         if not change.is_news:
             return written
         try:
@@ -255,7 +255,7 @@ class ShareGroups:
         try:
             done = self._store().write(served.key, written)
         except FENCED as error:
-            forget_unstored(failed(error))
+            forget_unstored(deferred_error(error))
             raise
         if done.has_value:
             return done

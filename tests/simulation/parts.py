@@ -13,7 +13,7 @@ from tests.simulation.replicas import Replica
 from tests.simulation.settings import TOPIC, TOPIC_ID
 from tidelog.broker.broker import Broker
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.threads import in_thread
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.member.controller import RemoteController
@@ -67,7 +67,7 @@ class Parts:
 
     def in_thread(self, work: Callable[[], None]) -> Deferred[None]:
         """Run work in a thread."""
-        return in_thread(self.loop.shown, cast("Any", None), work)
+        return run_in_thread(self.loop.shown, cast("Any", None), work)
 
     # ---- the replica manager
 

@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.transaction.coordinator import TransactionCoordi
 from tidelog.broker.coordinator.transaction.records import TransactionRecordSerde
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PartitionKey, Transaction
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.metadata.image import MetadataCache, TopicImage, single_replica_states
 from tidelog.broker.requests.context import RequestContext
 from tidelog.log.system.time import ManualTime
@@ -57,7 +57,7 @@ class MemoryTopicLog:
     def exists(self) -> bool:
         return bool(self.batches)
 
-    def opening(self, partition: int) -> Deferred[None] | None:
+    def when_open(self, partition: int) -> Deferred[None] | None:
         return self.openings.get(partition)
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
@@ -70,7 +70,7 @@ class MemoryTopicLog:
         self.batches.setdefault(partition, []).append(bytes(batch))
         return base_offset
 
-    def uncommitted(self, partition: int) -> Deferred[None] | None:
+    def when_committed(self, partition: int) -> Deferred[None] | None:
         return self.syncs.get(partition)
 
     def start_offset(self, partition: int) -> int:
@@ -262,7 +262,7 @@ class RecordingMarkers:
         self.failures: dict[PartitionKey, KafkaError] = {}
         self.syncs: dict[PartitionKey, Deferred[None]] = {}
 
-    def opening(self, partition: PartitionKey) -> None:
+    def when_open(self, partition: PartitionKey) -> None:
         """Open nothing: all logs are open."""
 
     def write(
@@ -278,7 +278,7 @@ class RecordingMarkers:
             raise self.failures[partition]
         self.written.append((partition, producer, commit))
         self.versions.append(transaction_version)
-        return self.syncs.get(partition, completed(None))
+        return self.syncs.get(partition, deferred_value(None))
 
 
 class TransactionWorld:

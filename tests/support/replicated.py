@@ -12,7 +12,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tests.unit.broker.handlers.drive import handler_of
 from tidelog.broker.handlers.fetch import handle as handle_fetch
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, PartitionState
@@ -47,7 +47,7 @@ class ReplicatedBroker(DataBroker):
         """Do the work at once, or keep it for the test."""
         if self.thread_works is None:
             work()
-            return completed(None)
+            return deferred_value(None)
         done: Deferred[None] = Deferred()
 
         def do() -> None:

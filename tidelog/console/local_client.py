@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.loop.deferred import Deferred, failed
+from tidelog.broker.loop.deferred import Deferred, deferred_error
 from tidelog.broker.metadata.virtual_names import base_name
 from tidelog.broker.peers import LeaderRequest
 from tidelog.broker.requests.context import RequestContext
@@ -102,7 +102,7 @@ class Asker:
                     raise LeaderNotAvailableError("there is no other broker")
                 peers.ask_leader(node_id, request, response_type, highest).on_done(partial(_settle, answered))
             except KafkaError as error:
-                _settle(answered, failed(error))
+                _settle(answered, deferred_error(error))
 
         self.broker.loop.call_soon_threadsafe(ask)
         try:

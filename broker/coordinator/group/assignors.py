@@ -66,7 +66,7 @@ def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[
         readers = [member_id for member_id, spec in members.items() if topic_id in spec.topics]
         free = [(topic_id, index) for index in range(partition_counts[topic_id]) if (topic_id, index) not in taken]
         _assign_free(owned, readers, free)
-    _balance(owned, members)
+    _move_to_equal(owned, members)
     return {member_id: _group_by_topic(partitions) for member_id, partitions in owned.items()}
 
 
@@ -106,7 +106,7 @@ def _assign_free(owned: _Owned, readers: Collection[str], free: list[tuple[bytes
         heappush(heap, (load + 1, member_id))
 
 
-def _balance(owned: _Owned, members: Members) -> None:
+def _move_to_equal(owned: _Owned, members: Members) -> None:
     """Move partitions from members with many to members with few, while that makes their numbers more equal.
 
     Each goes to the member with the fewest: one with more that took it first would have to give it away again.

@@ -22,8 +22,8 @@ from tidelog.broker.coordinator.group.shard import GroupShard, delete_offsets_in
 from tidelog.broker.coordinator.group.share.group import ShareGroup
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
-from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.protocol.errors import (
     GroupIdNotFoundError,
@@ -123,10 +123,10 @@ class GroupCoordinator:
         try:
             response = self._execute(request.group_id, shard.leave(request.group_id, members))
         except UnknownMemberIdError as error:  # the group does not exist
-            response = completed(refuse_leaving(members, error))
+            response = deferred_value(refuse_leaving(members, error))
         if batched:
             return response
-        return response.then(lambda left: LeaveGroupResponse(error_code=left.members[0].error_code))
+        return response.map(lambda left: LeaveGroupResponse(error_code=left.members[0].error_code))
 
     def consumer_group_heartbeat(
         self, context: RequestContext, request: ConsumerGroupHeartbeatRequest
@@ -154,11 +154,11 @@ class GroupCoordinator:
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
         """Answer OffsetFetch v0-10 for one group; errors are in the group's response."""
-        yield from self.runtime.until_open(request.group_id)
+        yield from self.runtime.wait_until_open(request.group_id)
         try:
             shard = self.runtime.shard_for(request.group_id)
             answer = yield from shard.fetch_offsets(request, require_stable=require_stable, by_id=by_id)
-            return (yield from settled(self.runtime.when_committed(request.group_id, answer, shard)))
+            return (yield from wait_for(self.runtime.when_committed(request.group_id, answer, shard)))
         except KafkaError as error:
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=error.code)
 
@@ -177,7 +177,7 @@ class GroupCoordinator:
             return DeletableGroupResult(group_id=group_id, error_code=error.code)
 
         yield None
-        yield from self.runtime.until_open(group_id)
+        yield from self.runtime.wait_until_open(group_id)
         try:
             if isinstance(self.runtime.shard_for(group_id).groups.get(group_id), ShareGroup):
                 deleted = yield from self._delete_share_group(group_id, lambda: self._delete_now(group_id))
@@ -185,8 +185,8 @@ class GroupCoordinator:
                 yield from self._delete_offsets(group_id)
                 deleted = self._delete_now(group_id)
         except KafkaError as error:
-            return completed(refuse(error))
-        return deleted.then(lambda _: DeletableGroupResult(group_id=group_id)).otherwise(refuse)
+            return deferred_value(refuse(error))
+        return deleted.map(lambda _: DeletableGroupResult(group_id=group_id)).recover(refuse)
 
     def _delete_offsets(self, group_id: str) -> Steps[None]:
         """Delete the offsets of a group in steps, except those that ``delete_group`` removes. Raises KafkaError."""
@@ -239,7 +239,7 @@ class GroupCoordinator:
             for first in range(0, len(groups), GROUPS_PER_STEP):
                 listed += list_groups(groups[first : first + GROUPS_PER_STEP], states, types)
                 yield None
-        return (yield from settled(self.runtime.when_all_committed(listed)))
+        return (yield from wait_for(self.runtime.when_all_committed(listed)))
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
         """Remove the committed offsets of a deleted topic, so that a new topic of its name has none. The Deferred

@@ -20,7 +20,7 @@ class TopicLog(Protocol):
         """Return whether this broker leads the partition, or will create the topic."""
         ...
 
-    def opening(self, partition: int) -> Deferred[None] | None:
+    def when_open(self, partition: int) -> Deferred[None] | None:
         """Begin to open a partition's log. Returns None if it is open or does not exist."""
         ...
 
@@ -31,7 +31,7 @@ class TopicLog(Protocol):
         for markers. Raises KafkaError."""
         ...
 
-    def uncommitted(self, partition: int) -> Deferred[None] | None:
+    def when_committed(self, partition: int) -> Deferred[None] | None:
         """Return a Deferred that completes when all records appended so far are committed; None if they are already."""
         ...
 

@@ -54,8 +54,8 @@ from tidelog.broker.coordinator.runtime.replay import (
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult, Parts
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, completed, failed, when_all
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, StepRunner, Steps, settled
+from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value, when_all
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, StepRunner, Steps, wait_for
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (
     CoordinatorLoadInProgressError,
@@ -257,7 +257,7 @@ class CoordinatorRuntime(Generic[S]):
         if result.records or result.on_append is not None:
             self.write(partition, self._find_served(partition), result)
         response = result.response
-        if response.done and self._log.uncommitted(partition) is None:
+        if response.done and self._log.when_committed(partition) is None:
             return response
         committed: Deferred[T] = Deferred()
         committed.on_abandon(response.abandon)
@@ -280,27 +280,27 @@ class CoordinatorRuntime(Generic[S]):
         """
         partition = self.partition_for(key)
         if read_from is not None and not self.is_served(partition, read_from):
-            return failed(NotCoordinatorError())
+            return deferred_error(NotCoordinatorError())
         is_readable = partition in self._shards or isinstance(self._failed.get(partition), UnknownServerError)
-        return self._answer_committed(partition, answer) if is_readable else completed(answer)
+        return self._answer_committed(partition, answer) if is_readable else deferred_value(answer)
 
-    def opening(self, key: str) -> Deferred[None] | None:
+    def when_open(self, key: str) -> Deferred[None] | None:
         """Begin to open the log of a key's partition. Returns None if it is open: then the next ``shard_for`` loads a
         small one at once.
         """
         partition = self.partition_for(key)
         return None if self._is_known(partition) else self._opening_of(partition)
 
-    def until_open(self, key: str) -> Steps[None]:
+    def wait_until_open(self, key: str) -> Steps[None]:
         """Wait until the log of a key's partition is open."""
-        opening = self.opening(key)
+        opening = self.when_open(key)
         if opening is not None:
             yield opening
 
     def wait_until_committed(self, keys: Iterable[str]) -> Steps[None]:
         """Wait until all records of these keys' shards are committed. Raises NotCoordinatorError."""
         for number, key in enumerate(keys):
-            yield from settled(self.when_committed(key, None))
+            yield from wait_for(self.when_committed(key, None))
             if not number % ITEMS_PER_STEP:
                 yield None
 
@@ -310,10 +310,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def _answer_committed(self, partition: int, answer: T) -> Deferred[T]:
         """Return a Deferred of ``answer`` once all records of the partition are committed."""
-        waiting = self._log.uncommitted(partition)
+        waiting = self._log.when_committed(partition)
         if waiting is None:
-            return completed(answer)
-        return waiting.then(lambda _: answer).otherwise(refuse_uncommitted)
+            return deferred_value(answer)
+        return waiting.map(lambda _: answer).recover(refuse_uncommitted)
 
     def write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> None:
         """Append the records of a result, replay them, and call ``on_append``. Raises what ``execute`` raises, and
@@ -360,15 +360,15 @@ class CoordinatorRuntime(Generic[S]):
                 for partition, shard in self.loaded
             ]
         except KafkaError as error:
-            return failed(error)
+            return deferred_error(error)
         return self._execute_long(decided)
 
     def _execute_long(self, decided: list[Decided[S]]) -> Deferred[None]:
         try:
             job = self.steps.run(execute_decided(self, decided))
         except KafkaError as error:
-            return failed(error)
-        return completed(None) if job is None else job.done
+            return deferred_error(error)
+        return deferred_value(None) if job is None else job.done
 
     def _decide(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> Decided[S]:
         def begin_again() -> None:
@@ -412,10 +412,10 @@ class CoordinatorRuntime(Generic[S]):
         """Begin to open a partition's log. Returns a Deferred that never fails, or None if the log is open."""
         under_way = self._opening.get(partition)
         if under_way is None:
-            opening = self._log.opening(partition) if self._log.is_led(partition) else None
+            opening = self._log.when_open(partition) if self._log.is_led(partition) else None
             if opening is None:
                 return None
-            under_way = self._opening[partition] = opening.otherwise(lambda error: self._fail(partition, error))
+            under_way = self._opening[partition] = opening.recover(lambda error: self._fail(partition, error))
             under_way.on_done(lambda _: self._end_opening(partition))
         return under_way
 
@@ -547,7 +547,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
                 return
             done = self._execute_long([self._decide(partition, shard, decide, end_offset)])
-            done.otherwise(lambda _: self._postpone(partition, decide, end_offset))
+            done.recover(lambda _: self._postpone(partition, decide, end_offset))
 
         self._call_later(RETRY_MS, decide_again)
 

@@ -54,9 +54,9 @@ class InternalTopicLog:
         image = self._broker.metadata.topics.get(self._topic)
         return self._planned_partitions if image is None else image.partition_count
 
-    def opening(self, partition: int) -> Deferred[None] | None:
+    def when_open(self, partition: int) -> Deferred[None] | None:
         """Begin to open the partition's log in a thread. Returns None if it is open or does not exist."""
-        return self._partition(partition).opening() if self.exists() else None
+        return self._partition(partition).when_open() if self.exists() else None
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
         """Append one batch and return its first offset. ``transaction_version`` is for markers.
@@ -79,7 +79,7 @@ class InternalTopicLog:
         except NotLeaderOrFollowerError as error:
             raise NotCoordinatorError from error
 
-    def uncommitted(self, partition: int) -> Deferred[None] | None:
+    def when_committed(self, partition: int) -> Deferred[None] | None:
         """Return a Deferred that completes when all records appended so far are committed, and the topic's creation is
         durable; None if they are already.
         """

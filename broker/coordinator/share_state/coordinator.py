@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, ShareStateShard, StateKey, Written
-from tidelog.broker.loop.deferred import Deferred, completed
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
+from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.types import uuid_to_str
 
@@ -35,8 +35,8 @@ class ShareStateLog(InternalTopicLog):
         Later records replace them. These could be lost with this broker before they are committed, while followers
         learn the new log start offset at once.
         """
-        waiting = self.uncommitted(partition)
-        (completed(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))
+        waiting = self.when_committed(partition)
+        (deferred_value(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))
 
     def _cut(self, partition: int, offset: int, committed: Deferred[None]) -> None:
         try:
@@ -49,7 +49,7 @@ class ShareStateLog(InternalTopicLog):
 class ShareStates(Protocol):
     """Store of the states of share partitions, on this broker or on others. Methods raise KafkaErrors."""
 
-    def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None] | None:
+    def when_open(self, key: StateKey, leader_epoch: int) -> Deferred[None] | None:
         """Begin to load a state for the leader of its partition. Returns None if ``read`` needs no wait."""
         ...
 
@@ -79,9 +79,9 @@ class ShareCoordinator:
     def __init__(self, runtime: CoordinatorRuntime[ShareStateShard]) -> None:
         self.runtime = runtime
 
-    def opening(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> Deferred[None] | None:
+    def when_open(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> Deferred[None] | None:
         """Begin to open the log of a state. Returns None if it is open. On this broker the leader epoch is not used."""
-        return self.runtime.opening(coordinator_key(key))
+        return self.runtime.when_open(coordinator_key(key))
 
     def read(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> ShareState | None:
         """Return the state, None if it does not exist. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
@@ -129,12 +129,12 @@ class ShareCoordinator:
                 result = self.runtime.shard(partition).delete(found[start : start + ITEMS_PER_STEP])
                 waits.append(self.runtime.execute_in(partition, result))
                 yield None
-        yield from all_settled(waits)
+        yield from wait_for_all(waits)
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
         """Read states once their logs are open, and wait until they are committed. Raises KafkaError."""
         for key in keys:
-            yield self.opening(key)
+            yield self.when_open(key)
         found = {}
         for number, key in enumerate(keys):
             found[key] = self.read(key)

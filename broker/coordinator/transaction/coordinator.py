@@ -23,7 +23,7 @@ from tidelog.broker.coordinator.runtime.result import TimerResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch, TransactionShard
 from tidelog.broker.coordinator.transaction.state import PREPARED, PartitionKey, Transaction
-from tidelog.broker.loop.deferred import Deferred, completed, error_of, when_all, when_all_done
+from tidelog.broker.loop.deferred import Deferred, deferred_value, error_of, when_all, when_all_done
 from tidelog.protocol.errors import (
     ConcurrentTransactionsError,
     InvalidProducerEpochError,
@@ -56,7 +56,7 @@ coordinator epoch."""
 class MarkerWriter(Protocol):
     """Writes transaction markers to partitions."""
 
-    def opening(self, partition: PartitionKey) -> Deferred[None] | None:
+    def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
         """Begin to open the partition's log. Returns None if it is open or does not exist."""
         ...
 
@@ -169,9 +169,9 @@ class TransactionCoordinator:
         """Write markers after the prepare record is committed, once the logs of the next partitions are open."""
         if not self._is_due(transaction, decided):
             return
-        found = [self._markers.opening(partition) for partition in next_unmarked(transaction)]
+        found = [self._markers.when_open(partition) for partition in next_unmarked(transaction)]
         openings = [opening for opening in found if opening is not None]
-        opened = when_all_done(openings, lambda: None) or completed(None)
+        opened = when_all_done(openings, lambda: None) or deferred_value(None)
         self._go_on_after(opened, transaction, lambda _: self._mark_open(transaction, marked, decided))
 
     def _mark_open(self, transaction: Transaction, marked: Sequence[Deferred[None]], decided: Deferred[None]) -> None:

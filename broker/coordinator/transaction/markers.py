@@ -32,7 +32,7 @@ class BrokerMarkerWriter:
         self._peers = peers
         self._coordinators = coordinators
 
-    def opening(self, partition: PartitionKey) -> Deferred[None] | None:
+    def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
         """Begin to open the partition's log in a thread. Returns None if it is open or does not exist."""
         return opening_of(self._broker, *partition)
 

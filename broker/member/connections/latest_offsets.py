@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
@@ -75,7 +75,7 @@ class PeerOffsets:
             for leader, led in by_leader.items()
             for first in range(0, len(led), MAX_PARTITIONS)
         ]
-        for answer in (yield from all_settled(waits)):
+        for answer in (yield from wait_for_all(waits)):
             found.update(answer)
         return found
 

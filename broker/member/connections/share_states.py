@@ -18,8 +18,8 @@ from tidelog.broker.coordinator.share_state.calls import CALLS, results_of, writ
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.persister import AGAIN, Batch, ShareStatePersister
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, Written
-from tidelog.broker.loop.deferred import Deferred, begin_after, error_of, failed, when_all_done
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled
+from tidelog.broker.loop.deferred import Deferred, begin_after, deferred_error, error_of, when_all_done
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
@@ -71,7 +71,7 @@ class MemberShareStates:
 
     # ---- for leaders of partitions
 
-    def opening(self, key: StateKey, leader_epoch: int) -> Deferred[None]:
+    def when_open(self, key: StateKey, leader_epoch: int) -> Deferred[None]:
         """Begin to read a state; settles when ``read`` can return it."""
         self._read.pop(key, None)
 
@@ -81,7 +81,7 @@ class MemberShareStates:
             self._read[key] = (leader_epoch, found)
 
         asked = ReadPartition(partition=key.partition, leader_epoch=leader_epoch)
-        return self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).then(keep).otherwise(keep)
+        return self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).map(keep).recover(keep)
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
         """Return the state that ``opening`` has read, and forget it. Raises KafkaError."""
@@ -126,7 +126,7 @@ class MemberShareStates:
             waits.append(self._ask(api, key, partition))
             if not number % ITEMS_PER_STEP:
                 yield None
-        return (yield from all_settled(waits))
+        return (yield from wait_for_all(waits))
 
     # ---- calls
 
@@ -169,12 +169,12 @@ class MemberShareStates:
     def _apply_one(self, api: ApiKey, key: StateKey, asked: Struct) -> Deferred[Any]:
         try:
             share = coordinators_of(self._broker()).share
-            opening = share.opening(key)
+            opening = share.when_open(key)
             if opening is not None:
                 return begin_after(opening, lambda: CALLS[api].apply(share, key, asked))
             return CALLS[api].apply(share, key, asked)
         except KafkaError as error:
-            return failed(error)
+            return deferred_error(error)
 
     async def _send(self, batch: Batch) -> None:
         """Make a batch's calls at another broker's coordinator."""

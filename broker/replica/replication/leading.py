@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.cluster.alter_partition import PartitionKey
 from tidelog.broker.cluster.partition_state import Brokers, IsrAnswer, IsrProposal, LeaderState
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.replication.quotas import PartitionThrottle, ReplicationQuota
@@ -122,7 +122,7 @@ class Leading:
         """
         if acks != ALL_REPLICAS:
             return self._syncs.wait(offset) if offset >= self.core.committed_end else None
-        committed = self._partition.when_committed(offset).then(self._check_committed)
+        committed = self._partition.when_committed(offset).map(self._check_committed)
         return limit_time(self._parts.timers, committed, timeout_ms)
 
     def _check_committed(self, _: None) -> None:
@@ -151,9 +151,9 @@ class Leading:
         Fails with NotLeaderOrFollowerError, RequestTimedOutError.
         """
         if self.low_watermark >= offset:
-            return completed(self.low_watermark)
+            return deferred_value(self.low_watermark)
         waiting = self._deletions.wait(offset - 1)
-        return limit_time(self._parts.timers, waiting, timeout_ms).then(lambda _: self.low_watermark)
+        return limit_time(self._parts.timers, waiting, timeout_ms).map(lambda _: self.low_watermark)
 
     @property
     def low_watermark(self) -> int:

@@ -99,4 +99,4 @@ class ReplicationQuotas(NamedTuple):
             for name, quota in (("leaderreplication", self.leader), ("followerreplication", self.follower)):
                 yield Sample(f"kafka_server_{name}_byterate", "gauge", {}, quota.byte_rate(monotonic_ms()))
 
-        metrics.source(samples)
+        metrics.add_source(samples)

@@ -17,7 +17,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.protocol.errors import (
     ClusterAuthorizationFailedError,
@@ -111,7 +111,7 @@ class Call:
             if handled.__class__ is GeneratorType:
                 handled = yield from handled
             if isinstance(handled, Deferred):
-                handled = yield from settled(handled)
+                handled = yield from wait_for(handled)
         except KafkaError as error:
             handled = yield from self.refuse(request, error)
         return handled

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.loop.steps import Steps, without_traceback
+from tidelog.broker.loop.steps import Steps, strip_traceback
 from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ class LatestOffsets:
         for one in asked:
             try:
                 partition = self._partition(*one)
-                yield partition.opening()
+                yield partition.when_open()
                 found[one] = partition.offsets().high_watermark
             except KafkaError as error:
-                found[one] = without_traceback(error)
+                found[one] = strip_traceback(error)
         elsewhere = [one for one, latest in found.items() if isinstance(latest, NotLeaderOrFollowerError)]
         if self._peers is not None and elsewhere:
             found.update((yield from self._peers.latest_offsets(elsewhere)))

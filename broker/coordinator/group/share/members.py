@@ -19,7 +19,7 @@ from tidelog.broker.coordinator.group.share.state_changes import StateChanges
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, all_settled, settled
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for, wait_for_all
 from tidelog.broker.security.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from tidelog.broker.share.share_partition import UNINITIALIZED_OFFSET
 from tidelog.protocol.errors import (
@@ -84,12 +84,12 @@ class ShareMembers:
                 for topic_id, partitions in missing.items():
                     waits += yield from self._make_states(request.group_id, topic_id, partitions, decision.epoch)
                     made[topic_id] = made.get(topic_id, frozenset()) | partitions
-                yield from all_settled(waits)
+                yield from wait_for_all(waits)
                 if decision.unassigned is not None:
                     assigned = yield from assign_simple(decision.unassigned)
             except KafkaError as error:
                 raise append_error_for_client(error) from error
-        return (yield from settled(answer))
+        return (yield from wait_for(answer))
 
     def _make_states(
         self, group_id: str, topic_id: bytes, partitions: Iterable[int], epoch: int
@@ -223,8 +223,8 @@ class ShareMembers:
         topics = []
         for asked in request.topics:
             topics.append((yield from self._alter_topic(group, asked, added, waits)))  # noqa: PERF401 - it yields
-        yield from all_settled(waits)
-        yield from settled(self._note_initialized(request.group_id, added))
+        yield from wait_for_all(waits)
+        yield from wait_for(self._note_initialized(request.group_id, added))
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
 
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
@@ -303,7 +303,7 @@ class ShareMembers:
         yield from self._changes.delete_states(group, found)
         group = self._changes.empty_group(request.group_id)
         left = {topic_id: name for topic_id, name in group.deleting.items() if topic_id not in found}
-        yield from settled(self._changes.note_states(request.group_id, group.initialized, left))
+        yield from wait_for(self._changes.note_states(request.group_id, group.initialized, left))
         return delete.DeleteShareGroupOffsetsResponse(responses=topics)
 
 

@@ -18,7 +18,7 @@ from tidelog.broker.coordinator.group.share.records import initialized_record
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import Steps, settled
+from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, NonEmptyGroupError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class StateChanges:
         """
         keys = [key for topic_id in topics for key in self._keys_of(group, topic_id)]
         left = {topic_id: known for topic_id, known in group.initialized.items() if topic_id not in topics}
-        yield from settled(self.note_states(group.group_id, left, {**group.deleting, **topics}))
+        yield from wait_for(self.note_states(group.group_id, left, {**group.deleting, **topics}))
         yield from self._share.delete(keys)
 
     def _keys_of(self, group: ShareGroup, topic_id: bytes) -> list[StateKey]:

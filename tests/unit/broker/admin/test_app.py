@@ -255,7 +255,7 @@ async def test_internal_topics_are_told_if_asked(tmp_path: Path) -> None:
 async def test_requests_are_counted_by_api_and_version(tmp_path: Path) -> None:
     routes: Any = [SimpleNamespace(api_key=ApiKey.LIST_OFFSETS, api_version=7, requests=3)]
     async with admin(tmp_path) as pages:
-        pages.parts.broker.metrics.source(lambda: request_samples(routes))
+        pages.parts.broker.metrics.add_source(lambda: request_samples(routes))
 
         page = await pages.metrics()
 
@@ -306,7 +306,7 @@ def test_the_lag_of_many_groups_is_told_of_some(partitions: int) -> None:
 
 async def test_label_values_are_escaped(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
-        pages.parts.broker.metrics.gauge("tidelog_odd", lambda: 0.5, reason='a "quoted"\\\nline')
+        pages.parts.broker.metrics.add_gauge("tidelog_odd", lambda: 0.5, reason='a "quoted"\\\nline')
 
         text = (await pages.get("/metrics"))[1]
 

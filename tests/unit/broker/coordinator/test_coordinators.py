@@ -12,7 +12,7 @@ from tests.support.topics import create_topic
 from tests.unit.broker.coordinator.runtime.test_committed import Client
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.deferred import failed
+from tidelog.broker.loop.deferred import deferred_error
 from tidelog.protocol.errors import NONE, KafkaStorageError
 from tidelog.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.protocol.messages.offset_commit import (
@@ -130,7 +130,7 @@ def test_offsets_that_cannot_be_forgotten_now_are_told_of(
     data: DataBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = coordinators_of(data.broker).groups
-    full = failed(KafkaStorageError("the disk is full"))
+    full = deferred_error(KafkaStorageError("the disk is full"))
     monkeypatch.setattr(groups, "topic_deleted", lambda *_: full)
     with caplog.at_level(logging.WARNING):
         delete(data)

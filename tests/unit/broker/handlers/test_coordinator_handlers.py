@@ -16,7 +16,7 @@ from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.handlers.partition_chunks import CHUNK
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.lazy import Lazy
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, TopicImage, single_replica_states
 from tidelog.broker.network.advertised_address import LoneNode
@@ -109,13 +109,13 @@ class PlainPartition:
         )
         self.active_producers = lambda _: iter([[entry], [entry]])  # a producer may be told twice
 
-    def opening(self) -> None:
+    def when_open(self) -> None:
         """Return None: it is open."""
 
     def append_records(self, records: memoryview, **_: Any) -> SimpleNamespace:
         self.batches.append(bytes(records))
         self.high_watermark = len(self.batches)
-        self.when_committed = lambda _: completed(None)
+        self.when_committed = lambda _: deferred_value(None)
         return SimpleNamespace(last_offset=len(self.batches) - 1)
 
 
@@ -139,7 +139,7 @@ class World:
             config=config,
             metadata=self.groups.metadata,
             replica_manager=SimpleNamespace(partition=self.find),
-            producer_ids=SimpleNamespace(take=lambda: 5, when_available=lambda: completed(None)),
+            producer_ids=SimpleNamespace(take=lambda: 5, when_available=lambda: deferred_value(None)),
             imports=SimpleNamespace(is_loaded=lambda _name: True),
             services=SimpleNamespace(coordinators=Lazy(self.coordinators)),
             late_lines=LateLines(lambda turn: None, lambda: 0.0),

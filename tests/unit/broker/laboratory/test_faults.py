@@ -73,7 +73,7 @@ def test_an_error_is_the_answer_and_nothing_is_handled(wire: LaboratoryWire) -> 
     codes = [wire.error_of(wire.produce()) for _ in range(3)]
     assert codes == [NotEnoughReplicasError.code] * 2 + [0]
     assert wire.log_end() == 1
-    assert wire.faults.met(number) == 2
+    assert wire.faults.count_met(number) == 2
     assert wire.faults.requests[ApiKey.PRODUCE] == 3
 
 
@@ -144,7 +144,7 @@ def test_clearing_lets_delayed_requests_go_on(wire: LaboratoryWire) -> None:
     assert wire.error_of(frame) == 0
     assert wire.error_of(wire.produce()) == 0
     with pytest.raises(ValueError, match="was cleared"):
-        wire.faults.met(number)
+        wire.faults.count_met(number)
     wire.data.loop.advance(10_000)
 
 

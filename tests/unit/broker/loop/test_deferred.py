@@ -44,7 +44,7 @@ def test_a_close_of_the_connection_is_passed_on() -> None:
     deferred: Deferred[int] = Deferred()
     deferred.fail(CloseConnectionError())
     with pytest.raises(CloseConnectionError):
-        deferred.then(str).result()
+        deferred.map(str).result()
 
 
 def test_a_callback_that_fails_keeps_no_other_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
@@ -90,7 +90,7 @@ def test_who_waits_for_what_cannot_be_built_is_told(error: Exception) -> None:
     first, second, waiting = Deferred[int](), Deferred[int](), Deferred[int]()
     built = when_all_done([waiting], build)
     assert isinstance(built, Deferred)
-    followers = [first.then(build), second.otherwise(build), built]
+    followers = [first.map(build), second.recover(build), built]
     first.complete(1)
     second.fail(KafkaStorageError())
     waiting.complete(1)

@@ -47,17 +47,17 @@ def test_all_who_wait_get_the_one_import(module: Path) -> None:
     thread, called = Thread(), []
     imports = LateImports(thread)
     assert not imports.is_loaded(NAME)
-    imports.then(NAME, lambda: called.append(1))
-    waiting = imports.loaded(NAME)
+    imports.call_when_loaded(NAME, lambda: called.append(1))
+    waiting = imports.wait_until_loaded(NAME)
     assert next(waiting) is imports.load(NAME)
     assert len(thread.work) == 1
     thread.run()
     assert imports.is_loaded(NAME)
     assert called == [1]
     assert list(waiting) == []
-    imports.then(NAME, lambda: called.append(2))
+    imports.call_when_loaded(NAME, lambda: called.append(2))
     assert called == [1, 2]
-    assert list(imports.loaded(NAME)) == []
+    assert list(imports.wait_until_loaded(NAME)) == []
 
 
 def test_a_module_whose_import_has_begun_is_not_loaded(module: Path) -> None:
@@ -75,15 +75,15 @@ def test_a_failed_import_is_told_and_tried_again(module: Path, caplog: pytest.Lo
     module.write_text("raise OSError(24, 'Too many open files')")
     thread, called = Thread(), []
     imports = LateImports(thread)
-    waiting = imports.loaded(NAME)
+    waiting = imports.wait_until_loaded(NAME)
     next(waiting)
-    imports.then(NAME, lambda: called.append(1))
+    imports.call_when_loaded(NAME, lambda: called.append(1))
     thread.run()
     with pytest.raises(UnknownServerError):
         next(waiting)
     assert not called
     assert "Too many open files" in caplog.text
     module.write_text("ANSWER = 42")
-    imports.then(NAME, lambda: called.append(sys.modules[NAME].ANSWER))
+    imports.call_when_loaded(NAME, lambda: called.append(sys.modules[NAME].ANSWER))
     thread.run()
     assert called == [42]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.threads import RecordThreads, in_thread
+from tidelog.broker.loop.threads import RecordThreads, run_in_thread
 from tidelog.protocol.errors import KafkaStorageError, UnknownServerError
 
 
@@ -21,7 +21,7 @@ async def settled(deferred: Deferred[int]) -> int:
 
 async def test_work_is_answered_on_the_loop() -> None:
     with ThreadPoolExecutor(1) as executor:
-        assert await settled(in_thread(asyncio.get_running_loop(), executor, lambda: 7)) == 7
+        assert await settled(run_in_thread(asyncio.get_running_loop(), executor, lambda: 7)) == 7
 
 
 def refuse() -> int:
@@ -31,21 +31,21 @@ def refuse() -> int:
 @pytest.mark.parametrize(("work", "error"), [(refuse, KafkaStorageError), (lambda: 1 // 0, UnknownServerError)])
 async def test_what_work_raises_is_passed_on(work: Callable[[], int], error: type[Exception]) -> None:
     with ThreadPoolExecutor(1) as executor, pytest.raises(error):
-        await settled(in_thread(asyncio.get_running_loop(), executor, work))
+        await settled(run_in_thread(asyncio.get_running_loop(), executor, work))
 
 
 async def test_work_for_which_there_is_no_thread_is_answered() -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     with pytest.raises(UnknownServerError):
-        in_thread(asyncio.get_running_loop(), executor, lambda: 7).result()
+        run_in_thread(asyncio.get_running_loop(), executor, lambda: 7).result()
 
 
 async def test_work_that_is_cancelled_is_answered() -> None:
     held = threading.Event()
     with ThreadPoolExecutor(1) as executor:
         executor.submit(held.wait)
-        deferred = in_thread(asyncio.get_running_loop(), executor, lambda: 7)
+        deferred = run_in_thread(asyncio.get_running_loop(), executor, lambda: 7)
         executor.shutdown(wait=False, cancel_futures=True)
         held.set()
         with pytest.raises(UnknownServerError):

@@ -12,7 +12,7 @@ import pytest
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.txn_markers import Marker
 from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.member import peers as module
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController
@@ -102,7 +102,7 @@ def test_a_partition_is_added_here_and_committed_before_anything_is_appended() -
     world.peers.check_batch(PARTITION, PRODUCER)
     assert world.ask() is None, "the marker ends it"
     world.peers.note_marker(PARTITION, PRODUCER[0])
-    world.answers.append(completed(None))
+    world.answers.append(deferred_value(None))
     assert world.ask() is None, "committed at once"
     assert len(world.added) == 2
 
@@ -124,7 +124,7 @@ def test_a_coordinator_whose_log_is_opened_is_asked_once_more() -> None:
     assert not is_settled(waiting)
     added.complete(None)
     assert is_settled(waiting)
-    world = World(NODE, NotReadyError(completed(None)), NotReadyError(completed(None)))
+    world = World(NODE, NotReadyError(deferred_value(None)), NotReadyError(deferred_value(None)))
     assert world.ask() is None
 
 
@@ -136,7 +136,7 @@ def test_what_a_client_added_itself_is_verified_where_it_is_appended() -> None:
 
 def test_leave_to_write_ends_with_the_leader_epoch() -> None:
     """While another broker leads, markers come to that one: a late batch would begin a transaction that never ends."""
-    world = World(NODE, completed(None), completed(None))
+    world = World(NODE, deferred_value(None), deferred_value(None))
     assert world.ask() is None
     world.peers.check_batch(PARTITION, PRODUCER)
     world.partition.leader_epoch = 7

@@ -151,7 +151,7 @@ async def test_states_are_kept_wherever_the_coordinator_is(world: ShareWorld, co
     states = made.states
     await made.settled(states.initialize(key, 2, 1))
     await made.settled(states.write(key, Written(3, 1, 0, [Span(5, 6, ACKNOWLEDGED, 1)], 1)))
-    await made.settled(states.opening(key, 7))
+    await made.settled(states.when_open(key, 7))
     found = states.read(key, 7)
     assert (found.start_offset, found.batches, found.state_epoch) == (3, (Span(5, 6, ACKNOWLEDGED, 1),), 1)
     with pytest.raises(NotLeaderOrFollowerError):
@@ -188,7 +188,7 @@ async def test_a_coordinator_that_moves_is_followed(world: ShareWorld, monkeypat
     assert not initialized.done
     made.controller.image = image(OWN)
     assert await made.settled(initialized) is None
-    await made.settled(made.states.opening(key, 0))
+    await made.settled(made.states.when_open(key, 0))
     assert made.states.read(key, 0).start_offset == 2
 
 
@@ -196,8 +196,8 @@ async def test_a_leader_that_is_fenced_sends_its_clients_on(world: ShareWorld) -
     """Share consumers take no error of a coordinator: they look for the leader again."""
     made, key = States(world, OTHER), key_of(world)
     await made.settled(made.states.initialize(key, 2, 1))
-    await made.settled(made.states.opening(key, 5))
-    await made.settled(made.states.opening(key, 4))
+    await made.settled(made.states.when_open(key, 5))
+    await made.settled(made.states.when_open(key, 4))
     with pytest.raises(NotLeaderOrFollowerError):
         made.states.read(key, 4)
 
@@ -208,7 +208,7 @@ async def test_what_was_read_before_a_change_is_not_served_after_it(world: Share
     made, key = States(world, coordinator), key_of(world)
     states = made.states
     await made.settled(states.initialize(key, 2, 1))
-    first, second = states.opening(key, 7), states.opening(key, 7)
+    first, second = states.when_open(key, 7), states.when_open(key, 7)
     await made.settled(first)
     assert states.read(key, 7).start_offset == 2
     written = states.write(key, Written(9, 0, 7, (), 1))

@@ -12,7 +12,7 @@ from tidelog.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, Family
 
 ROOT = Path(__file__).resolve().parents[4]
 ABBREVIATED = re.compile(r"_(ms|us|secs?|kb|mb|mib|kib)(_|$)|(us|ms)$")
-NAMED = re.compile(r'(?:Sample|\.gauge|\.counter)\(\s*"((?:kafka|tidelog|process)_\w+)"')
+NAMED = re.compile(r'(?:Sample|\.add_gauge|\.counter)\(\s*"((?:kafka|tidelog|process)_\w+)"')
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)

@@ -15,14 +15,14 @@ def test_counters_of_one_name_are_one_object() -> None:
 def test_gauges_are_asked_when_collected() -> None:
     metrics = Metrics()
     values = [1.0, 2.0]
-    metrics.gauge("g", lambda: values.pop(0))
+    metrics.add_gauge("g", lambda: values.pop(0))
     assert [sample.value for _ in range(2) for sample in metrics.collect() if sample.name == "g"] == [1.0, 2.0]
 
 
 def test_shared_sources_are_asked_apart_from_what_is_the_loops() -> None:
     metrics = Metrics()
     shared = Sample("s", "gauge", {}, 1)
-    metrics.shared_source(lambda: [shared])
+    metrics.add_shared_source(lambda: [shared])
     assert list(metrics.collect_shared()) == [shared]
     assert shared not in list(metrics.collect())
 

@@ -23,7 +23,7 @@ from tidelog.broker.config.changes import Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.loop import steps as loop_steps
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.steps import SLICE_MS
 from tidelog.broker.security.changes import TOPICS_PER_LINE, Notes, note_configs, note_line, with_lines
 from tidelog.broker.security.late_lines import LateLines
@@ -182,7 +182,7 @@ def test_lines_of_a_client_that_goes_are_written_in_steps(caplog: pytest.LogCapt
             change: Deferred[None] = Deferred()
             change.complete(None) if number % 2 else change.fail(KafkaStorageError())
             notes.add(change, note_line("topic deleted", context_of(1), name=number))
-        notes.add(completed(None), chain(*(note_line("acl deleted", context_of(1), name=name) for name in (5, 7))))
+        notes.add(deferred_value(None), chain(*(note_line("acl deleted", context_of(1), name=name) for name in (5, 7))))
     written = [len(caplog.messages)]
     while loop.soon:
         loop.run_soon()

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.broker.loop.deferred import Deferred, completed, failed
+from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.peers import LeaderRequest
 from tidelog.broker.requests.dispatch import Dispatcher
@@ -80,7 +80,7 @@ class OtherBroker:
     """Another broker as the member asks it, and the rights of the page's caller."""
 
     def __init__(self, *rights: tuple[AclOperation, str]) -> None:
-        self.answer: Deferred[Any] = completed(ListOffsetsResponse(topics=[]))
+        self.answer: Deferred[Any] = deferred_value(ListOffsetsResponse(topics=[]))
         self.asked: list[int] = []
         self._rights = rights
 
@@ -139,7 +139,7 @@ async def test_what_a_leader_may_take_for_a_virtual_topic_needs_its_base(tmp_pat
 async def test_a_leader_that_does_not_answer_is_no_reason_to_try_again(tmp_path: Path) -> None:
     parts = DataBroker(tmp_path)
     other = OtherBroker()
-    other.answer = failed(LeaderNotAvailableError("broker 2 does not answer"))
+    other.answer = deferred_error(LeaderNotAvailableError("broker 2 does not answer"))
     broker = replace(parts.broker, loop=asyncio.get_running_loop(), peers=cast(Any, other))
     client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
     with pytest.raises(ClientError, match="broker 2 does not answer"):

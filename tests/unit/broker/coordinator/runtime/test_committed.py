@@ -17,7 +17,7 @@ from tests.unit.broker.share.share_world import ShareMember, ShareWorld, runs
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.coordinator.transaction.coordinator import RETRY_MS
 from tidelog.broker.coordinator.transaction.state import PREPARED
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.steps import Job, StepRunner
 from tidelog.broker.requests.route import Pending
 from tidelog.protocol.errors import (
@@ -317,7 +317,7 @@ def offset_fetch(world: GroupWorld) -> Deferred[Any]:
     request = OffsetFetchRequestGroup(group_id="g", topics=None)
     runner = StepRunner(world.loop.call_soon, lambda: 0.0)
     found = runner.run(world.coordinator.fetch_offsets(request, require_stable=False, by_id=False))
-    return found.done if isinstance(found, Job) else completed(found)
+    return found.done if isinstance(found, Job) else deferred_value(found)
 
 
 ASKED: dict[str, Callable[[GroupWorld], Deferred[Any]]] = {

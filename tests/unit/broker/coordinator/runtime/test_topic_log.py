@@ -13,7 +13,7 @@ from tidelog.broker.cluster.txn_markers import Marker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.loop.deferred import Deferred, completed
+from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
@@ -41,7 +41,7 @@ def test_appends_are_refused_in_the_words_of_coordinators(
     node = ReplicatedBroker(tmp_path, {"min.insync.replicas": "2"})
     log = InternalTopicLog(node.broker, "t", 1)
     assert log.append(0, batch(b"a")) == 0
-    waiting = log.uncommitted(0)
+    waiting = log.when_committed(0)
     assert waiting is not None
     assert not waiting.done, "the followers do not have it yet"
     node.partition.take_over(state)
@@ -59,7 +59,7 @@ class Peers:
     def write_marker(self, marker: Marker) -> Deferred[None]:
         """Note it."""
         self.written.append((marker.topic, marker.partition))
-        return completed(None)
+        return deferred_value(None)
 
 
 def test_a_marker_for_the_groups_of_another_broker_is_refused_as_for_any_partition(tmp_path: Path) -> None:

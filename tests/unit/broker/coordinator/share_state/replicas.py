@@ -64,7 +64,7 @@ class ReplicaLog(ShareStateLog):
     def leader_epoch(self, partition: int) -> int:
         return self._replicated.epoch
 
-    def opening(self, partition: int) -> Deferred[None] | None:
+    def when_open(self, partition: int) -> Deferred[None] | None:
         return None
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
@@ -78,7 +78,7 @@ class ReplicaLog(ShareStateLog):
         self.batches.append(bytes(batch))
         return offset
 
-    def uncommitted(self, partition: int) -> Deferred[None] | None:
+    def when_committed(self, partition: int) -> Deferred[None] | None:
         if self._replicated.high_watermark >= self.end:
             return None
         answer: Deferred[None] = Deferred()

@@ -27,7 +27,7 @@ from tidelog.broker.coordinator.share_state.state import (
     Written,
     apply_update,
 )
-from tidelog.broker.loop.deferred import Deferred, error_of, failed
+from tidelog.broker.loop.deferred import Deferred, deferred_error, error_of
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import FencedLeaderEpochError, KafkaError, NotCoordinatorError
 from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
@@ -273,7 +273,7 @@ def take(node: Node, batch: Batch) -> dict[StateKey, Deferred[Any]]:
                 raise NotCoordinatorError
             answer: Deferred[Any] = CALLS[batch.api].apply(node.share, key, asked)
         except KafkaError as error:
-            return failed(error)
+            return deferred_error(error)
         return answer
 
     return {key: begin(key, call.asked) for key, call in batch.calls.items()}
