@@ -1,8 +1,8 @@
-"""The pipeline's errors: one clear line each, naming the thing, its value and what was expected.
+"""The pipeline's errors: each message is one line with the object, its value and the expected value.
 
-Every error can be pickled: executors raise them, the driver shows them. Spark prints the Python traceback around the
-message, so functions that Spark calls are wrapped by ``plain``: an error leaves them without the frames inside the
-pipeline, which say nothing to a user who mistyped an option.
+Every error can be pickled: executors raise them, the driver shows them. Spark prints the Python traceback with the
+message. So functions that Spark calls are wrapped by ``plain``, which removes the frames inside the pipeline: they do
+not help a user who mistyped an option.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ class PipelineError(Exception):
 
 
 class OptionError(PipelineError):
-    """An option is unknown, missing, has an impossible value or contradicts another one."""
+    """An option is unknown, missing, has an invalid value or contradicts another one."""
 
 
 class SelectionError(PipelineError):
-    """A path is missing or is no Kafka data directory, or a topic or partition that was asked for is not there."""
+    """A path is missing or is not a Kafka data directory, or a named topic or partition does not exist."""
 
 
 class OffsetRangeError(PipelineError):
-    """An offset that was asked for does not exist: beyond the end of the log, or an end before its start."""
+    """A wanted offset is beyond the end of the log, or a wanted range ends before its start."""
 
 
 class DataLossError(PipelineError):
-    """Records that were asked for are gone: below the log start, or their segment was deleted under the query.
+    """Wanted records are gone: they were below the log start, or their segment was deleted during the query.
 
-    Raised under ``failOnDataLoss=true`` (the default); with ``false`` reading goes on at the first record there is.
+    Raised under ``failOnDataLoss=true`` (the default); with ``false`` reading goes on at the first record that is left.
     """
 
 
 class TopicRecreatedError(PipelineError):
-    """The topic was deleted and created again: its id is another one, and the old offsets mean nothing in it."""
+    """The topic was deleted and created again: its id is another one, and offsets of the old topic are not valid."""
 
 
 class LogRewrittenError(PipelineError):
-    """A log was cut and written again: at offsets that were read before it has other records now."""
+    """A log was truncated and written again: it has other records now at offsets that were read before."""
 
 
 class MalformedTimestampError(PipelineError):
@@ -51,7 +51,7 @@ class MalformedTimestampError(PipelineError):
 
 
 class RemoteError(PipelineError):
-    """An object store does not answer, refuses, or has another object now than the one that was being read."""
+    """An object store does not answer or refuses a request, or an object was replaced while it was read."""
 
 
 class ObjectGoneError(RemoteError):
@@ -59,8 +59,10 @@ class ObjectGoneError(RemoteError):
 
 
 class CorruptBatchError(PipelineError):
-    """Stored bytes are damaged. ``file``, byte ``position`` of the batch, its ``offset`` as far as known, and why;
-    ``expected`` is the offset that should follow there, -1 when that is not known."""
+    """A stored batch is damaged: its ``file``, byte ``position``, base ``offset`` as read, and the reason (``why``).
+
+    ``expected`` is the offset that should follow there, -1 when it is not known.
+    """
 
     def __init__(self, file: str, position: int, offset: int, why: str, expected: int = -1) -> None:
         super().__init__(file, position, offset, why, expected)
@@ -75,7 +77,7 @@ class CorruptBatchError(PipelineError):
 
 
 def plain(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Wrap a function so that its PipelineErrors have no frames and causes. Any other exception keeps them."""
+    """Wrap a function so that its PipelineErrors have neither frames nor causes. Other exceptions stay as they are."""
 
     @functools.wraps(function)
     def called(*args: _Given.args, **named: _Given.kwargs) -> _Result:

@@ -1,4 +1,4 @@
-"""Errors of jobs, beside those of reading: one line each, for the person who ran the job."""
+"""Errors of jobs, in addition to those of reading: one line each, for the user who ran the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidelog.pipeline.errors import PipelineError
 
 
 class JobError(PipelineError):
-    """The job could not do what it was asked for; the message says what stands, and what to do."""
+    """The job failed; the message says what has been done, and what to do."""
 
 
 class ConflictError(JobError):
@@ -14,7 +14,7 @@ class ConflictError(JobError):
 
 
 class BadRequestError(JobError):
-    """An option has an impossible value, or options contradict each other."""
+    """An option has an invalid value, or options contradict each other."""
 
 
 class MissingPackageError(JobError):
@@ -22,7 +22,7 @@ class MissingPackageError(JobError):
 
 
 class SparkEndedError(JobError):
-    """The session's JVM has ended, or its context was stopped: this process has no Spark any more."""
+    """The session's JVM has ended, or its context was stopped: this process cannot use Spark any more."""
 
 
 SPARK_INSTALL = "pip install 'tidelog[spark]'"
@@ -35,7 +35,7 @@ PACKAGES = {
     "deltalake": DELTA_INSTALL,
     **dict.fromkeys(("fastavro", "google", "confluent_kafka"), REGISTRY_INSTALL),
 }
-"""Packages that jobs import and only an extra installs, each with the command that installs it."""
+"""Packages that only extras install -> the command that installs them."""
 
 
 def missing(package: str, install: str) -> MissingPackageError:

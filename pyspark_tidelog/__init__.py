@@ -1,6 +1,7 @@
-"""The data source ``tidelog``, which PySpark finds by name: ``pyspark_<format>`` with ``DefaultSource`` needs no call.
+"""The data source ``tidelog``. PySpark finds a package ``pyspark_<format>`` with a ``DefaultSource`` without
+registration.
 
-The code lives in ``pipeline``; each part is imported when Spark asks for it.
+The code is in ``tidelog.pipeline``; each part is imported when Spark needs it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class DefaultSource(DataSource):
 
     @plain
     def schema(self) -> StructType | str:
-        """Return the columns of Spark's Kafka source, or those of the option ``columns``. Raises OptionError.
+        """Return the columns of Spark's Kafka source, or those of the option ``columns``.
 
-        Without PyArrow: PipelineError.
+        Raises OptionError, and PipelineError without PyArrow.
         """
         ensure_arrow()
         from tidelog.pipeline.options.table_options import options_of_statement, schema_with_options
@@ -60,7 +61,7 @@ class DefaultSource(DataSource):
         return TidelogReader(parse_options(self._options_with(schema)), _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Build the stream reader of these columns; one that only raises the error of options that are wrong."""
+        """Build the stream reader of these columns; for wrong options, a reader that only raises their error."""
         from tidelog.pipeline.source.stream_reader import RefusedStreamReader, TidelogStreamReader
 
         try:
@@ -86,18 +87,18 @@ class DefaultSource(DataSource):
         return TidelogStreamWriter(self.options, schema, overwrite)
 
     def _options_with(self, schema: StructType) -> Mapping[str, str]:
-        """Return the options, and under them those of the table that the schema comes from."""
+        """Return the options, merged into those of the table that the schema comes from."""
         from tidelog.pipeline.options.table_options import options_of_table
 
         return options_of_table(schema, self.options)
 
 
 def ensure_arrow() -> None:
-    """Check that PyArrow is installed: Spark's own error does not say how to get it. Raises PipelineError."""
+    """Raise PipelineError if PyArrow is not installed: Spark's own error does not say how to install it."""
     if importlib.util.find_spec("pyarrow") is None:
         raise PipelineError(
             f"pyarrow is not installed for {sys.executable}, with which Spark runs Python (PYSPARK_PYTHON, else "
-            "python3 of PATH): expected what pip install 'tidelog[spark]' brings"
+            "python3 of PATH): expected pip install 'tidelog[spark]' there"
         )
 
 

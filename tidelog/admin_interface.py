@@ -1,7 +1,7 @@
-"""The admin interface of a broker as a client finds it and asks it: address, TLS and login by the client's profile.
+"""The client of a broker's admin interface: its address, and TLS and login by the client's profile.
 
-The broker tells where it is (DescribeConfigs, ``admin.listener``). User and password of the profile go along where no
-one can read them: over TLS, or to this machine.
+The broker returns the address (DescribeConfigs, ``admin.listener``). User and password of the profile are sent only
+where no one else can read them: over TLS, or to this machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ANY_HOST = ("", "0.0.0.0", "::")
 
 
 class AdminInterface(NamedTuple):
-    """Address of a broker's admin interface, and whether it speaks TLS."""
+    """Address of a broker's admin interface, and whether it uses TLS."""
 
     host: str
     port: int
@@ -53,7 +53,7 @@ class AdminInterface(NamedTuple):
             return response.status, json.loads(response.read())
         except (HTTPException, ValueError, BrokenPipeError) as error:
             where = f"{self.host}:{self.port}"
-            raise ClientError(f"the admin interface at {where} does not answer as it should: {error}") from error
+            raise ClientError(f"the admin interface at {where} sent no valid response: {error}") from error
         finally:
             connection.close()
 
@@ -66,7 +66,7 @@ def parse_admin(text: str) -> AdminInterface:
 
 
 def find_admin(bootstrap: str, security: Security) -> AdminInterface:
-    """Ask the broker for its admin interface. Raises ClientError."""
+    """Ask a broker for the address of its admin interface. Raises ClientError."""
     with Client(bootstrap, security=security) as client:
         node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
         resource = DescribeConfigsResource(
@@ -84,7 +84,7 @@ def find_admin(bootstrap: str, security: Security) -> AdminInterface:
 
 
 def login_headers(interface: AdminInterface, security: Security) -> dict[str, str]:
-    """Return the profile's password or bearer token as a header, where no one can read it along. Raises ClientError."""
+    """Return the header with the profile's password or token; none if others could read it. Raises ClientError."""
     credentials = security.credentials
     if credentials is None or not (interface.is_encrypted or is_this_machine(interface.host)):
         return {}

@@ -1,10 +1,10 @@
 """A broker in a process of its own, for tests and scripts: ``with Broker() as broker: ... broker.bootstrap``.
 
-The process runs ``python -I`` (isolated: no PYTHON* variables, no user site, no current directory on the path), so that
-nothing of the caller's surroundings changes the broker, KAFKA_* variables included. It gets a free port on 127.0.0.1
-and, unless one is given, a directory of its own that goes when it stops. It stops when its standard input closes, so it
-does not outlive a starter that is killed. Its configuration goes to it by a file that only the owner can read: others
-may read a command line, and keys may have passwords.
+The process runs ``python -I`` (isolated: no PYTHON* variables, no user site, no current directory on the path) and
+without KAFKA_* variables, so that the caller's environment does not change the broker. It gets a free port on 127.0.0.1
+and, unless one is given, a directory of its own, which is removed when it stops. It stops when its standard input
+closes, so it does not outlive a parent process that is killed. Its configuration is in a file that only the owner can
+read, because command lines are public, and keys may have passwords.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 READY_PREFIX = "tidelog ready on "
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
-# Defaults for tests: groups form at once. Keys given as ``config`` win over these.
+# Defaults for tests, such as groups that form at once. Keys in ``config`` override them.
 TEST_DEFAULTS = {"group.initial.rebalance.delay.ms": "0", "admin.listener": "127.0.0.1:0"}
 _PACKAGE_ROOT = str(Path(__file__).absolute().parent.parent)
 
 
 class BrokerProcessError(Exception):
-    """The broker did not start or did not stop; the message holds the end of its log."""
+    """The broker did not start or did not stop; the message has its log."""
 
 
 class Broker:
@@ -54,9 +54,10 @@ class Broker:
         lab: bool = False,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        """``config`` holds keys as in server.properties; ``data_dir`` is kept when given, else made and removed.
+        """``config`` has keys as in server.properties; a given ``data_dir`` is kept, otherwise one is created and
+        removed.
 
-        With ``security`` there is TLS, and users and ACLs as it says; ``clients`` has the settings of clients. With
+        With ``security`` the broker has its TLS, users and ACLs; ``clients`` has the settings of clients. With
         ``lab`` there are laboratory controls, and nothing is synced to the disk.
         """
         self._texts = {**TEST_DEFAULTS, **(LABORATORY_DEFAULTS if lab else {}), **as_texts(config or {})}
@@ -76,14 +77,14 @@ class Broker:
 
     @property
     def clients(self) -> Secured:
-        """The settings by which clients reach a secured broker; known while it runs."""
+        """The settings with which clients connect to a secured broker; known while it runs."""
         if self._secured is None or self._bootstrap is None:
             raise BrokerProcessError("the broker is not running, or has no security")
         return self._secured
 
     @property
     def lab(self) -> Laboratory:
-        """The laboratory controls; there while the broker runs, if it was asked for them."""
+        """The laboratory controls; available while the broker runs, with ``lab=True``."""
         if self._laboratory is None:
             raise BrokerProcessError("the broker is not running, or has no laboratory: Broker(lab=True)")
         return self._laboratory
@@ -122,7 +123,7 @@ class Broker:
         try:
             self._bootstrap = self._wait_until_ready()
             if self._secured is None:
-                self._remove_private()  # it was read: a starter that is killed leaves nothing
+                self._remove_private()  # it was read; if this process is killed, no file is left
             else:
                 self._secured.prepare(self._bootstrap)
         except BaseException:
@@ -136,7 +137,7 @@ class Broker:
         return self._end(signal.SIGTERM)
 
     def kill(self) -> int:
-        """Kill without a chance to clean up (SIGKILL), as a crash would; data given by the caller stays."""
+        """Kill the broker (SIGKILL), as in a crash; a ``data_dir`` of the caller stays."""
         return self._end(signal.SIGKILL)
 
     def restart(self) -> Self:
@@ -154,7 +155,7 @@ class Broker:
         """Read the broker's standard error so far."""
         if self._log is None:
             return ""
-        descriptor = self._log.fileno()  # pread: the broker writes at this descriptor's own position
+        descriptor = self._log.fileno()  # pread, because this descriptor shares its position with the broker's
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
 
     def __enter__(self) -> Self:
@@ -192,7 +193,7 @@ class Broker:
         return path
 
     def _secure(self, security: Security, directory: Path) -> Secured:
-        """Make the certificate. Raises BrokerProcessError."""
+        """Create the certificate and the settings of clients. Raises BrokerProcessError."""
         from tidelog.broker_security import Secured
 
         try:
@@ -206,7 +207,7 @@ class Broker:
         assert process is not None
         assert process.stdout is not None
         deadline = time.monotonic() + self._start_timeout_s
-        poller = select.poll()  # not select(): the starter may hold more than 1,024 descriptors
+        poller = select.poll()  # not select(): this process may have more than 1,024 descriptors
         poller.register(process.stdout, select.POLLIN)
         line = b""
         while not line.endswith(b"\n"):
@@ -268,17 +269,17 @@ def clean_environment() -> dict[str, str]:
 
 
 def as_texts(config: Mapping[str, object]) -> dict[str, str]:
-    """Format configuration values as they stand in server.properties."""
+    """Format configuration values as in server.properties."""
     return {key: as_text(value) for key, value in config.items()}
 
 
 def as_text(value: object) -> str:
-    """Format a configuration value as it stands in server.properties."""
+    """Format a configuration value as in server.properties."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def refuse_unknown_keys(texts: Mapping[str, str]) -> None:
-    """Raise BrokerProcessError for a key that no broker has: a broker ignores those of its file."""
+    """Raise BrokerProcessError for an unknown key, which a broker would ignore in its file."""
     from tidelog.broker.config.broker_config import is_known, nearest_key
 
     for key in texts:
@@ -292,7 +293,7 @@ def write_properties(path: Path, texts: Mapping[str, str]) -> None:
 
 
 def escape(text: str) -> str:
-    """Escape a text as a properties file has it."""
+    """Escape a text for a properties file."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 

@@ -1,8 +1,8 @@
 """Security of a broker for tests: ``Broker(security=Security(users={"ann": "secret"}))``, and its clients' settings.
 
-A certificate is made for localhost and 127.0.0.1, the users can log in by PLAIN and SCRAM, and ACLs are there as soon
-as the broker is. Needs ``pip install tidelog[tls]`` for the certificate. All of it is in a directory that only the
-owner can read; it goes with the broker.
+A certificate is created for localhost and 127.0.0.1, the users can log in by PLAIN and SCRAM, and ACLs exist as soon as
+the broker is ready. The certificate needs ``pip install tidelog[tls]``. All files are in a directory that only the
+owner can read; it is removed with the broker.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Security:
     """Protocol, users and ACLs of a broker for tests.
 
     ``acls`` has a list of rules for each user, such as ``"read topic orders"``, ``"all group team-*"`` or
-    ``"deny write topic *"``. With any, even an empty mapping, what is not allowed is refused. ``super_users`` may do
-    everything.
+    ``"deny write topic *"``. With ``acls``, even an empty mapping, operations without a rule are refused.
+    ``super_users`` may do everything.
     """
 
     users: Mapping[str, str] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Security:
     super_users: Sequence[str] = ()
     tls: bool = True
     mechanism: str = "SCRAM-SHA-512"
-    """That of the settings for clients; the broker takes PLAIN and both of SCRAM."""
+    """The mechanism in the settings for clients; the broker supports PLAIN and both SCRAM mechanisms."""
 
     def __post_init__(self) -> None:
         if self.mechanism not in _MODULES:
@@ -78,10 +78,10 @@ def parse_rule(user: str, rule: str) -> Acl:
 
 
 class Secured:
-    """Files of a secured broker, and the settings by which its clients reach it."""
+    """The files of a secured broker, and the settings with which clients connect to it."""
 
     def __init__(self, security: Security, directory: Path) -> None:
-        """Make the certificate in an empty directory. Raises ImportError where ``cryptography`` is not installed."""
+        """Create the certificate in an empty directory. Raises ImportError if ``cryptography`` is not installed."""
         self._security = security
         self._passwords = {**security.users, ADMIN: secrets.token_urlsafe(16)}
         self._directory = directory
@@ -93,7 +93,7 @@ class Secured:
             make_certificate(self.ca, directory / "server.pem")
 
     def texts(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return these texts and those that security takes; the given ones win."""
+        """Return the given configuration with the keys for security; the given values override them."""
         return {**dict(self._texts()), **given}
 
     def _texts(self) -> Iterator[tuple[str, str]]:
@@ -111,7 +111,7 @@ class Secured:
             yield "super.users", ";".join(f"User:{user}" for user in (ADMIN, *self._security.super_users))
 
     def prepare(self, bootstrap: str) -> None:
-        """Give a broker that runs its users and ACLs. Raises ClientError, KafkaError."""
+        """Create users and ACLs in the running broker. Raises ClientError, KafkaError."""
         self.bootstrap = bootstrap
         if not self._security.users:
             return
@@ -124,7 +124,7 @@ class Secured:
                 create_acls(cluster, rules)
 
     def java(self, user: str = "") -> dict[str, str]:
-        """Return the properties of Java's clients and tools, and of ``tidelog --profile``."""
+        """Return the properties for Java's clients and tools, and for ``tidelog --profile``."""
         return self._java(user, self._security.mechanism)
 
     def _java(self, user: str, mechanism: str) -> dict[str, str]:
@@ -137,7 +137,7 @@ class Secured:
         return found
 
     def librdkafka(self, user: str = "") -> dict[str, Any]:
-        """Return the configuration of librdkafka's clients: confluent-kafka, kcat."""
+        """Return the configuration for clients with librdkafka, such as confluent-kafka and kcat."""
         found = {"bootstrap.servers": self.bootstrap, "security.protocol": self._security.protocol}
         if self._security.tls:
             found["ssl.ca.location"] = str(self.ca)
@@ -147,12 +147,12 @@ class Secured:
         return found
 
     def kafka_python(self, user: str = "") -> dict[str, Any]:
-        """Return the keyword arguments of kafka-python's clients."""
+        """Return the keyword arguments for kafka-python's clients."""
         found = self._python(user)
         return found | {"ssl_cafile": str(self.ca)} if self._security.tls else found
 
     def aiokafka(self, user: str = "") -> dict[str, Any]:
-        """Return the keyword arguments of aiokafka's clients."""
+        """Return the keyword arguments for aiokafka's clients."""
         found = self._python(user)
         return found | {"ssl_context": ssl.create_default_context(cafile=self.ca)} if self._security.tls else found
 
@@ -170,14 +170,14 @@ def module_of(mechanism: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Quote a text as a JAAS option has it."""
+    """Quote a text for a JAAS option."""
     for sign, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(sign, written)
     return f'"{text}"'
 
 
 def make_certificate(certificate: Path, key_store: Path) -> None:
-    """Make a certificate of this machine that signs itself, alone and with its key."""
+    """Create a self-signed certificate of this machine: alone in ``certificate``, with its key in ``key_store``."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

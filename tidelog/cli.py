@@ -1,8 +1,8 @@
 """The ``tidelog`` command line: its entry point.
 
-``tidelog/commands/table.py`` has the commands, ``tidelog/commands/frame`` what they share, and
-docs/internals/command-line.md the rules that all follow. A broker runs for long, so ``tidelog serve`` with valid
-options imports none of these: they would stay in its memory.
+``tidelog/commands/table.py`` has the commands, ``tidelog/commands/frame`` their shared parts, and
+docs/internals/command-line.md their rules. ``tidelog serve`` with valid options imports none of these, because they
+would stay in the broker's memory.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, because an error at the interpreter's exit would be printed
     except BrokenPipeError:
         if not is_output_closed():
-            raise  # another pipe or socket broke
+            raise  # it is an error of another pipe or socket
     else:
         return code
-    # The interpreter flushes once more when it exits: what is left goes to /dev/null.
+    # The interpreter flushes once more when it exits: buffered output goes to /dev/null.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -68,7 +68,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
 
 
 def serve(options: ServeWords) -> int:
-    """Run a broker, with one line for what ends it. Returns the exit code."""
+    """Run a broker, and print an error in one line. Returns the exit code."""
     from tidelog.commands.running.serve_process import run
     from tidelog.protocol.errors import KafkaError
 

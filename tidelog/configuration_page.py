@@ -1,6 +1,6 @@
 """The generator of docs/configuration.md from the broker's own tables: ``python -m tidelog.configuration_page``.
 
-A test makes the page again and compares, so a key cannot change without its page.
+A test generates the page again and compares it, so a key cannot change without its page.
 """
 
 from __future__ import annotations
@@ -152,13 +152,13 @@ def topic_table() -> str:
 
 
 def without_effect() -> str:
-    """Build the list of keys that are accepted and do nothing."""
+    """Build the list of keys that are accepted without effect."""
     rows = [f"- `{name}*`" if name.endswith(".") else f"- `{name}`" for name in sorted(NO_EFFECT)]
     return "\n".join(["## Kafka's keys without effect here", "", *rows, ""])
 
 
 def default_of(key: ConfigKey) -> str:
-    """Format a default as it would stand in a file."""
+    """Format a default as in a properties file."""
     if key.default is NO_DEFAULT:
         return "must be given"
     text = key.to_text(key.default)

@@ -5,8 +5,8 @@
     for record in Tidelog("127.0.0.1:9092").find("orders", key="4711", begin="09:00", end="10:00"):
         print(record.offset, record.value)
 
-The broker is asked page by page over its admin interface, whose address it tells itself; the next page is asked for
-when the last one is used up. Nothing but the standard library is needed.
+Records are requested page by page from the broker's admin interface, whose address the broker returns; the next page is
+requested when the last one is used up. Only the standard library is needed.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ class FoundRecord(NamedTuple):
 
 
 class Tidelog:
-    """A running broker, by the address its clients use. Any thread; each ``find`` is independent."""
+    """A client of a running broker that finds records. Any thread; calls of ``find`` are independent."""
 
     def __init__(
         self, bootstrap: str = DEFAULT_BOOTSTRAP, *, admin: str | None = None, security: Security = PLAIN
     ) -> None:
-        """``admin`` is HOST:PORT of the admin interface, or https://HOST:PORT, where the broker says another one."""
+        """``admin``: HOST:PORT or https://HOST:PORT of the admin interface, if the address from the broker cannot be
+        used."""
         self.bootstrap = bootstrap
         self._security = security
         self._admin = None if admin is None else parse_admin(admin)
@@ -57,10 +58,10 @@ class Tidelog:
     ) -> Iterator[FoundRecord]:  # fmt: skip
         """Yield the records that match, newest first, lazily.
 
-        ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, ``15m`` ago, by the clock and in the zone
-        of the caller's machine. ``max_records`` None is all.
-        With ``wait`` nothing is missed that was acknowledged before the call. ``isolation`` is as a consumer's
-        ``isolation.level``. Raises ClientError (no broker, no such topic, no such index), OSError.
+        ``begin`` and ``end`` are included: ms, ISO 8601, ``09:00`` of today, or ``15m`` ago, by clock and time zone of
+        the caller's machine. ``max_records`` None means all. With ``wait`` all records that were acknowledged before
+        the call are found. ``isolation`` is as a consumer's ``isolation.level``. Raises ClientError (no broker, no such
+        topic, no such index), OSError.
         """
         parameters = {"format": "base64", "wait": str(wait).lower(), "isolation": isolation}
         for name, value in (("key", key), ("tag", tag)):
@@ -96,7 +97,7 @@ class Tidelog:
 
 
 def in_ms(moment: str | int) -> int:
-    """Parse a time in the local time zone to ms, since the broker may be in another zone. Raises ClientError."""
+    """Parse a time in the local time zone to ms, because the broker may be in another zone. Raises ClientError."""
     if isinstance(moment, int):
         return moment
     try:

@@ -1,7 +1,7 @@
 """Laboratory controls of a broker for tests: ``with Broker(lab=True) as broker: broker.lab.advance(days=8)``.
 
-The controls go through a socket pair between this process and the broker's: no network reaches them. Each call returns
-once the broker has done it. Not thread-safe.
+The controls use a socket pair between this process and the broker's, which no network can reach. Each call returns
+once the broker has executed it. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 TIMEOUT_S = 60.0
 LABORATORY_DEFAULTS = {
-    # The clock goes forward by days: connections stay open that were quiet meanwhile.
+    # The clock is moved by days, and idle connections must stay open.
     "connections.max.idle.ms": "-1",
     # Snapshots copy every partition.
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "share.coordinator.state.topic.num.partitions": "1",
 }
-"""Keys of a broker with laboratory controls, below those that its starter gives."""
+"""Defaults of a broker with laboratory controls; keys of the caller override them."""
 
 
 class LaboratoryError(Exception):
-    """A control could not be done; the message says why."""
+    """A control failed; the message says why."""
 
 
 class Fault:
-    """A fault that is set."""
+    """A fault that has been injected."""
 
     def __init__(self, laboratory: Laboratory, number: int) -> None:
         self._laboratory = laboratory
@@ -38,19 +38,19 @@ class Fault:
 
     @property
     def met(self) -> int:
-        """Number of requests that met it. Raises LaboratoryError once the faults were cleared."""
+        """Number of requests that it has affected. Raises LaboratoryError once the faults were cleared."""
         return int(self._laboratory.ask("met", fault=self._number))
 
 
 class Snapshot:
-    """A state of a broker that was kept, to return to."""
+    """A saved state of a broker, for ``restore``."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class Laboratory:
-    """Controls of one broker that runs. All methods raise LaboratoryError."""
+    """Controls of one running broker. All methods raise LaboratoryError."""
 
     def __init__(self, connection: socket.socket) -> None:
         """``connection`` is this process's end of the socket pair."""
@@ -61,7 +61,7 @@ class Laboratory:
     # ---- time
 
     def advance(self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
-        """Move the broker's clock forward, and do what became due: sessions, transactions, retention, long polls."""
+        """Move the broker's clock forward; timeouts, retention and long polls that are due then take effect."""
         span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
         self.ask("advance", ms=round(span / timedelta(milliseconds=1)))
 
@@ -75,13 +75,13 @@ class Laboratory:
     def fail(self, api: str, error: str, *, times: int = 1, after: int = 0, topic: str | None = None) -> Fault:
         """Answer the next ``times`` requests of an API with an error, once ``after`` were handled.
 
-        ``api`` and ``error`` are Kafka's names: ``"Produce"``, ``"NOT_LEADER_OR_FOLLOWER"``. With ``topic`` only
-        requests that name it are meant, and all of such a request is answered with the error.
+        ``api`` and ``error`` are Kafka's names: ``"Produce"``, ``"NOT_LEADER_OR_FOLLOWER"``. With ``topic`` it affects
+        only requests that name the topic; all their topics get the error.
         """
         return self._fault(api, error=error, times=times, after=after, topic=topic)
 
     def delay(self, api: str, seconds: float, *, times: int = 1, after: int = 0, topic: str | None = None) -> Fault:
-        """Handle the next requests of an API so many seconds later, by the broker's clock."""
+        """Handle the next requests of an API ``seconds`` later, by the broker's clock."""
         return self._fault(api, delay_ms=seconds * 1000, times=times, after=after, topic=topic)
 
     def drop(
@@ -89,7 +89,7 @@ class Laboratory:
     ) -> Fault:
         """Close the connections of the next requests of an API.
 
-        With ``is_handled`` the broker does first what was asked: the client alone does not know.
+        With ``is_handled`` the broker handles the request first, so that only the response is lost.
         """
         return self._fault(api, drops=True, is_handled=is_handled, times=times, after=after, topic=topic)
 
@@ -98,12 +98,12 @@ class Laboratory:
         self.ask("clear")
 
     def requests(self, api: str) -> int:
-        """Return how many requests of an API came since the start or the last ``restore``."""
+        """Return the number of requests of an API since the start or the last ``restore``."""
         return int(self.ask("requests", api=api))
 
     @contextlib.contextmanager
     def leader_away(self, topic: str, partition: int = 0) -> Iterator[None]:
-        """Have a partition be without a leader for a while; it comes back in a new leader epoch."""
+        """Leave a partition without a leader inside ``with``; the leader comes back in a new leader epoch."""
         self.ask("leader", topic=topic, partition=partition, is_away=True)
         try:
             yield
@@ -112,7 +112,7 @@ class Laboratory:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Have no room left on the disk for a while."""
+        """Let the disk be full inside ``with``."""
         self.ask("disk", is_full=True)
         try:
             yield
@@ -122,17 +122,17 @@ class Laboratory:
     # ---- state
 
     def snapshot(self) -> Snapshot:
-        """Keep the whole state: topics, records, offsets, configs, users, and the clock. Clients are disconnected."""
+        """Save the whole state: topics, records, offsets, configs, users, and the clock. Clients are disconnected."""
         return Snapshot(int(self.ask("snapshot")))
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Return to a state that was kept, without faults. Clients are disconnected, and members of groups leave."""
+        """Return to a saved state, without faults. Clients are disconnected, and members of groups are removed."""
         self.ask("restore", snapshot=snapshot.number)
 
     # ---- the socket
 
     def ask(self, command: str, **words: object) -> Any:
-        """Have the broker do one command; returns its result."""
+        """Send one command to the broker and return its result."""
         try:
             self._connection.sendall(json.dumps({"command": command, **words}).encode() + b"\n")
             line = self._lines.readline()
@@ -146,7 +146,7 @@ class Laboratory:
         return answer["result"]
 
     def close(self) -> None:
-        """End the control; the broker goes on."""
+        """Close the connection; the broker keeps running."""
         self._lines.close()
         self._connection.close()
 

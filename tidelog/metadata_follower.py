@@ -1,7 +1,7 @@
-"""A blocking connection between an ``Observer`` and the controllers it follows.
+"""A blocking connection between an ``Observer`` and the controllers that it follows.
 
-It asks one question at a time and waits for the answer; the observer decides whom to ask and what. For commands; a
-broker has channels of its own.
+It sends one request at a time and waits for the response; the observer chooses controller and request. It is for
+commands; a broker has channels of its own.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tidelog.protocol.messages import fetch, fetch_snapshot
 
 DEFAULT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 5.0
-"""Wait for one answer; a controller holds a Fetch for half a second when there is nothing new."""
+"""Timeout of one response, in seconds; a controller delays a Fetch by half a second if there are no new records."""
 LEAST_FETCH_VERSION = 17
-"""The Fetch of Kafka 3.9, the first whose answers name the leader's endpoint to observers (KIP-853)."""
+"""The Fetch of Kafka 3.9, the first whose responses have the leader's endpoint for observers (KIP-853)."""
 
 
 class NotAControllerError(Exception):
-    """The address answers, but not as a controller of a quorum."""
+    """The process at the address is not a controller of a quorum."""
 
 
 class CatchUpError(Exception):
-    """No controller led to the committed metadata in time."""
+    """The committed metadata could not be read in time."""
 
 
 class MetadataFollower:
-    """An observer with one connection to the controller it asks. One thread at a time."""
+    """An observer with one connection to a controller. One thread at a time."""
 
     def __init__(self, config: ObserverConfig) -> None:
         self.observer = Observer(config)
@@ -57,9 +57,9 @@ class MetadataFollower:
         self._client = self._address = None
 
     def catch_up(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> MetadataImage:
-        """Follow until the image holds all that the leader says is committed, and return it.
+        """Follow until the image has all committed records of the leader, and return it.
 
-        Raises CatchUpError when that takes longer than ``timeout_s``, and what ``step`` raises.
+        Raises CatchUpError when that takes longer than ``timeout_s``, and the errors of ``step``.
         """
         deadline = time.monotonic() + timeout_s
         self.step()
@@ -71,9 +71,9 @@ class MetadataFollower:
         return self.observer.image
 
     def step(self) -> Published | None:
-        """Ask one question, when its time has come; return the new image, if the answer made one.
+        """Send one request, when it is due; return the new image, if the response changed it.
 
-        Raises NotAControllerError, and what ``Observer.take_answer`` raises.
+        Raises NotAControllerError, and the errors of ``Observer.take_answer``.
         """
         question = self.observer.next_question()
         time.sleep(max(0.0, question.not_before_ms / 1000 - time.monotonic()))

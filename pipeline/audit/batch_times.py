@@ -1,7 +1,7 @@
-"""The check of a batch's largest time: the header says one, its records have another.
+"""The check of a batch's largest timestamp in its header against the timestamps of its records.
 
-A time index and readers that choose by time trust the header, and no checksum shows that its writer was wrong. Of a
-batch with log append time the header's is the time of all its records.
+Time indices and readers that select by time trust the header, and no checksum shows that its writer was wrong. A
+batch with log append time is not checked: the header has the timestamp of all its records.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidelog.pipeline.engine.reference import IntegerArray
 
 _LOG_APPEND = 0x08
 
-#: Notes a finding: kind, byte position, offset, message.
+#: A function that records a finding: kind, byte position, offset, message.
 Find = Callable[[str, int, int, str], None]
 
 
 def check_batch_times(find: Find, rows: IntegerArray, timestamps: IntegerArray, position: int) -> None:
     """Compare the largest times of batch rows with ``timestamps``, those of their records, one batch after another.
 
-    ``position``: byte of the file that the rows' positions count from.
+    ``position``: byte of the file at which the rows' positions begin.
     """
     largest = _largest_times(rows, timestamps)
     by_producer = rows[:, at.ATTRIBUTES] & _LOG_APPEND == 0
@@ -33,8 +33,13 @@ def check_batch_times(find: Find, rows: IntegerArray, timestamps: IntegerArray, 
 
 
 def find_wrong_time(find: Find, position: int, offset: int, *, said: int, largest: int) -> None:
-    """Note that a batch says another largest time than its records'."""
-    find("timestamp", position, offset, f"the batch of offset {offset} says its largest time is {said}, not {largest}")
+    """Record that a batch's header has a larger or smaller timestamp than the largest of its records."""
+    find(
+        "timestamp",
+        position,
+        offset,
+        f"the batch of offset {offset} has the largest time {said}, its records {largest}",
+    )
 
 
 def _largest_times(rows: IntegerArray, timestamps: IntegerArray) -> IntegerArray:

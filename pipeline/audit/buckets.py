@@ -1,7 +1,8 @@
-"""Counts and checksums of records per ten minutes, by which a log is compared with the table made of it.
+"""Counts and checksums of records per ten minutes, by which a log is compared with a table exported from it.
 
 A bucket is ten minutes of record time, named by its first millisecond. Its checksum is the sum of the records' hashes
-mod 2^64 (:mod:`tidelog.pipeline.engine.reference`), so it does not depend on order, and buckets of parts may be added.
+mod 2^64 (:mod:`tidelog.pipeline.engine.reference`), so it does not depend on order, and buckets of segments can be
+added up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The search for dead letters of records that cannot be rows of their table: one that is in neither is lost.
+"""The search for dead letters of records that cannot be rows of their table: a record without either is lost.
 
     table by hour or day      a time outside of the years 1 to 9999
     table of latest values    no key
@@ -31,7 +31,7 @@ _COLUMNS = ("topic", "partition", "offset")
 
 
 def look_for_letters(plan: ComparePlan, found: Comparison) -> None:
-    """Count as missing what has neither a row nor a dead letter. Raises OSError, ArrowException."""
+    """Count records with neither a row nor a dead letter as missing. Raises OSError, ArrowException."""
     absent = np.setdiff1d(np.concatenate(found.no_rows), _letters_of(plan))
     shown = np.concatenate((found.shown.get("missing", []), absent[:SHOWN_OFFSETS])).astype(np.int64)
     found.note("missing", np.sort(shown))

@@ -1,12 +1,12 @@
-"""Checks of the small files of a partition directory, and the log's two ends as the checkpoints know them.
+"""Checks of the small files of a partition directory, and the log's start and end according to the checkpoints.
 
-    leader-epoch-checkpoint             readable, growing, within the log; its first offset is the log's first one, so
-                                        that it knows of segments that are missing at the front
-    recovery-point-offset-checkpoint,   at or below the log's end: they know of segments that are missing there
+    leader-epoch-checkpoint             readable, ascending, within the log; its first offset is the log's first one, so
+                                        it shows that segments are missing at the log's start
+    recovery-point-offset-checkpoint,   at or below the log's end: they show that segments are missing there
     replication-offset-checkpoint
     .snapshot                           readable, its checksum holds
     partition.metadata                  readable
-    anything else                       files of a segment that is not there, and files that no Kafka writes
+    anything else                       index files without their segment, and files that Kafka does not write
 
 A missing snapshot, epoch file or checkpoint is no finding: the broker rebuilds them, and a copy may lack them. One
 thread.
@@ -39,9 +39,9 @@ from tidelog.protocol.errors import KafkaStorageError
 
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index|timeindex|txnindex|snapshot)(\.(swap|cleaned|deleted))?")
 _INDEX_SUFFIXES = ("index", "timeindex", "txnindex")
-#: Names that may lie in a partition directory beside those of segments; both checkpoints are replaced by a rename.
+#: Files of a partition directory besides those of segments; both are written as ``.tmp`` and then renamed.
 _KNOWN = {LEADER_EPOCH_FILE, PARTITION_METADATA_FILE, f"{LEADER_EPOCH_FILE}.tmp", f"{PARTITION_METADATA_FILE}.tmp"}
-#: Folders of Tidelog's own indices.
+#: Directories of Tidelog's own indices.
 _FOLDERS = {"keys", "tags"}
 
 
@@ -53,8 +53,10 @@ class FileFinding(NamedTuple):
 
 
 class LogEnds(NamedTuple):
-    """Offsets that checkpoints know of: the least the log should begin with (-1: unknown), the least it should end
-    with, and which file says so."""
+    """Start and end of a log according to checkpoints: the log should begin at or below ``start`` (-1: unknown).
+
+    It should end at or above ``end``, which is from ``end_file``.
+    """
 
     start: int
     end: int
@@ -62,8 +64,8 @@ class LogEnds(NamedTuple):
 
 
 def check_small_files(directory: str, bases: Collection[int], next_offset: int) -> Iterator[FileFinding]:
-    """Yield findings about the files of a directory whose segments begin at ``bases`` and whose log ends at
-    ``next_offset``.
+    """Yield findings about the files of a directory. ``bases``: base offsets of its segments; ``next_offset``: the
+    log's end.
     """
     try:
         names = sorted(names_in(directory))
@@ -122,8 +124,8 @@ def _epoch_faults(path: str, entries: list[EpochEntry], next_offset: int) -> Ite
 def known_ends(directory: str, partition: TopicPartition) -> tuple[LogEnds, list[FileFinding]]:
     """Read a log's ends from the checkpoints; also returns findings about checkpoints that cannot be read.
 
-    Retention moves the first epoch's offset before it takes segments; the checkpoint of start offsets comes later, so
-    the larger of both counts, and the checkpoint alone says nothing.
+    Retention raises the first epoch's offset before it deletes segments, and the checkpoint of start offsets is written
+    later. So the larger of both is the start, and without epochs the start is not known.
     """
     findings: list[FileFinding] = []
     offsets = {}

@@ -1,11 +1,11 @@
-"""The check of a segment's offset and time index against its batches, made while the batches stream by.
+"""The check of a segment's offset and time index against its batches, during the audit's single walk over them.
 
-    offset index   each entry names the byte a batch begins at, and that batch's last offset; both grow
-    time index     each entry's offset lies in a batch whose largest timestamp is the entry's; timestamps grow;
+    offset index   each entry has the byte at which a batch begins, and the batch's last offset; both ascend
+    time index     each entry's offset lies in a batch whose largest timestamp is the entry's; timestamps ascend;
                    a closed segment's last entry is the segment's largest timestamp
 
-The tail of zeros after the entries of a log that was not closed is no fault. An entry for which the walk has found no
-batch by its end is a fault. Arrays are int64; one thread.
+Zeros after the entries, in a log that was not closed, are no fault. An entry without a batch at the end of the walk is
+a fault. Arrays are int64; one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_FAULTS = 20
 
 @dataclass(slots=True)
 class IndexFault:
-    """An index entry that does not agree with the batches: file, slot (-1: the file as a whole), and the reason."""
+    """An index entry that does not match the batches: file, slot (-1: the file as a whole), and the reason."""
 
     path: str
     slot: int
@@ -36,7 +36,7 @@ class IndexFault:
 
 @dataclass(slots=True)
 class IndexCheck:
-    """The entries of one segment's indices and how far they have been checked."""
+    """The entries of one segment's indices, and which of them the batches so far have confirmed."""
 
     offset_path: str
     time_path: str
@@ -52,7 +52,7 @@ class IndexCheck:
 
     @classmethod
     def open(cls, segment: SegmentFile) -> IndexCheck:
-        """Read both indices; ``missing`` names those that are not there."""
+        """Read both indices; ``missing`` has the paths of those that do not exist."""
         offset_path, time_path = segment.beside(".index"), segment.beside(".timeindex")
         entries, has_offsets = _read(offset_path, _OFFSET_ENTRY)
         relative = entries["relative"].astype(np.int64)
@@ -79,12 +79,13 @@ class IndexCheck:
         return len(self.offsets) + len(self.timestamps)
 
     def batches_after(self, position: int) -> Iterator[tuple[int, int]]:
-        """Yield byte position and last offset of the batches above byte ``position`` that entries name, in order."""
+        """Yield byte position and last offset of the indexed batches after byte ``position``, in order."""
         later = int(np.searchsorted(self.positions, position, side="right"))
         yield from zip(self.positions[later:].tolist(), self.offsets[later:].tolist(), strict=True)
 
     def see(self, positions: IntegerArray, rows: IntegerArray) -> None:
-        """Compare the entries with batches: ``rows`` as of a walk, ``positions`` their bytes in the file."""
+        """Compare the entries with batches: ``rows`` of ``walk_batches``, and ``positions`` of the batches in the
+        file."""
         if not len(rows):
             return
         last, base, largest = rows[:, at.LAST_OFFSET], rows[:, at.BASE_OFFSET], rows[:, at.MAX_TIMESTAMP]
@@ -103,7 +104,7 @@ class IndexCheck:
             self._time_answered[first:end] = np.where(agrees, 1, -1)
 
     def finish(self, largest_timestamp: int, *, is_closed: bool, is_whole: bool) -> None:
-        """End the check after the walk. With damage (``is_whole`` false) an entry without its batch proves nothing."""
+        """Finish the check after the walk. With damage (``is_whole`` false) an entry without its batch is no fault."""
         if is_whole:
             for slot in np.flatnonzero(self._answered != 1).tolist():
                 offset, position = int(self.offsets[slot]), int(self.positions[slot])
@@ -139,5 +140,6 @@ def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
 
 
 def _until_hole(empty: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-    """Count the entries before the hole at the end. A segment's first batch gets no entry, so none has position 0."""
+    """Count the entries before the zeros at the end. A segment's first batch gets no entry, so no entry has position
+    0."""
     return int(empty.argmax()) if empty.any() else len(empty)

@@ -1,15 +1,15 @@
 """The comparison of a table of the latest values with its log: key by key, over all of a partition.
 
-    log      the last committed record of each key up to the recorded end; without a value it deletes the key
+    log      the last committed record of each key up to the exported end; without a value it deletes the key
     table    a row for each key that is not deleted
 
     missing      the log's record of a key that the table does not have, by the record's offset
     different    rows of another offset or content than the log's last record, or of a deleted key, by their offset
     twice        further rows of a key
-    extra        rows whose key the log does not have: deletes that a cleaner took away leave such
+    extra        rows whose key the log does not have, as when a cleaner has removed the key's tombstone
 
 Rows below the log's start whose key is not in the log cannot be compared. Keys, offsets and hashes of a partition are
-held in memory.
+kept in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows that are held before those are dropped whose key has a later one.
+#: Rows that are kept in memory before rows whose key has a later row are dropped.
 ROWS_HELD = 1_000_000
 
 
@@ -49,7 +49,7 @@ def compare_plan(plan: ComparePlan) -> Comparison:
             look_for_letters(plan, found)
         except (pa.ArrowException, OSError) as error:
             found.unreadable = f"the table's dead letters cannot be read: {str(error).splitlines()[0]}"
-    found.no_rows.clear()  # millions of offsets, which the driver does not need
+    found.no_rows.clear()  # may be millions of offsets, which the driver does not need
     return found
 
 
@@ -72,7 +72,7 @@ def _compare_latest(plan: ComparePlan) -> Comparison:
 
 
 def _hashed(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Build key, offset, hash and whether the record deletes, of rows that have a key."""
+    """Build a table of key, offset, hash, and whether the value is null, of the rows that have a key."""
     import pyarrow as pa
 
     schema = pa.schema([("key", pa.binary()), ("offset", pa.int64()), ("hash", pa.uint64()), ("deletes", pa.bool_())])

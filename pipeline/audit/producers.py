@@ -1,11 +1,11 @@
 """Duplicates of idempotent producers: a batch whose sequence its producer has written before, in the same epoch.
 
-    span      the first and the last (epoch, sequence) of a producer in a stretch of the log, in log order
-    follow    rows of a stretch against the spans so far: which rows are duplicates; the spans grow
-    join      the span of a later stretch against that of the one before: whether the two overlap
+    span      the first and the last (epoch, sequence) of a producer in a part of the log, in log order
+    follow    compares batches with the spans so far, finds the duplicates, and extends the spans
+    join      compares the span of a segment with that of the segment before: whether the two overlap
 
-Sequences run from 0 to 2^31 - 1 and begin again at 0. A sequence that jumps ahead is no fault here: a cleaner
-may have taken the batches between. Their offsets are missing then, and the rules for holes judge those.
+Sequences go from 0 to 2^31 - 1 and begin again at 0. A sequence that jumps ahead is no fault here: a cleaner
+may have removed the batches between. Their offsets are then missing, which is a hole (``tidelog.pipeline.plan.holes``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _HALF = 1 << 30
 
 
 class ProducerSpan(NamedTuple):
-    """A producer's part of a stretch: first epoch and sequence, last epoch and the last sequence of its last batch."""
+    """First and last batch of a producer in a part of the log: epochs, first sequence of the first, last of the
+    last."""
 
     first_epoch: int
     first_sequence: int
@@ -31,7 +32,7 @@ class ProducerSpan(NamedTuple):
 
 
 def follow(rows: IntegerArray, spans: dict[int, ProducerSpan]) -> list[int]:
-    """Find the numbers of the rows that are duplicates, and bring ``spans`` (by producer id) up to date.
+    """Find the numbers of the rows that are duplicates, and update ``spans`` (by producer id).
 
     ``rows``: int64 (batches, COLUMNS) of valid data batches with a producer id, in log order.
     """
@@ -56,7 +57,7 @@ def follow(rows: IntegerArray, spans: dict[int, ProducerSpan]) -> list[int]:
 
 
 def join(before: ProducerSpan, after: ProducerSpan) -> bool:
-    """Return whether the later stretch of a producer begins with sequences that the earlier one has already."""
+    """Return whether the later span of a producer begins with a sequence that the earlier span already has."""
     first, last = np.array([after.first_sequence]), np.array([before.last_sequence])
     return after.first_epoch == before.last_epoch and bool(_is_behind(first, last)[0])
 

@@ -1,20 +1,20 @@
 """The audit of one segment: every batch's frame and CRC, gaps, producers' sequences, indices, records per ten minutes.
 
-    read 2 MB -> walk_batches -> rows -> gaps, overlaps     base offset against the offset that should come
+    read 2 MB -> walk_batches -> rows -> gaps, overlaps     base offset against the expected offset
                                       -> producers          sequence against the producer's last one
                                       -> indices            entries against batches
                                       -> records hashed     per ten minutes; committed data only
                                       -> times              the header's largest against the records'
 
 Offsets missing between two batches are *compacted* or *lost* by the rules of ``tidelog.pipeline.plan.holes``. They are
-compacted in a file that the cleaner has been in, and before a batch that only a cleaner can have written: nothing else
-takes records out of the middle of a log. Offsets missing inside a batch are compacted for the same reason.
+compacted in a file that a cleaner has worked on, and before a batch that only a cleaner can have written: nothing else
+removes records from the middle of a log. Offsets missing inside a batch are compacted for the same reason.
 
-Aborted records and control batches are there, but no reader that asks for committed records gets them: they are
-counted, not hashed, and neither are records of transactions still open.
+Aborted records and control batches are not visible to readers of committed records. They and the records of open
+transactions are counted, but not hashed.
 
 Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does. The bytes
-between are counted as unreadable, and their offsets are a gap of their own kind.
+between are counted as unreadable, and their offsets are a gap of the kind *damaged*.
 
 One thread; everything here can be pickled. Needs numpy.
 """
@@ -64,11 +64,11 @@ _COMPRESSED = 0x07
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """One segment to audit; ``inode`` is its file's, 0 when unknown; ``changed_ns`` as in ``plan.rows.SegmentSlice``.
+    """One segment to audit; ``inode`` is its file's, 0 when unknown; ``ctime_ns`` as in ``plan.rows.SegmentSlice``.
 
-    ``clean_below``: the cleaner has worked up to here, and takes files as a whole. ``stable_below``: the last stable
-    offset; records from here on belong to open transactions or follow them.
-    ``indexed``: (producer id, first, last offset) of the aborted transactions that index files name.
+    ``clean_below``: offset up to which a cleaner has worked, on whole files. ``stable_below``: the last stable
+    offset; records from it on belong to open transactions or follow their first record.
+    ``indexed``: (producer id, first, last offset) of the aborted transactions in ``.txnindex`` files.
     With ``records`` false nothing is hashed.
     """
 
@@ -78,7 +78,7 @@ class SegmentPlan:
     size: int
     is_closed: bool
     inode: int = 0
-    changed_ns: int = 0
+    ctime_ns: int = 0
     clean_below: int = 0
     stable_below: int = 2**63 - 1
     indexed: tuple[tuple[int, int, int], ...] = ()
@@ -108,8 +108,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets from ``start`` to below ``end`` that no batch holds, or none that can be read; ``kind`` is
-    compacted, lost or damaged."""
+    """Offsets from ``start`` to below ``end`` that are in no readable batch; ``kind`` is compacted, lost or damaged."""
 
     start: int
     end: int
@@ -118,9 +117,9 @@ class Gap:
 
 @dataclass(slots=True)
 class SegmentAudit:
-    """Counts, findings and gaps of one segment. Lists are cut at MOST_FINDINGS and MOST_GAPS, counts are not.
+    """Counts, findings and gaps of one segment. Lists are limited to MOST_FINDINGS and MOST_GAPS, counts are not.
 
-    ``ends_damaged``: what comes after ``next_offset`` cannot be read.
+    ``ends_damaged``: the bytes after ``next_offset`` cannot be read.
     ``marked_below``: the offset after the last batch that only a cleaner can have written; 0 without one.
     """
 
@@ -155,21 +154,21 @@ class SegmentAudit:
     producers: dict[int, ProducerSpan] = field(default_factory=dict)
 
     def find(self, kind: str, position: int, offset: int, message: str) -> None:
-        """Note a finding in this segment."""
+        """Add a finding in this segment."""
         self.add_finding(Finding(kind, self.path, position, offset, message))
 
     def find_in(self, kind: str, path: str, position: int, offset: int, message: str) -> None:
-        """Note a finding in a file beside the segment."""
+        """Add a finding in another file of the segment, such as an index."""
         self.add_finding(Finding(kind, path, position, offset, message))
 
     def add_finding(self, finding: Finding) -> None:
-        """Note a finding."""
+        """Add a finding."""
         self.finding_count += 1
         if len(self.findings) < MOST_FINDINGS:
             self.findings.append(finding)
 
     def add_gap(self, gap: Gap) -> None:
-        """Note offsets that are missing between two batches."""
+        """Add offsets that are missing between two batches."""
         self.gap_count += 1
         if gap.kind == "lost":
             self.lost_offsets += gap.end - gap.start
@@ -181,20 +180,20 @@ class SegmentAudit:
             self.gaps.append(gap)
 
     def explain_gaps(self) -> None:
-        """Count all gaps so far as compacted: the cleaner has been seen further on."""
+        """Count all lost gaps so far as compacted, because a cleaner has worked on later batches."""
         self.compacted_offsets += self.lost_offsets
         self.lost_offsets = 0
         self.gaps = [gap if gap.kind == "damaged" else Gap(gap.start, gap.end, "compacted") for gap in self.gaps]
 
 
 def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> SegmentAudit | None:
-    """Audit one segment; None when its file is gone or another one now. Raises PipelineError when it cannot be read."""
+    """Audit one segment; None when its file was deleted or replaced. Raises PipelineError when it cannot be read."""
     try:
         file = OpenSegment(plan.segment.path)
     except FileNotFoundError:
         return None
     with file:
-        if plan.inode and not file.is_same(plan.inode, plan.changed_ns, plan.size):
+        if plan.inode and not file.is_same(plan.inode, plan.ctime_ns, plan.size):
             return None
         file.expect(0, plan.size)
         audited = _SegmentWalk(plan, file, using or engine()).run()
@@ -202,7 +201,7 @@ def audit_segment(plan: SegmentPlan, using: AuditEngine | None = None) -> Segmen
 
 
 class _SegmentWalk:
-    """State of the walk over one segment."""
+    """The walk over one segment, and its state."""
 
     def __init__(self, plan: SegmentPlan, file: OpenSegment, using: AuditEngine) -> None:
         self._plan = plan
@@ -212,7 +211,7 @@ class _SegmentWalk:
         self._indices = IndexCheck.open(plan.segment)
         self._table = np.zeros((TABLE_ROWS, at.COLUMNS), np.int64)
         self._room = HashRoom()
-        # A cleaner works on whole files, so a file that it has begun has no lost gaps.
+        # A cleaner works on whole files, so a file that begins below its checkpoint has no lost gaps.
         self._clean_below = 2**63 - 1 if plan.segment.base_offset < plan.clean_below else 0
         self._expected = base = plan.segment.base_offset  # a segment is named by its first offset
         audit = self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
@@ -249,7 +248,8 @@ class _SegmentWalk:
                 position = self._take_other(buffer[done:size], position, end)
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
-        """Walk a chunk's magic 2 batches: (why it stopped, bytes done, more than the chunk when damage was passed)."""
+        """Walk over a chunk's magic 2 batches: (why it stopped, bytes done). After damage that may be more than the
+        chunk."""
         done = 0
         while True:
             stop, count, done = self._engine.walk_batches(buffer, done, size, self._table)
@@ -282,7 +282,7 @@ class _SegmentWalk:
     def _first_bad(self, rows: IntegerArray, position: int) -> int:
         """Find the first row with a wrong checksum or offset; returns the number of rows when there is none.
 
-        No checksum covers offsets: a batch that goes back, or reaches into the next one, is damaged.
+        No checksum covers offsets: a batch whose offsets go back, or overlap the next batch, is damaged.
         """
         if not len(rows):
             return 0
@@ -294,7 +294,7 @@ class _SegmentWalk:
         return int(bad[0]) if len(bad) else len(rows)
 
     def _offset_after(self, row: IntegerArray, position: int) -> int:
-        """Read the offset of the batch after a row's; -1 when there is none of magic 2."""
+        """Read the base offset of the batch after a row's; -1 when there is none of magic 2."""
         data = self._file.read_at(position + int(row[at.POSITION] + row[at.SIZE]), HEADER.size)
         return int.from_bytes(data[:8], "big") if len(data) == HEADER.size and data[MAGIC_OFFSET] == MAGIC_V2 else -1
 
@@ -310,7 +310,7 @@ class _SegmentWalk:
         return self._pass_damage(kind, position + int(row[at.POSITION]), offset, why)
 
     def _pass_damage(self, kind: str, position: int, offset: int, why: str) -> int:
-        """Find where to go on after damage; the next batch shows which offsets are lost."""
+        """Find the byte at which to go on after damage; the next batch there shows which offsets are lost."""
         target = find_resume_position(self._file, position, self._end, self._indices.batches_after(position))
         self.audit.unreadable_bytes += target - position
         self.audit.ends_damaged = True
@@ -336,7 +336,7 @@ class _SegmentWalk:
         audit.compacted_offsets += int((last - base + 1 - rows[:, at.RECORD_COUNT]).sum())
 
     def _follow_marks(self, rows: IntegerArray) -> None:
-        """Note how far a cleaner came: its batches lack records or have a delete horizon."""
+        """Note the last batch that a cleaner has written: it lacks records or has a delete horizon."""
         lacks = rows[:, at.RECORD_COUNT] <= rows[:, at.LAST_OFFSET] - rows[:, at.BASE_OFFSET]
         marked = (lacks | (rows[:, at.ATTRIBUTES] & DELETE_HORIZON_MASK != 0)) & (rows[:, at.IS_VALID] == 1)
         if marked.any():
@@ -366,7 +366,7 @@ class _SegmentWalk:
     # ---- records
 
     def _committed(self, rows: IntegerArray, position: int) -> IntegerArray:
-        """Select the data rows that a reader of committed records gets, and count the others."""
+        """Select the rows of data batches that a reader of committed records gets; counts all kinds."""
         audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
         control = attributes & CONTROL_MASK != 0
         is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
@@ -412,10 +412,10 @@ class _SegmentWalk:
         audit_buckets.add(self.audit.buckets, timestamps, hashes)
         check_batch_times(self.audit.find, np.array([row]), timestamps, position)
 
-    # ---- old messages, and bytes that are no batch
+    # ---- messages of magic 0 and 1, and bytes that are no batch
 
     def _take_other(self, rest: at.ByteArray, position: int, end: int) -> int:
-        """Check one old message, or bytes that are no batch; returns where to go on."""
+        """Check one message of magic 0 or 1, or bytes that are no batch; returns the byte at which to go on."""
         try:
             entry = next(iter_batches(rest.data), None)
         except KafkaError as error:
@@ -428,12 +428,12 @@ class _SegmentWalk:
             self._file.read_into(position, rest.data)
             return self._take_other(rest, position, end)
         if rest[16] == MAGIC_V2:  # the walk refused its header
-            why = "no batch begins here (a batch header with impossible numbers)"
+            why = "no batch begins here (the batch header has impossible values)"
             return self._pass_damage("framing", position, self._expected, why)
         return self._take_old(entry, position)
 
     def _take_old(self, entry: RecordBatch | LegacyRecordBatch, position: int) -> int:
-        """Check a message of magic 0 or 1, or a wrapper with its inner messages; returns where to go on."""
+        """Check a message of magic 0 or 1, or a wrapper with its inner messages; returns the byte at which to go on."""
         audit = self.audit
         row = np.zeros((1, at.COLUMNS), np.int64)
         row[0, [at.SIZE, at.LAST_OFFSET, at.PRODUCER_ID, at.IS_VALID]] = entry.size_in_bytes, entry.last_offset, -1, 1
@@ -464,12 +464,14 @@ class _SegmentWalk:
         return position + entry.size_in_bytes
 
     def _judge_cut_batch(self, position: int, end: int) -> int:
-        """Judge a last batch that is longer than the file: a write under way in an open log, else damage."""
+        """Handle a last batch that is longer than the file; returns the byte at which to go on.
+
+        In an active segment it is a write in progress, otherwise it is damage."""
         following = next(self._indices.batches_after(position), None)
         if not self._plan.is_closed and following is None:
             return end
         return self._pass_damage(
-            "framing", position, self._expected, f"{end - position} bytes of a cut batch at the end"
+            "framing", position, self._expected, f"{end - position} bytes of an incomplete batch at the end"
         )
 
     def _finish(self, end: int) -> None:

@@ -1,10 +1,10 @@
 """The comparison of a log with the table it was exported to, range by range: the offsets that differ.
 
-    the table's rows of a range of offsets, hashed        -> (offset, hash)
-    the log's slices of that range, as an export reads -> (offset, hash)        -> missing, extra, different, twice
+    the table's rows of a range of offsets, hashed      -> (offset, hash)
+    the log's records of that range, hashed             -> (offset, hash)        -> missing, extra, different, twice
 
-*Missing* rows are in the log and not in the table. *Extra* ones are in the table and not in the log: where the log was
-compacted the table is meant to keep them, elsewhere it is a finding. Offsets below the log start cannot be compared.
+*Missing* rows are in the log and not in the table. *Extra* ones are in the table and not in the log: if the log was
+compacted the table should keep them, otherwise they are a finding. Offsets below the log start cannot be compared.
 Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.engine.reference`.
 """
 
@@ -35,8 +35,11 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class IcebergRows:
-    """A snapshot of an Iceberg table: where its metadata file lies, the snapshot's id, pyiceberg's properties of the
-    table's file system, and whether it is partitioned by time: times outside of the calendar are dead letters then."""
+    """A snapshot of an Iceberg table: location of its metadata file, and the snapshot's id.
+
+    ``properties``: pyiceberg's own, of the table's file system. ``by_time``: the table is partitioned by time, so
+    records with times outside of the calendar are dead letters.
+    """
 
     metadata: str
     snapshot: int
@@ -53,16 +56,18 @@ class DeltaRows:
 
 
 Rows = str | IcebergRows | DeltaRows | None
-"""A Parquet file, a version of a table, or nothing."""
+"""The rows of a range: in a Parquet file, in a version of a table, or none."""
 Letters = IcebergRows | tuple[str, ...]
 """The dead letters of a table: rows of an Iceberg table, or Parquet files."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparePlan:
-    """One range of a partition: the table's Parquet file or its snapshot (None where it has nothing), and the log's
-    slices. ``latest``: the table has the latest record of each key. ``letters``: where records are that cannot be
-    rows."""
+    """One range of a partition to compare: the table's ``rows``, and the ``slices`` of the log.
+
+    ``latest``: the table has the latest record of each key. ``letters``: the table's dead letters, for records that
+    cannot be rows.
+    """
 
     topic: str
     partition: int
@@ -82,9 +87,11 @@ class ComparePlan:
 
 @dataclass(slots=True)
 class Comparison:
-    """Differences between the two sides of a range: counts, and the first offsets of each kind; or why none were found:
-    one side is ``unreadable``. ``no_rows``: offsets of the log's records that the table cannot have as rows, until
-    they were looked for elsewhere."""
+    """Differences between table and log in a range: counts, and the first offsets of each kind (``shown``).
+
+    ``unreadable``: why one side cannot be read; nothing is compared then. ``no_rows``: offsets of records that cannot
+    be rows of the table, until they are looked up among the dead letters.
+    """
 
     topic: str
     partition: int
@@ -103,11 +110,11 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        """True when table and log hold the same records."""
+        """True when table and log have the same records."""
         return not (self.missing or self.extra or self.different or self.twice or self.unreadable)
 
     def note(self, kind: str, offsets: IntegerArray) -> int:
-        """Keep the first offsets of a kind; returns how many there are."""
+        """Keep the first offsets of a kind; returns the number of all."""
         if len(offsets):
             self.shown[kind] = offsets[:SHOWN_OFFSETS].tolist()
         return len(offsets)
@@ -143,19 +150,19 @@ def compare(plan: ComparePlan) -> Comparison:
 
 
 def unreadable_table(plan: ComparePlan, error: Exception) -> str:
-    """Write the words for a table that cannot be read."""
+    """Write the message for a table that cannot be read."""
     place = plan.rows if isinstance(plan.rows, str) else "its snapshot"
     return f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
 
 
 def unreadable_log(error: PipelineError) -> str:
-    """Write the words for a log that cannot be read."""
+    """Write the message for a log that cannot be read."""
     return f"the log's records cannot be read: {error}"
 
 
 def log_batches(plan: ComparePlan, found: Comparison) -> Iterator[pa.RecordBatch]:
-    """Yield the log's committed records of the plan's range that may be rows: key, value, offset, timestamp. The others
-    are noted. Raises PipelineError.
+    """Yield the log's committed records of the plan's range that can be rows: key, value, offset, timestamp. The others
+    are added to ``found.no_rows``. Raises PipelineError.
     """
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     by_time = isinstance(plan.rows, IcebergRows) and plan.rows.by_time
@@ -169,7 +176,7 @@ def log_batches(plan: ComparePlan, found: Comparison) -> Iterator[pa.RecordBatch
 
 
 def _those_that(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.RecordBatch:
-    """Return the records that fit, and note the others."""
+    """Return the records that fit, and add the others to ``found.no_rows``."""
     import pyarrow.compute as pc
 
     if pc.all(fit).as_py():
@@ -179,7 +186,8 @@ def _those_that(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.Record
 
 
 def table_batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
-    """Yield the table's rows of the plan's range, the same columns. Raises ArrowException, OSError."""
+    """Yield the table's rows of the plan's range with the columns of ``log_batches``. Raises ArrowException,
+    OSError."""
     schema = _COLUMNS.arrow_schema()
     if plan.rows is None:
         return
@@ -196,7 +204,7 @@ def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Itera
 
 
 def rows_chosen(plan: ComparePlan, lowest: int) -> str:
-    """Write the filter of a plan's rows from an offset on. A topic's name has no quotes."""
+    """Write the filter of a plan's rows from offset ``lowest`` on. A topic's name has no quotes."""
     place = f"topic == '{plan.topic}' and partition == {plan.partition}"
     return f"{place} and offset >= {lowest} and offset < {plan.end}"
 
@@ -209,7 +217,7 @@ def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def iceberg_batches(rows: IcebergRows, columns: Sequence[str], chosen: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Read columns of a snapshot's rows, from any files that hold them, without deleted rows. ``chosen``: a filter."""
+    """Read columns of a snapshot's rows, without deleted rows. ``chosen``: a filter."""
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import StaticTable
 
@@ -226,12 +234,12 @@ def _delta_filter(plan: ComparePlan) -> Any:
 
 
 def _lowest(plan: ComparePlan) -> int:
-    """Return the lowest offset of the table's rows: the latest of a key may be older than the log's start."""
+    """Return the lowest offset to read from the table: the latest row of a key may lie before the log's start."""
     return 0 if plan.latest else plan.start
 
 
 def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -> Iterator[pa.RecordBatch]:
-    """Read columns of a version's rows, from any files that hold them. ``chosen``: a filter."""
+    """Read columns of the rows of a version. ``chosen``: a filter."""
     dataset = DeltaAddress.of(rows.path).open(rows.version).to_pyarrow_dataset()
     yield from dataset.to_batches(columns=list(columns), filter=chosen)
 

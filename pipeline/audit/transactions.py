@@ -1,7 +1,7 @@
 """The transactions of one segment in an audit: the aborted ones, checked against the transaction indices.
 
-    the log's markers (``plan/transactions``)  which batches no reader of committed records gets
-    all ``.txnindex`` entries of the log       a reader that goes by them must leave out the same batches
+    the log's markers (``plan/transactions``)  say which batches readers of committed records leave out
+    all ``.txnindex`` entries of the log       must say the same of each batch
     the segment's own ``.txnindex``            each entry fits an abort marker (tidelog.log.segment.transaction_check)
 
 One thread.
@@ -30,14 +30,16 @@ from tidelog.pipeline.plan.transactions.markers import MarkerWalk
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]
 Tell = Callable[[str, str, int, int, str], None]
 """A function that takes a finding: kind, path, byte position, offset, message."""
-#: How long a broker may take from a marker to its entry in the transaction index.
+#: How long a broker may take from a marker to its entry in the transaction index, in seconds.
 ENTRY_PATIENCE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
-    """One segment's plan: the segment, whether it is closed, the last stable offset, and the (producer id, first, last
-    offset) that index files name."""
+    """One segment's plan: the segment, whether it is closed, and the last stable offset (``stable_below``).
+
+    ``indexed``: (producer id, first, last offset) of the aborted transactions in ``.txnindex`` files.
+    """
 
     place: TopicPartition
     segment: SegmentFile
@@ -54,7 +56,7 @@ class TransactionAudit:
         self._tell = tell
         self._indexed = np.array(plan.indexed, np.int64).reshape(-1, 3)
         self._aborted = np.zeros((0, 3), np.int64)
-        self._misled: set[int] = set()  # producers whose transaction the index gets wrong
+        self._misled: set[int] = set()  # producers whose current transaction differs in the index
         self._index = TransactionIndexCheck()
         self._markers = MarkerWalk(
             plan.place, plan.segment, file, position=0, end_offset=plan.stable_below, engine=engine
@@ -62,11 +64,12 @@ class TransactionAudit:
         self.faults = 0
 
     def close(self) -> None:
-        """Close the file that was opened to look ahead."""
+        """Close the later segment that was opened to find markers."""
         self._markers.close()
 
     def find_aborted(self, buffer: at.ByteArray, size: int, position: int) -> None:
-        """Find the aborted batches in these bytes. A transaction that damage leaves undecided is reported once."""
+        """Find the aborted batches in these bytes. A transaction that cannot be decided because of damage is reported
+        once."""
         while True:
             try:
                 self._aborted = self._markers.aborted_below(buffer, size, position)
@@ -75,7 +78,8 @@ class TransactionAudit:
                 self._tell("transaction", self._plan.segment.path, position, -1, str(error))
 
     def follow(self, buffer: at.ByteArray, rows: IntegerArray) -> None:
-        """Note the markers and records of transactions in valid batches, in order; ``rows`` lie in ``buffer``."""
+        """Note the markers and records of transactions in valid batches, in order; ``buffer`` has the batches of
+        ``rows``."""
         for row in rows[rows[:, at.ATTRIBUTES] & (CONTROL_MASK | TRANSACTIONAL_MASK) != 0].tolist():
             start, offset, producer_id = row[at.POSITION], row[at.BASE_OFFSET], row[at.PRODUCER_ID]
             if row[at.ATTRIBUTES] & CONTROL_MASK:
@@ -86,7 +90,7 @@ class TransactionAudit:
                 self._index.see_records(producer_id, offset)
 
     def finish(self, next_offset: int) -> None:
-        """End the walk over a whole segment: compare its own index with it."""
+        """Compare the segment's own index with its markers, after a walk over the whole segment."""
         path = self._plan.segment.beside(".txnindex")
         entries = read_bytes(path) if self._plan.is_closed else self._settled_entries(path, next_offset)
         for slot, message in self._index.finish_segment(entries):
@@ -107,13 +111,14 @@ class TransactionAudit:
             time.sleep(0.02)
 
     def aborted(self, rows: IntegerArray, counts: BoolArray, position: int) -> BoolArray:
-        """Select the aborted rows among those that ``counts`` says are decided; ``position``: the chunk's byte."""
+        """Select the aborted rows among those that ``counts`` selects. ``position``: byte of the file where the chunk
+        begins."""
         aborted = covers(self._aborted, rows) & counts
         self._compare_with_index(rows, aborted, counts, position)
         return aborted
 
     def _compare_with_index(self, rows: IntegerArray, aborted: BoolArray, counts: BoolArray, position: int) -> None:
-        """Compare aborted rows with the index's; a run of one producer's batches gives one finding."""
+        """Compare aborted rows with the index; consecutive wrong batches of one producer give one finding."""
         wrong = (covers(self._indexed, rows) != aborted) & counts & (rows[:, at.RECORD_COUNT] > 0)
         self._misled -= set(rows[counts & ~wrong, at.PRODUCER_ID].tolist())
         for row, is_aborted in zip(rows[wrong].tolist(), aborted[wrong].tolist(), strict=True):
@@ -121,16 +126,16 @@ class TransactionAudit:
             if producer_id in self._misled:
                 continue
             self._misled.add(producer_id)
-            says = "nothing of the abort by" if is_aborted else "there was an abort by"
+            says = "do not have the abort by" if is_aborted else "have an abort by"
             self.faults += 1
             self._tell(
                 "index", self._plan.segment.path, position + row[at.POSITION], offset,
-                f"the .txnindex files say {says} producer {producer_id} of offset {offset}; the markers say otherwise",
+                f"the .txnindex files {says} producer {producer_id} of offset {offset}; the markers say otherwise",
             )  # fmt: skip
 
 
 def covers(transactions: IntegerArray, rows: IntegerArray) -> BoolArray:
-    """Select the rows that lie in one of the (producer id, first, last offset); a marker's own row does."""
+    """Select the rows that belong to one of the transactions (producer id, first, last offset), markers included."""
     covered = np.zeros(len(rows), np.bool_)
     transactional = rows[:, at.ATTRIBUTES] & TRANSACTIONAL_MASK != 0
     if not len(transactions) or not transactional.any():

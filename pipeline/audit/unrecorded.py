@@ -1,10 +1,10 @@
 """Rows of a table that no export recorded, which a comparison by ranges of offsets cannot find.
 
-    recorded     topic, partition -> the ranges of offsets that the table's state names
-    rows         topic, partition and offset of each -> those outside: a count and the lowest offsets of each place
+    recorded     topic, partition -> the ranges of offsets in the table's state
+    rows         topic, partition, offset of each -> those outside the ranges: count and lowest offsets per partition
 
-A row is outside that lies beyond its partition's recorded offsets, belongs to a partition that the state does not name,
-or has no place at all. Compaction excuses none: an export never writes offsets that it does not record.
+A row is outside if its offset is not in a recorded range, its partition is not in the state, or its topic, partition
+or offset is null. Compaction is no excuse: an export never writes offsets that it does not record.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 COLUMNS = ("topic", "partition", "offset")
 Place = tuple[str | None, int | None]
-"""A row's topic and partition; null where a row has none."""
+"""A row's topic and partition, each of which may be null."""
 Recorded = Mapping[Place, tuple[tuple[int, int], ...]]
-"""The recorded ranges of each place: from the first offset to below the second."""
+"""The recorded ranges of each topic and partition: from the first offset to below the second."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnrecordedRows:
-    """Rows of one place outside its recorded offsets: how many, and the lowest offsets."""
+    """Rows of one topic and partition outside its recorded offsets: their number, and the lowest offsets."""
 
     topic: str | None
     partition: int | None
@@ -36,7 +36,7 @@ class UnrecordedRows:
 
 
 def find_outside(batches: Iterable[pa.RecordBatch], recorded: Recorded) -> list[UnrecordedRows]:
-    """Count the rows of ``batches`` (topic, partition, offset) outside the recorded ranges, by place in order."""
+    """Count the rows of ``batches`` (topic, partition, offset) outside the recorded ranges, by topic and partition."""
     return sum_places(rows for batch in batches for rows in _outside_of(batch, recorded))
 
 
@@ -62,7 +62,7 @@ def _outside_of(batch: pa.RecordBatch, recorded: Recorded) -> Iterator[Unrecorde
 
 
 def _equals(column: Any, value: Any) -> Any:
-    """Compare a column's rows with a value; the booleans are never null: a null equals a null."""
+    """Compare a column with a value; the result has no nulls, because null equals null here."""
     import pyarrow.compute as pc
 
     if value is None:
@@ -72,7 +72,7 @@ def _equals(column: Any, value: Any) -> Any:
 
 
 def sum_places(found: Iterable[UnrecordedRows]) -> list[UnrecordedRows]:
-    """Sum up to one entry for each place, in order; rows without a topic or partition come last."""
+    """Sum up to one entry for each topic and partition, in order; rows without a topic or partition come last."""
     places: dict[Place, UnrecordedRows] = {}
     for one in found:
         place = one.topic, one.partition

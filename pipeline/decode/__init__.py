@@ -1,5 +1,5 @@
 """From batches to Arrow columns: decoding, aborted records, and rows.
 
-Imports: ``tidelog.pipeline.plan`` and the layers below.
-Invariant: a file that is not the planned one any more is planned again by its offsets; lost data raises DataLossError.
+Imports: ``tidelog.pipeline.plan`` and the layers below. Invariant: if a file was replaced after planning, its offsets
+are planned again; lost data raises DataLossError.
 """

@@ -19,8 +19,8 @@ from tidelog.pipeline.errors import MalformedTimestampError
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.rows import SegmentSlice
 
-#: An Arrow batch is handed out when it has half of so many rows, or of so many bytes of keys and values. Spark's JVM
-#: takes small batches slower (1.8 Mrow/s at 1,000 rows against 3.05 from 10,000 on), large values faster in small ones.
+#: Capacity of an Arrow batch in rows, and in bytes of keys and values; it is yielded when half full of either. Spark's
+#: JVM reads 1.8 Mrow/s in batches of 1,000 rows and 3.05 from 10,000 rows on, but large values faster in small batches.
 BATCH_ROWS = 16 * 1024
 BATCH_BYTES = 4 * 1024 * 1024
 _MAX_MILLISECONDS = ((1 << 63) - 1) // 1000
@@ -47,7 +47,7 @@ class _ByteColumn:
         used = self.size
         needed = used + int(columns.total_size(sizes[first:last]))
         if needed > len(self._data):
-            # It seldom grows again: a batch is handed out at half of BATCH_BYTES. What stays unused is not touched.
+            # It seldom grows again: a batch is yielded at half of BATCH_BYTES. Unused pages are never touched.
             data = _empty(max(needed + BATCH_BYTES // 2, 2 * len(self._data)))
             data[:used] = self._data[:used]
             self._data = data
@@ -63,14 +63,12 @@ class _ByteColumn:
 
 
 def _empty(size: int) -> Any:
-    """Allocate bytes of Arrow's pool, which keeps the memory of batches that are gone: fresh pages cost more than the
-    copy.
-    """
+    """Allocate bytes of Arrow's pool, which reuses the memory of freed batches: fresh pages cost more than the copy."""
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 
 
 class ArrowRows:
-    """Gathers the blocks of one slice and hands out record batches in the schema of ``wanted``. One thread."""
+    """Builder of record batches in the schema of ``wanted`` from the blocks of one slice. One thread."""
 
     def __init__(self, piece: SegmentSlice, wanted: Columns) -> None:
         self._piece = piece

@@ -1,15 +1,16 @@
-"""The decoder of segment slices to columns of positions, below Arrow: for readers of records in their stored form.
+"""The decoder of segment slices to tables of byte positions, without Arrow: for readers of records in their stored
+form.
 
     file -> chunk of CHUNK_BYTES -> columns.decode_chunk: whole batches, CRC checked, rows trimmed and filtered -> table
                  compressed batch -> decompressed, bounded, into the arena -> columns.decode_section ^
                  old message set  -> message by message into the arena ---------------------------^
 
 It yields :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
-(``tidelog.pipeline.decode.layout`` names the columns). Both are used again for the next block.
+(``tidelog.pipeline.decode.layout`` names the columns). Both are reused for the next block.
 
 Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError.
-Every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner took it
-out.
+Every offset of the slice must be in a batch, unless ``tidelog.pipeline.plan.holes`` says that a cleaner removed its
+record.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ TABLE_ROWS = 32 * 1024
 class Block(NamedTuple):
     """Rows ``first`` to below ``last`` of ``table`` (int64, columns by rows), with positions in ``buffer`` (uint8).
 
-    Valid until the next one.
+    Valid until the next block is read.
     """
 
     buffer: Any
@@ -67,7 +68,7 @@ class Block(NamedTuple):
 
 
 class _Buffer:
-    """Bytes that grow when they must, with the padding that decoding reads past the end."""
+    """A buffer that can grow, with PADDING bytes after its capacity, which decoding may read."""
 
     def __init__(self, capacity: int) -> None:
         self.array = np.zeros(capacity + layout.PADDING, np.uint8)
@@ -99,7 +100,7 @@ class _Buffer:
 
 
 def follow_markers(piece: SegmentSlice, file: OpenSegment) -> MarkerWalk:
-    """Build the walk over a slice's transaction markers."""
+    """Start a walk over the transaction markers from a slice's first byte on."""
     return MarkerWalk(
         TopicPartition(piece.topic, piece.partition),
         SegmentFile(piece.base_offset, piece.path),
@@ -123,7 +124,7 @@ class ColumnReader:
         fail_on_data_loss: bool = True,
         looks_for_holes: bool = True,
     ) -> None:
-        """``lost`` gets the missing ranges when they are no error."""
+        """Without ``fail_on_data_loss``, missing ranges are collected in ``lost``."""
         self._piece = piece
         self._file = file
         self._filter = row_filter or RowFilter()
@@ -138,7 +139,7 @@ class ColumnReader:
         self._position = piece.start_position  # of the chunk's first byte
         self._chunk = _Buffer(min(CHUNK_BYTES, piece.size_bytes))
         self._arena = _Buffer(0)
-        self._arena_rows = 0  # rows in front of the table whose bytes are in the arena
+        self._arena_rows = 0  # the first rows of the table, whose bytes are in the arena
         self._table = np.zeros((layout.COLUMNS, min(TABLE_ROWS, 64 + piece.size_bytes // 16)), np.int64)
         self._progress = np.zeros(layout.PROGRESS_SLOTS, np.int64)
         self._bounds = np.zeros(layout.BOUNDS_SLOTS, np.int64)
@@ -171,7 +172,7 @@ class ColumnReader:
         self._meet_hole(self._piece.end_offset)
 
     def _decode_filled(self) -> Generator[Block, None, int]:
-        """Decode the chunk; returns where the batch begins that its end cuts."""
+        """Decode the chunk; returns the position of the batch that is cut by the chunk's end."""
         at = 0
         while not self._is_ended:
             before = self._rows
@@ -195,7 +196,7 @@ class ColumnReader:
         return int(self._progress[layout.ROWS])
 
     def _take(self) -> Iterator[Block]:
-        """Yield the rows in the table, those of the arena first."""
+        """Yield the rows of the table, those with bytes in the arena first."""
         rows, from_arena = int(self._progress[layout.ROWS]), self._arena_rows
         self._progress[layout.ROWS] = self._arena_rows = 0
         if from_arena:
@@ -225,7 +226,7 @@ class ColumnReader:
         wanted = min(chunk.room, remaining)
         got = self._file.read_into(self._position + rest, chunk.view(rest, rest + wanted))
         if got < wanted:
-            raise self._corrupt(0, f"the file ends at byte {self._position + rest + got}, within what was planned")
+            raise self._corrupt(0, f"the file ends at byte {self._position + rest + got}, within the planned bytes")
         chunk.used = rest + got
         return True
 
@@ -241,11 +242,11 @@ class ColumnReader:
     def _check_end(self, at: int) -> None:
         """Check the batch at which the slice's end offset was reached or passed.
 
-        No CRC covers offsets: when more batches were planned, or the next one goes back, an offset is damaged and would
+        No CRC covers offsets. If more batches were planned, or the next offset is lower, an offset is damaged and would
         hide the following records.
         """
         if self._piece.is_exact and self._position + at < self._piece.end_position:
-            raise self._corrupt(at, f"offsets jump ahead of {self._piece.end_offset}, where what was planned ends")
+            raise self._corrupt(at, f"offsets jump ahead of {self._piece.end_offset}, where the planned range ends")
         least = int(self._progress[layout.NEXT_OFFSET])
         if least < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
             least = self._offset_at(at)
@@ -253,16 +254,16 @@ class ColumnReader:
         rest = self._chunk.view(at, self._chunk.used)
         if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= least:
             return
-        if RecordBatch(rest).is_valid():  # else it is a tail that is not written yet
+        if RecordBatch(rest).is_valid():  # otherwise it is a batch that is still being written
             raise self._corrupt(at, f"its offset goes back, {least} or more should follow")
 
-    # ---- batches that are left to Python
+    # ---- batches that the compiled decoder leaves to Python
 
     def _record_count(self, at: int) -> int:
         return int.from_bytes(self._chunk.view(at + 57, at + 61), "big", signed=True)
 
     def _treat(self, status: int, at: int) -> int | None:
-        """Handle the batch at ``at``, at which decoding stopped; returns how many bytes it took, None when more are
+        """Handle the batch at ``at``, at which decoding stopped; returns the bytes consumed, None when more bytes are
         needed."""
         if status == layout.NEED_BYTES:
             return None
@@ -283,7 +284,8 @@ class ColumnReader:
         raise self._damaged(status, at)
 
     def _grow_table(self, rows: int) -> None:
-        """Make room for a batch of so many rows, which decoding found possible; the table's rows stay."""
+        """Make room for ``rows`` more rows, a count that was checked against the batch's size; rows in the table
+        stay."""
         needed = rows + int(self._progress[layout.ROWS])
         if needed > self._table.shape[1]:
             table = np.zeros((layout.COLUMNS, needed), np.int64)
@@ -318,7 +320,7 @@ class ColumnReader:
         return self._arena.append(data)
 
     def _decode_old(self, at: int) -> int | None:
-        """Decode messages and wrappers of magic 0 and 1, one by one."""
+        """Decode a message or wrapper of magic 0 or 1; returns its size, None when more bytes are needed."""
         size = self._batch_size(at)
         if size == 0 or self._chunk.used - at < size:
             return None
@@ -354,7 +356,7 @@ class ColumnReader:
     # ---- holes
 
     def _meet_hole(self, end: int) -> None:
-        """Judge the offsets below ``end`` that no batch held. Raises DataLossError when they are lost."""
+        """Decide whether the offsets below ``end`` that no batch held are lost. Raises DataLossError then."""
         start = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
         if start >= end or end <= self._limits[layout.CLEANED_BELOW]:
             return
@@ -364,7 +366,8 @@ class ColumnReader:
         self._limits[layout.CLEANED_BELOW] = self._holes.cleaned_below
 
     def _check_jump(self, at: int) -> None:
-        """Check a batch before a hole. No CRC covers offsets: one that reaches into the next batch is damaged."""
+        """Check the offsets of a batch after a hole, which no CRC covers: if they overlap the next batch, they are
+        damaged."""
         position = self._position + at + self._batch_size(at)
         rest = self._file.read_at(position, min(HEADER.size, max(0, self._file.size - position)))
         if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2:
@@ -376,7 +379,7 @@ class ColumnReader:
     # ---- damage
 
     def _damaged(self, status: int, at: int) -> CorruptBatchError:
-        """Build the error for the batch at ``at``, in the words of the plain decoder."""
+        """Build the error for the batch at ``at``, with the message of the plain Python decoder."""
         if status == layout.BAD_CRC:
             stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
             return self._corrupt(at, f"its checksum does not hold (stored crc {stored:#010x})")

@@ -1,8 +1,8 @@
 """The decoder of records to columns, compiled: from batches to tables of positions, and from those to Arrow's buffers.
 
-``tidelog.pipeline.decode.layout`` describes tables and statuses. Uncompiled it serves as well, at 5 µs a record.
-Buffers end with ``PADDING`` bytes, so a varint needs no bounds check of its own; a record's end is checked. Everything
-runs without the interpreter lock. Types for C stand in ``columns.pxd``. Any thread.
+``tidelog.pipeline.decode.layout`` describes tables and statuses. Uncompiled it gives the same results, at 5 µs a
+record. Buffers end with ``PADDING`` bytes, so a varint needs no bounds check of its own; a record's end is checked.
+Everything runs without the interpreter lock. Types for C stand in ``columns.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HEADER_BYTES = 61
 _LENGTH_OFFSET = 12  # a batch's length counts from here
 _MIN_RECORD_BYTES = 7
 _CONTROL, _TRANSACTIONAL, _APPEND_TIME_BIT, _CODEC = 0x20, 0x10, 0x08, 0x07
-# What the layout declares, as numbers that C reads.
+# The layout's constants again, as names of this module: ``columns.pxd`` declares them as C integers.
 _COLUMNS, _HEADERS_START, _HEADERS = layout.COLUMNS, layout.HEADERS_START, layout.HEADERS
 _BEGIN, _SIZE = layout.BEGIN, layout.SIZE
 _VERIFIED_FROM, _VERIFIED_TO = layout.VERIFIED_FROM, layout.VERIFIED_TO
@@ -188,8 +188,8 @@ def _decode_batches(
 def _look(
     chunk: Bytes, at: int, bounds: Integers, least: int, limits: Integers, aborted: Integers, transactions: int
 ) -> tuple[int, int, bool]:
-    """Look at the batch at ``at``: (status, its size or 0 when it is cut, whether it may hold rows); NEED_BYTES means
-    nothing is wrong.
+    """Check the batch at ``at``: (status, its size or 0 when it is cut, whether it may have wanted rows). With
+    NEED_BYTES no fault was found.
     """
     size = bounds[_SIZE]
     if size - at < _HEADER_BYTES:
@@ -397,7 +397,7 @@ def _zigzag(raw: int) -> int:
 
 
 def _sum(base: int, delta: int) -> int:
-    """Return the sum as a signed integer of 64 bits, whatever carries over being dropped."""
+    """Return the sum as a signed integer of 64 bits; overflow wraps around."""
     total = (base + delta) & words.MASK_64
     return total if total >> 63 == 0 else total - words.MASK_64 - 1
 

@@ -1,11 +1,11 @@
 """The decoder of segment slices to Arrow record batches in the schema of Spark's Kafka source.
 
-    open the file -> still the one that was planned?  yes -> its bytes
-                                                      no  -> the slice's offsets are planned again, in today's files
+    open the file -> still the one that was planned?  yes -> its bytes are decoded
+                                                      no  -> the slice's offsets are planned again, in the current files
 
-The cleaner swaps segments and retention deletes them while queries run. An open file stays readable under
-renames and deletion. One that was renamed or replaced before it was opened is found again by offsets. Deleted records
-raise DataLossError; with ``fail_on_data_loss=False`` reading goes on at the first record there is.
+The cleaner swaps segments and retention deletes them while queries run. An open file stays readable under renames and
+deletion. If it was renamed or replaced before it was opened, its offsets are looked up again. Deleted records raise
+DataLossError; with ``fail_on_data_loss=False`` reading goes on at the first record that is left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often a slice is planned again because its files went between planning and opening them.
+#: How often a slice is planned again because its files were renamed or deleted before they were opened.
 ATTEMPTS = 5
 
 
@@ -47,9 +47,10 @@ class Isolation(Enum):
 
 @dataclass(slots=True)
 class ReadOptions:
-    """Options of reading slices: isolation, what to do about lost records, which rows, where to count bytes.
+    """Options of reading slices: isolation, lost records, filter, and the count to which bytes read are added.
 
-    ``lost`` gets the lost ranges when they are no error. ``looks_for_holes`` is false when they are known already.
+    Without ``fail_on_data_loss``, lost ranges are added to ``lost``. ``looks_for_holes`` is false when holes were
+    checked before.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -97,7 +98,7 @@ def read_blocks(piece: SegmentSlice, options: ReadOptions | None = None) -> Iter
                         yield block
                         start = int(block.table[layout.OFFSET, block.last - 1]) + 1
         except ObjectGoneError:
-            continue  # only in an object store: plan the rest again, in the files there are now
+            continue  # only in an object store: plan the rest again, in the current files
         return
     raise PipelineError(f"{piece.path}: its segments were deleted faster than they could be read")
 
@@ -124,7 +125,8 @@ def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> 
 
 
 def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
-    """Open the file a slice was planned for; if that is another file now, the current slices of its offsets."""
+    """Open the file that a slice was planned for, or, if another file has its name now, the files that hold its
+    offsets."""
     file = _planned_file(piece, options.count)
     if file is not None:
         yield piece, file
@@ -147,14 +149,14 @@ def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
         file = OpenSegment(piece.path, count)
     except FileNotFoundError:
         return None
-    if piece.inode and not file.is_same(piece.inode, piece.changed_ns, piece.end_position):
+    if piece.inode and not file.is_same(piece.inode, piece.ctime_ns, piece.end_position):
         file.close()
         return None
     return file
 
 
 def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
-    """Plan the offsets of ``piece`` in the files there are now. Raises DataLossError, TopicRecreatedError."""
+    """Plan the offsets of ``piece`` in the current files. Raises DataLossError, TopicRecreatedError."""
     directory = os.path.dirname(piece.path)
     name = f"{piece.topic}-{piece.partition}"
     try:
@@ -169,7 +171,7 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
         what = f"the log begins at {first}" if segments else f"{directory} is gone"
         raise DataLossError(
             f"{name}: records from {piece.start_offset} to {min(first, piece.end_offset) - 1} were deleted while the "
-            f"query ran: {what} (failOnDataLoss=false would go on with what is there)"
+            f"query ran: {what} (failOnDataLoss=false would go on with the records that are left)"
         )
     if not segments:
         lost = LostRange(piece.topic, piece.partition, piece.start_offset, piece.end_offset)

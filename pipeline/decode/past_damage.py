@@ -1,8 +1,8 @@
-"""Reading that goes on after what cannot be read, by the rule of ``tidelog.log.segment.resync``, as an audit does.
+"""Reading that goes on after damage, by the rule of ``tidelog.log.segment.resync``, as an audit does.
 
-a damaged batch                     its bytes are kept, reading goes on at the next batch, or at the next one that
-                                    the offset index names
-a record with a time beyond 64 bits of microseconds      it is kept alone, the records around it are read
+a damaged batch                     its bytes are passed to the caller, and reading goes on at the next batch, or at the
+                                    next one that the offset index names
+a record with a time beyond 64 bits of microseconds      its batch is passed to the caller, its neighbours are read
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from tidelog.protocol.record.record_batch import iter_batches as iter_entries
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Of a damaged batch so many bytes are kept.
+#: Limit of the bytes of one damaged batch that the caller gets.
 KEPT_BYTES = 16 * 1024 * 1024
 #: The first and the last time whose microseconds fit 64 bits.
 MIN_MILLISECONDS, MAX_MILLISECONDS = -(2**63 // 1000), (2**63 - 1) // 1000
 
 
 class Damage(NamedTuple):
-    """Bytes of a slice's file that could not be read, and why; ``offset`` as far as it can be known, else -1."""
+    """Bytes of a slice's file that could not be read, and the reason; ``offset`` of their first record, -1 when
+    unknown."""
 
     piece: SegmentSlice
     offset: int
@@ -50,9 +51,10 @@ Keep = Callable[[Damage], None]
 def read_past_damage(
     slices: Sequence[SegmentSlice], wanted: Columns, options: ReadOptions, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` gets what cannot be read.
+    """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` is called with what cannot be
+    read.
 
-    Raises CorruptBatchError and MalformedTimestampError only without ``keep``; DataLossError, other PipelineErrors.
+    Raises DataLossError and other PipelineErrors; CorruptBatchError and MalformedTimestampError only without ``keep``.
     """
     waiting = list(slices)
     while waiting:
@@ -65,7 +67,7 @@ def read_past_damage(
 
 
 def _go_on(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
-    """Keep the bytes that could not be read and return the rest of the slice."""
+    """Pass the bytes that could not be read to ``keep`` and return the rest of the slice."""
     if isinstance(reading.problem, CorruptBatchError):
         following = _after_damage(reading, reading.problem, keep)
         return [] if following is None else [following]
@@ -73,7 +75,7 @@ def _go_on(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
 
 
 class _Reading:
-    """The rows of a slice up to the first that cannot be read; why it cannot is then in ``problem``."""
+    """One reading of a slice, up to the first record that cannot be read; ``problem`` is then the error."""
 
     def __init__(self, piece: SegmentSlice, wanted: Columns, options: ReadOptions) -> None:
         self.piece = piece
@@ -91,7 +93,7 @@ class _Reading:
         except CorruptBatchError as error:
             self.problem = error
             before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
-            if before.size_bytes > 0:  # rows in front of the damage that were not given out yet
+            if before.size_bytes > 0:  # rows before the damage that were not yielded yet
                 yield from self._read(before, replace(self._options, looks_for_holes=False))
 
     def _read(self, piece: SegmentSlice, options: ReadOptions) -> Iterator[pa.RecordBatch]:
@@ -102,23 +104,21 @@ class _Reading:
 
 
 def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
-    """Move the slice to the file that the error's position is of: the reader may have met another one than was
-    planned.
-    """
+    """Return the slice for the file in which the error was found: it may be another one than was planned."""
     try:
         with OpenSegment(error.file) as file:
-            if not piece.inode or file.is_same(piece.inode, piece.changed_ns, piece.end_position):
+            if not piece.inode or file.is_same(piece.inode, piece.ctime_ns, piece.end_position):
                 return piece
             return replace(
                 piece,
-                path=error.file, inode=file.inode, changed_ns=0, start_position=0, end_position=file.size,
+                path=error.file, inode=file.inode, ctime_ns=0, start_position=0, end_position=file.size,
             )  # fmt: skip
     except FileNotFoundError:
         raise error from None
 
 
 def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> SegmentSlice | None:
-    """Keep the damaged bytes and return the slice after them; None at the slice's end."""
+    """Pass the damaged bytes to ``keep`` and return the slice after them; None at the slice's end."""
     piece = _relocated(reading.piece, damage)
     with OpenSegment(piece.path) as file:
         end = min(piece.end_position, file.size)
@@ -134,7 +134,7 @@ def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> S
 
 
 def _first_offset(file: OpenSegment, position: int, end: int) -> int:
-    """Read the offset of the first record of the batch at ``position``; -1 where there is none, or none that can be
+    """Read the offset of the first record of the batch at ``position``; -1 if there is no batch, or it cannot be
     read.
     """
     try:
@@ -143,13 +143,14 @@ def _first_offset(file: OpenSegment, position: int, end: int) -> int:
             return -1 if header is None else header.base_offset
         return next(record.offset for record in next(iter_entries(file.read_at(position, header.size))).records())
     except (CorruptBatchError, KafkaError, StopIteration):
-        return -1  # damaged as well, as its reader will find
+        return -1  # damaged as well; its reader reports it
 
 
 def _around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
-    """Keep the batches of records whose time no column can hold; returns the slice without those records.
+    """Pass to ``keep`` the batches of records whose time does not fit the column; returns the slice without those
+    records.
 
-    Raises MalformedTimestampError when none is found: then it is the reader that is wrong.
+    Raises MalformedTimestampError when there is no such record: then the decoder itself is wrong.
     """
     assert reading.problem is not None
     found = _without_strange_times(reading, keep, shown=True) or _without_strange_times(reading, keep, shown=False)
@@ -159,8 +160,10 @@ def _around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
 
 
 def _without_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> list[SegmentSlice]:
-    """Keep the batches of such records and return what lies between them; nothing where there is none. ``shown``: look
-    only into batches whose header shows one, which has the latest of its times and not the earliest."""
+    """Pass the batches of such records to ``keep`` and return the slices between them; none without such records.
+
+    ``shown``: decode only batches whose header shows such a time. A header has only the latest time of its records.
+    """
     piece, start = reading.piece, reading.next_offset
     pieces = []
     with OpenSegment(piece.path) as file:

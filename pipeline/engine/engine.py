@@ -1,6 +1,6 @@
-"""Record engine of audits: the compiled routines or their plain reference, and the room for what they find.
+"""Record engine of audits: the compiled routines or their plain reference, and the arrays for their results.
 
-Where the modules are not compiled, the reference does the work. Results are equal. Any thread.
+The reference is used where the modules are not compiled. Results are equal. Any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["AuditEngine", "HashRoom", "bases_of", "engine"]
 
 
 class AuditEngine:
-    """Record-level work of an audit, by the routines of one module."""
+    """The record-level routines of an audit, taken from one module."""
 
     __slots__ = ("_routines",)
 

@@ -1,7 +1,8 @@
 """Compiled record engine of audits; :mod:`tidelog.pipeline.engine.reference` describes it and gives equal results.
 
 Two chains of multiplications run side by side, 16 bytes in each step. Positions are compared with the end of their
-section before each read. Without the interpreter lock. Types for C stand in ``record_hash.pxd``. Any thread.
+section before each read. The routines run without the interpreter lock. Types for C stand in ``record_hash.pxd``. Any
+thread.
 """
 
 from __future__ import annotations
@@ -166,10 +167,10 @@ def _zigzag(raw: int) -> int:
 
 
 def _read_varint(data: Bytes, at: int, end: int, bits: int) -> tuple[int, int]:
-    """Read a varint: (zigzag value, next position); the position is -1 when it is longer than ``bits`` or does not end
-    in time.
+    """Read a varint: (zigzag value, next position); the position is -1 when it has more than ``bits`` bits or does not
+    end before ``end``.
     """
-    if at + 1 < end:  # nearly all are of one byte or of two
+    if at + 1 < end:  # nearly all varints have one byte or two
         first, second = data[at], data[at + 1]
         if first < 0x80:
             return _zigzag(first), at + 1

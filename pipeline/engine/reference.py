@@ -1,20 +1,21 @@
-"""Record engine of audits in plain Python: oracle of the compiled one, and the engine where nothing is compiled.
+"""Record engine of audits in plain Python: the oracle of the compiled one, and its replacement where nothing is
+compiled.
 
-    walk_batches   a chunk of a segment -> one row of integers per batch (columns below), CRC verdict included
+    walk_batches   a chunk of a segment -> one row of integers per batch (columns below), and whether its CRC holds
     hash_section   the records of one batch -> offset, timestamp and 64-bit hash of each
-    hash_rows      the same for the uncompressed batches of a run of rows
+    hash_rows      the same for the uncompressed batches of consecutive rows
     hash_columns   offset, timestamp, key and value columns of a table -> the same hash
 
-A record's hash takes in its offset, its timestamp in milliseconds, its key and its value::
+A record's hash depends on its offset, its timestamp in milliseconds, its key and its value::
 
     fold(a, b) = the low half of the 128-bit product a * b, xor the high half
     field      = two chains of fold over 16 bytes a step, from a seed and the length; a null is the bare seed
     x          = offset * A ^ timestamp * B ^ field(key) ^ field(value)              mod 2^64
     hash       = mix(x)                                                              mix is SplitMix64's
 
-so that the sum of hashes mod 2^64 over any set of records does not depend on their order: audits compare a log and its
-table by it. All 64 bits depend on every byte: two different records have one hash by chance only, 1 in 2^64.
-It does not protect against records that are made to collide. Headers are not in it. Any thread; nothing is kept.
+The sum of hashes mod 2^64 over a set of records does not depend on their order: audits compare a log and its
+table by it. All 64 bits depend on every byte: two different records have the same hash only by chance, 1 in 2^64.
+It does not protect against records that are made to collide. Headers are not part of it. Any thread; stateless.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, BASE_TIMESTAMP, MAX_TIMESTAMP, ATTRIBU
 PRODUCER_ID, PRODUCER_EPOCH, SEQUENCE, RECORD_COUNT, IS_VALID = range(7, 12)
 COLUMNS = 12
 
-#: Why a walk came back: the chunk ends within a batch; the table is full; what lies at the position is no batch of
+#: Why a walk stopped: the chunk ends within a batch; the table is full; the bytes at the position are not a batch of
 #: magic 2.
 NEED_BYTES, TABLE_FULL, NOT_MINE = range(3)
 
-#: Which definition of the hash this is; reports name it, since checksums of different ones cannot be compared.
+#: Version of the hash's definition. Reports name it, because checksums of different versions cannot be compared.
 CHECKSUM_VERSION = 2
 
 _MASK = (1 << 64) - 1
@@ -61,7 +62,7 @@ _WORD = Struct("<Q")
 
 
 class MalformedSectionError(CorruptMessageError):
-    """The records of a batch do not have the form they must have."""
+    """The records of a batch are malformed."""
 
 
 def walk_batches(chunk: ByteArray, start: int, size: int, table: IntegerArray) -> tuple[int, int, int]:
@@ -74,7 +75,7 @@ def walk_batches(chunk: ByteArray, start: int, size: int, table: IntegerArray) -
     at, rows = start, 0
     while rows < len(table):
         if at + RECORD_BATCH_OVERHEAD > size:
-            # An old, short message may lie whole in what is left; the caller's plain walk knows those.
+            # The rest may hold a complete short message of an old format; the caller handles those.
             is_old = at + RECORD_BATCH_OVERHEAD > size >= at + 17 and view[at + 16] != MAGIC_V2
             return (NOT_MINE if is_old else NEED_BYTES), rows, at
         (base, length, _, magic, crc, attributes, delta, base_timestamp, max_timestamp, producer, epoch, sequence,
@@ -183,9 +184,9 @@ def record_hash(offset: int, timestamp: int, key: bytes | None, value: bytes | N
 def field_hash(data: bytes | None, seed: int) -> int:
     """Compute the hash of a key or a value, 0 to 2^64 - 1.
 
-    Each step takes 32 bytes, 16 in either chain. What is left, when it is longer than 16 bytes, is taken by one more
-    step of the first chain. The second chain takes the field's last 16 bytes, which may have been taken already; of a
-    field shorter than 16 bytes these are its first and its last 8, or the whole of it and 0.
+    Each step takes 32 bytes, 16 in either chain. If more than 16 bytes are left, the first chain takes 16 of them in
+    one more step. The second chain takes the field's last 16 bytes, some of which may have been taken before. For a
+    field below 16 bytes these are its first and its last 8; below 8, the field itself and 0.
     """
     if data is None:
         return seed
@@ -224,8 +225,8 @@ def hash_columns(
 ) -> None:
     """Hash the rows of a table into ``hashes``.
 
-    ``places``: offsets and timestamps in ms. ``key`` and ``value``: the bytes of all rows, where each row's begin (one
-    more than rows, int64), and whether each row is there (uint8, 0 for a null).
+    ``places``: offsets and timestamps in ms. ``key`` and ``value``: the bytes of all rows, the positions where each
+    row's bytes begin and (one more) where the last end (int64), and validity (uint8, 0 for a null).
     """
     for row in range(len(hashes)):
         fields = [

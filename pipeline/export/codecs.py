@@ -1,8 +1,8 @@
-"""The choice of a codec for each column of a Parquet file: zstd, or none where it would save next to nothing.
+"""The choice of a codec for each column of a Parquet file: zstd, or none if zstd would hardly make it smaller.
 
-Values that are encrypted, compressed or random already do not get smaller, and trying takes more time than all other
-work on them. So a sample of the file's first row group is written in memory, and its footer says what zstd saved in
-each column, lengths and levels included. Readers find the codec in the footer, as always.
+Values that are encrypted, compressed or random do not get smaller, and compressing them takes more time than all other
+work on them. So a sample of the file's first row group is written to memory, and its footer says how much zstd saved in
+each column. Readers find the codec in the footer, as always.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 ZSTD_LEVEL = 1
 SAMPLE_BYTES = 1024 * 1024
-"""About a page: more than that zstd never sees at once."""
+"""About the size of a page, which is what zstd compresses at once."""
 EVIDENCE_BYTES = 64 * 1024
-"""A column with less in the sample is compressed."""
+"""A column with fewer bytes in the sample is compressed in any case."""
 WORTH_SAVING = 0.05
 _NONE, _ZSTD = "none", "zstd"
 ENCODING: dict[str, Any] = {
@@ -45,7 +45,7 @@ def choose_codecs(table: pa.Table) -> Codecs:
 
 
 def codecs_of(group: pq.RowGroupMetaData) -> Codecs:
-    """Return the codecs of a row group that is there."""
+    """Return the codecs of a written row group."""
     return {
         column.path_in_schema: _NONE if column.compression == "UNCOMPRESSED" else _ZSTD for column in _columns(group)
     }

@@ -1,6 +1,6 @@
 """Syncs of a growing file while more of it is written, so that the last one is short.
 
-A thread of the file's own calls ``fdatasync``, one call at a time. Linux tells of a failed write only once, to the
+A thread of the file's own calls ``fdatasync``, one call at a time. Linux reports a failed write only once, to the
 descriptors that are open. So all calls are made on one descriptor, and a failure of any is raised at the end.
 """
 
@@ -15,17 +15,17 @@ class FileSync(Protocol):
     """The syncs of one file."""
 
     def go_on(self) -> None:
-        """Begin a sync of what is written so far, if none is under way. Raises OSError."""
+        """Begin a sync of the bytes written so far, if none is under way. Raises OSError."""
 
     def end(self) -> None:
-        """Return when the whole file is on the disk. Raises OSError."""
+        """Wait until the whole file is on disk. Raises OSError."""
 
     def give_up(self) -> None:
-        """End without the file."""
+        """Stop syncing."""
 
 
 class EarlySync:
-    """The syncs of a file in a mounted directory. One thread calls it, as it writes."""
+    """The syncs of a file in a mounted directory. The thread that writes the file calls it."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -33,13 +33,13 @@ class EarlySync:
         self._running: Future[None] | None = None
 
     def go_on(self) -> None:
-        """Begin a sync of what is written so far, if none is under way. Raises OSError."""
+        """Begin a sync of the bytes written so far, if none is under way. Raises OSError."""
         if self._running is None or self._running.done():
             self._raise_failure()
             self._running = self._pool.submit(os.fdatasync, self._descriptor)
 
     def end(self) -> None:
-        """Return when the whole file is on the disk. Raises OSError."""
+        """Wait until the whole file is on disk. Raises OSError."""
         try:
             self._raise_failure()
             os.fsync(self._descriptor)
@@ -47,7 +47,7 @@ class EarlySync:
             self.give_up()
 
     def give_up(self) -> None:
-        """End without the file."""
+        """Stop syncing, and release thread and descriptor."""
         self._pool.shutdown()
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -59,7 +59,7 @@ class EarlySync:
 
 
 class NoSync:
-    """No syncs at all: an object in a store is durable once it is closed."""
+    """A replacement that syncs nothing: an object in a store is durable once it is closed."""
 
     def go_on(self) -> None:
         """Do nothing."""

@@ -6,7 +6,7 @@
 Reading goes on after a damaged batch (``tidelog.pipeline.decode.past_damage``). A file is synced before its name is
 reported, and a range without rows has no file.
 
-Columns are those of ``format("tidelog")``; ``tidelog.pipeline.export.parquet`` says how the file is
+Columns are those of ``format("tidelog")``; ``tidelog.pipeline.export.parquet`` describes how the file is
 written and how it grows.
 """
 
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: A file may have so many times the bytes of the log that it should, before another one begins.
+#: How many times the wanted bytes of the log a file may have before another file begins.
 FILE_TOLERANCE = 1.25
 _SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """One file to write: slices of one partition, one after the other, and where to stage it.
+    """One file to write: consecutive slices of one partition, and the directory to stage it in.
 
-    ``grows`` is an earlier, small file and its path: these rows are appended to its own. ``ends_in_name`` says that
-    the file never grows, and its name tells where it ends. ``split_by`` hour or day makes a file of each that the rows
-    have; the rows are then held in memory. ``latest``: only the last row of each key, deletes among them.
-    ``store`` has the files; ``suffix`` goes to the end of each name.
-    ``values`` become columns.
+    ``grows``: path and description of an earlier, small file, to which these rows are appended. ``ends_in_name``: the
+    file never grows, and its name has its end offset. ``split_by`` hour or day: one file for each hour or day of the
+    rows, which are then held in memory. ``latest``: only the last row of each key, including deletes.
+    ``store`` has the files; ``suffix`` ends each name.
+    ``values`` decodes values to columns.
     """
 
     slices: tuple[SegmentSlice, ...]
@@ -67,14 +67,15 @@ class FilePlan:
 
     @property
     def name(self) -> str:
-        """The file's name: a function of topic id, partition and first offset; with ``ends_in_name`` of the end too."""
+        """The file's name, made of topic, topic id, partition and first offset; with ``ends_in_name`` also of the
+        end."""
         if self.grows is not None:
             return self.grows[1].name
         return self.letters_name if self.ends_in_name else self._named((self.start,))
 
     @property
     def letters_name(self) -> str:
-        """The name of the dead letters of this range."""
+        """The name of the file with the dead letters of this range."""
         return self._named((self.start, self.end))
 
     def _named(self, offsets: tuple[int, ...]) -> str:
@@ -89,8 +90,10 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class FileResult:
-    """Result of a plan: the files, none without rows, and the dead letters; the largest record time in ms or -1; the
-    ranges of offsets that were found missing."""
+    """Result of a plan: the files with rows, and the file of dead letters.
+
+    ``largest_timestamp``: the largest record time in ms, or -1. ``lost``: the ranges of offsets that were missing.
+    """
 
     files: tuple[TableFile, ...]
     dead_letters: TableFile | None
@@ -100,12 +103,12 @@ class FileResult:
 
 @dataclass(slots=True)
 class DeadLetters:
-    """Damaged batches of one file's range."""
+    """The rows of dead letters of one file's range."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, damage: Damage) -> None:
-        """Keep what could not be read."""
+        """Add bytes that could not be read."""
         self.rows.append(
             {
                 "topic": damage.piece.topic,
@@ -120,18 +123,18 @@ class DeadLetters:
         )
 
     def add_keyless(self, batch: pa.RecordBatch) -> None:
-        """Keep the values of records that have no key."""
-        self.add_rows(batch, ["the record has no key, so it is the latest value of none"] * batch.num_rows)
+        """Add the values of records that have no key."""
+        self.add_rows(batch, ["the record has no key, which a table of latest values needs"] * batch.num_rows)
 
     def add_rows(self, batch: pa.RecordBatch, reasons: Sequence[str]) -> None:
-        """Keep the values of records, each with a reason."""
+        """Add the values of records, each with a reason."""
         rows = batch.select(["topic", "partition", "offset", "value"]).to_pylist()
         for row, reason in zip(rows, reasons, strict=True):
             data = row.pop("value") or b""
             self.rows.append({**row, "file": "", "position": -1, "size": len(data), "reason": reason, "bytes": data})
 
     def add_records(self, batch: pa.RecordBatch, reason: str) -> None:
-        """Keep whole records, each as a batch of its own: they are no rows. ``reason`` has a place for the time."""
+        """Add whole records, each encoded as a batch. ``reason`` has a placeholder for the timestamp in ms."""
         import pyarrow as pa
 
         times = batch.column("timestamp").cast(pa.int64()).to_pylist()
@@ -154,7 +157,7 @@ def write_file(plan: FilePlan) -> FileResult:
     letters = DeadLetters()
     lost: list[LostRange] = []
     batches, seen = _batches(plan, letters, lost), -1
-    if plan.split_by:  # first of all: what is no row supersedes none
+    if plan.split_by:  # before latest_rows: a record that is no row must not replace an earlier one
         batches = _within_calendar(batches, letters)
     if plan.latest:
         rows = latest_rows(batches, letters.add_keyless)
@@ -184,7 +187,7 @@ def _with_values(
 
 
 def _schema(plan: FilePlan) -> pa.Schema:
-    """Return the columns of a record, and those of its value."""
+    """Return the columns of a record, followed by those of its decoded value."""
     import pyarrow as pa
 
     record = Columns.all(headers=plan.headers).arrow_schema()
@@ -200,7 +203,7 @@ def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
 
 
 def _within_calendar(batches: Iterator[pa.RecordBatch], letters: DeadLetters) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that some hour or day can hold; the others become dead letters."""
+    """Yield the rows with a time in the years 1 to 9999; the others become dead letters."""
     import pyarrow.compute as pc
 
     for batch in batches:
@@ -230,7 +233,7 @@ def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
 
 
 def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
-    """Describe the finished file at ``path``, with so many new rows, as a manifest names it."""
+    """Describe the finished file at ``path``, with ``rows`` new rows, for a manifest."""
     first = plan.slices[0]
     if plan.grows is not None:
         return _longer(plan, plan.grows[1], rows=rows, size=plan.store.size_of(path))
@@ -254,7 +257,8 @@ def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> Tabl
 
 
 def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
-    """Open the writer of the plan's file; return it and the plan: without growth where the earlier file cannot grow."""
+    """Open the writer of the plan's file; return the plan, without ``grows`` if the earlier file cannot grow, and the
+    writer."""
     writer = RowWriter(_staged(plan), _schema(plan), _origin(plan), plan.store)
     if plan.grows is None or writer.begin_with(plan.grows[0]):
         return plan, writer
@@ -263,7 +267,8 @@ def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
 
 
 def _finished(plan: FilePlan, writer: RowWriter) -> TableFile | None:
-    """Finish the file as the table has it; one that gets no rows is not staged, and only covers more offsets."""
+    """Finish the file and describe it. Without new rows nothing is staged; an earlier file then only covers more
+    offsets."""
     if writer.rows:
         writer.close()
         return table_file(plan, _staged(plan), writer.rows)
@@ -301,14 +306,14 @@ def _write_dead_letters(path: str, letters: DeadLetters, store: TableStore) -> N
 
 
 def dead_letter_schema() -> pa.Schema:
-    """Return the columns of the dead-letter table: where the bytes lie, why they are no records, and the bytes."""
+    """Return the columns of the dead-letter table: the place of the bytes, the reason, and the bytes."""
     import pyarrow as pa
 
     return pa.schema(
         [
             pa.field("topic", pa.string()),
             pa.field("partition", pa.int32()),
-            pa.field("offset", pa.int64()),  # of the damaged batch as far as it can be known, -1 otherwise
+            pa.field("offset", pa.int64()),  # of the damaged batch's first record, -1 if it is not known
             pa.field("file", pa.string()),
             pa.field("position", pa.int64()),
             pa.field("size", pa.int64()),

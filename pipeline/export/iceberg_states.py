@@ -1,11 +1,11 @@
-"""The state that exports have left in an Iceberg table: which offsets it has.
+"""The state that exports keep in an Iceberg table: the offsets that the table has.
 
-    a snapshot's summary       the state that an export's commit made
-    the table's properties     the newest of these, with that snapshot's id and sequence number: snapshots expire
+    a snapshot's summary       the state as of the export's commit
+    the table's properties     the newest of these, with that snapshot's id and sequence number, as snapshots expire
 
-A long state, of many partitions, is written compressed (base64 of zlib): each of a table's snapshots has one, and all
-lie in its metadata file. The newest snapshot's ancestors are looked through for the first that has a state; after a
-rollback that is an older one than the properties'.
+The long state of many partitions is compressed (base64 of zlib), because each snapshot has one, and all are in the
+metadata file. The state is that of the newest snapshot, or of its first ancestor that has one; after a rollback it is
+older than the state in the properties.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 STATE_KEY = "tidelog.export"
 STATE_SNAPSHOT = "tidelog.export.snapshot"
 STATE_SEQUENCE = "tidelog.export.sequence"
-"""The key of that snapshot's sequence number: snapshots that come after it have larger ones."""
+"""The key of that snapshot's sequence number: later snapshots have larger ones."""
 
-#: A longer state is compressed; that of some forty partitions is not, so a person can read it.
+#: A longer state is compressed. The state of some forty partitions is shorter, and stays readable.
 PLAIN_CHARACTERS = 4096
-#: Bytes of a state; a million partitions have less.
+#: Limit of a state's bytes after decompression; the state of a million partitions has fewer.
 MOST_BYTES = 1 << 30
 
 
 def pack(state: Manifest) -> str:
-    """Return a state as the text that a snapshot and the table's properties hold."""
+    """Encode a state as the text for a snapshot's summary and the table's properties."""
     text = json.dumps(json.loads(state.to_json()), separators=(",", ":"))
     return text if len(text) <= PLAIN_CHARACTERS else base64.b64encode(zlib.compress(text.encode())).decode()
 
 
 def unpack(text: str, place: str) -> Manifest:
-    """Read a state from such a text; ``place`` names it in the error. Raises JobError."""
+    """Decode a state from the text of ``pack``; ``place`` is its place, for errors. Raises JobError."""
     if not text.startswith("{"):
         try:
             text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES).decode()
@@ -50,8 +50,8 @@ def unpack(text: str, place: str) -> Manifest:
 
 
 def state_of(table: Table) -> Manifest:
-    """Read the newest state that an export has left: in a snapshot's summary, or in the table's properties where the
-    snapshot has expired. Raises JobError.
+    """Read the newest state of an export: from a snapshot's summary, or from the table's properties if the snapshot has
+    expired. Raises JobError.
     """
     snapshot = table.current_snapshot()
     while snapshot is not None:
@@ -66,9 +66,11 @@ def state_of(table: Table) -> Manifest:
 
 
 def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
-    """Read the state in the table's properties, where the snapshot that it belongs to has expired. ``oldest``: the
-    first of the newest snapshot's ancestors that is kept. Raises JobError where there is no state but a snapshot before
-    has expired, and where its snapshot was rolled back: it is there, or ``oldest`` is older than it.
+    """Read the state from the table's properties, if the snapshot that it belongs to has expired.
+
+    ``oldest``: the oldest ancestor of the newest snapshot that has not expired. Raises JobError if there is no state
+    but an ancestor has expired. Also if the state's snapshot was rolled back: it still exists, or is newer than
+    ``oldest``.
     """
     text = table.properties.get(STATE_KEY)
     if text is None:
@@ -79,20 +81,20 @@ def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
         is_unknown = is_there or (oldest.sequence_number or 0) < sequence
     if is_unknown:
         raise JobError(
-            f"Iceberg table {'.'.join(table.name())}: the snapshot has expired or was rolled back that says which "
-            "offsets the table has; expected a new table"
+            f"Iceberg table {'.'.join(table.name())}: the snapshot that says which offsets the table has "
+            "expired or was rolled back; expected a new table"
         )
     return Manifest() if text is None else unpack(text, "the table's properties")
 
 
 def state_text(snapshot: Snapshot) -> str | None:
-    """Read the state that an export left in a snapshot's summary, None where another writer made it."""
+    """Read the state from a snapshot's summary, None if another writer made the snapshot."""
     summary = snapshot.summary
     return summary[STATE_KEY] if summary is not None and STATE_KEY in summary else None
 
 
 def place_of(transaction: Transaction) -> dict[str, str]:
-    """Return the properties that say which snapshot a transaction makes."""
+    """Return the table properties with the id and sequence number of the snapshot that a transaction adds."""
     snapshot = transaction.table_metadata.current_snapshot()
     assert snapshot is not None
     return {STATE_SNAPSHOT: str(snapshot.snapshot_id), STATE_SEQUENCE: str(snapshot.sequence_number or 0)}

@@ -1,10 +1,10 @@
-"""The latest record of each key of a partition: the rows of an upsert, and the files that they replace rows of.
+"""The latest record of each key of a partition: the new rows of an upsert, and the merge of files that had older ones.
 
-    records of a range, in order -> the last row of each key, deletes too          -> a staged file
-    staged file or table file, keys of later staged files -> its rows that stay     -> a file of the table
+    records of a range, in order -> the last row of each key, including deletes    -> a staged file
+    staged file or table file, keys of later staged files -> its remaining rows     -> a file of the table
 
-A key belongs to its topic and partition, as for the cleaner. A record without a value deletes its key. One without a
-key goes to the dead letters.
+A key belongs to its topic and partition, as for the cleaner. A record without a value deletes its key. A record without
+a key becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.pipeline.export.store import LOCAL, TableStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows wait for so many bytes, and for twice what the last pass has left, before a pass drops superseded ones.
+#: Rows are collected up to this size, or twice the size after the last pass, before superseded rows are dropped.
 PASS_BYTES = 64 * 1024 * 1024
 _IDENTITY = ("topic", "partition", "key")
 Place = tuple[str, int]
@@ -30,10 +30,10 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """Files to merge: one comes of them if they have the same columns, else one of each set of columns.
+    """Files to merge into one, or into one for each set of columns that they have.
 
-    ``paths`` lie in the table or staged; ``later`` are the staged files that come after them. ``target`` is the file to
-    write. ``is_new``: deletes lie among the rows. ``size``: bytes of ``paths``.
+    ``paths``: files of the table or staged files. ``later``: the staged files with later records. ``target``: the file
+    to write. ``is_new``: the rows may include deletes. ``size``: bytes of ``paths``.
     """
 
     paths: tuple[str, ...]
@@ -46,15 +46,17 @@ class MergePlan:
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """Result of a merge. ``stays``: the paths that need not be written again; ``written``: names of files that take the
-    others' place. Each with its number of rows."""
+    """Result of a merge, each file with its number of rows.
+
+    ``stays``: paths of files that keep all rows; ``written``: names of the files that replace the others.
+    """
 
     stays: tuple[tuple[str, int], ...]
     written: tuple[tuple[str, int], ...]
 
 
 class LatestRows:
-    """The last row of each key among the batches that were added, in the order of offsets."""
+    """Collector of the last row of each key, in the order of offsets."""
 
     def __init__(self) -> None:
         self.largest_timestamp = -1
@@ -63,7 +65,7 @@ class LatestRows:
         self._limit = PASS_BYTES
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows that have a key, after all rows before them."""
+        """Add rows that have a key. Their offsets follow those of all rows before."""
         self._batches.append(batch)
         self._size += batch.nbytes
         if self._size >= self._limit:
@@ -71,7 +73,7 @@ class LatestRows:
             self._limit = max(PASS_BYTES, 2 * self._size)
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Return the rows."""
+        """Return the last row of each key."""
         self._reduce()
         return self._batches
 
@@ -105,7 +107,7 @@ def _chosen(batches: Iterable[pa.RecordBatch], stays: Any) -> Iterator[pa.Record
 
 
 def latest_rows(batches: Iterable[pa.RecordBatch], keyless: Callable[[pa.RecordBatch], None]) -> LatestRows:
-    """Keep the last row of each key; ``keyless`` gets the rows that have none."""
+    """Keep the last row of each key; ``keyless`` is called with rows that have no key."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -127,7 +129,7 @@ def latest_rows(batches: Iterable[pa.RecordBatch], keyless: Callable[[pa.RecordB
 
 
 def merge_files(plan: MergePlan) -> MergeResult:
-    """Write the rows of ``plan.paths`` that no later file has the key of: a file for those of the same columns. Raises
+    """Write the rows of ``plan.paths`` whose key is in no later file, one file for each set of columns. Raises
     JobError, OSError.
     """
     gone = _keys_of(plan)
@@ -146,7 +148,7 @@ def merge_files(plan: MergePlan) -> MergeResult:
 
 
 def _with_equal_columns(plan: MergePlan) -> list[tuple[str, ...]]:
-    """Group the files by their columns: other writers may have added some, or their field ids."""
+    """Group the files by their columns: another writer may have added columns or field ids."""
     import pyarrow.parquet as pq
 
     groups: list[tuple[pa.Schema, list[str]]] = []
@@ -173,7 +175,8 @@ def _write(plan: MergePlan, masks: list[Any]) -> None:
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Return the columns in types that PyArrow can choose rows of: deltalake's deletes and updates write views."""
+    """Return the schema without view types, whose rows PyArrow cannot select; deltalake's deletes and updates write
+    them."""
     import pyarrow as pa
 
     return pa.schema([field.with_type(_plain_type(field.type)) for field in schema], schema.metadata)
@@ -197,7 +200,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _keys_of(plan: MergePlan) -> dict[Place, Any]:
-    """Collect the keys of later files by topic and partition. Each file has rows of one partition."""
+    """Collect the keys of the later files, by topic and partition. Each file has rows of a single partition."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -211,7 +214,7 @@ def _keys_of(plan: MergePlan) -> dict[Place, Any]:
 
 
 def _stays(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
-    """Compute which rows of a file stay: a numpy array of booleans."""
+    """Compute which rows of a file remain: a numpy array of booleans."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

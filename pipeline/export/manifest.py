@@ -1,19 +1,19 @@
-"""The manifest of an exported table: which files it has, up to which offsets, of which topics. The commit of an export.
+"""The manifest of an exported table: its files and the offsets that it has of each topic; and the commit of an export.
 
     TABLE/_tidelog/manifest-00000007.json     version 7; each version is a file of its own, never changed
     TABLE/_tidelog/commit.lock                held while a version is added
     TABLE/data/*.parquet                      the rows;  TABLE/dead-letter/*.parquet  bytes that are no records
-    TABLE/_tidelog/staging/<run>/             what a run has written and not committed
+    TABLE/_tidelog/staging/<run>/             files that a run has written and not committed
 
-A version holds the whole state: per topic its id, per partition where the exported offsets begin and end, how far it is
-complete, and all files. Committing is compare-and-set: version n + 1 is made by linking a finished file under its name,
-which fails when the name exists; and under the lock the newest version must still be the one the run began with. A
+A version has the whole state: each topic's id, the exported offsets of each partition, how far it is complete, and all
+files. A commit is compare-and-set: version n + 1 is created by linking a finished file under its name, which fails if
+the name exists; and under the lock the newest version must still be the one with which the run began. A
 file's name is a function of (topic id, partition, first offset). A version names the run that staged its files: they
 are moved from staging into the table after the commit, and the next run finishes that if this one was killed.
 
-A reader of ``data`` that knows nothing of manifests sees each row at most once: no two files ever hold the same row,
-no file goes, and one that grows is replaced by a rename (``tidelog.pipeline.export.parquet``). Files of a partition
-come in the order of their offsets.
+A reader of ``data`` that knows nothing of manifests sees each row at most once. No two files ever have the same row, no
+file is removed, and one that grows is replaced by a rename (``tidelog.pipeline.export.parquet``). Names of a
+partition's files sort in the order of their offsets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DATA = "data"
 DEAD_LETTER = "dead-letter"
 STAGING = "staging"
 APPEND, UPSERT = "append", "upsert"
-#: Versions kept; the newest holds all that older ones say.
+#: Number of versions that are kept; the newest one has the whole state.
 VERSIONS_KEPT = 100
 _NAME = re.compile(r"manifest-(\d{8})\.json")
 _NO_ID = "-"
@@ -48,7 +48,7 @@ _NO_ID = "-"
 class TableFile:
     """A Parquet file of ``size`` bytes in ``data`` or ``dead-letter``.
 
-    It holds the rows of offsets from ``start`` to below ``end``, made of ``log_bytes`` of the log."""
+    It has the records of offsets from ``start`` to below ``end``, which take ``log_bytes`` bytes in the log."""
 
     name: str
     topic: str
@@ -63,11 +63,10 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Contents of a table for one partition: offsets from ``start`` to below ``end``.
+    """Contents of a table for one partition: every committed record from offset ``start`` to below ``end``.
 
-    ``complete_offset`` is ``end``: every committed record below it is in the table. ``complete_timestamp`` is the
-    largest record time (ms) among them, -1 without records. ``lost`` are (start, end) that were gone before they
-    could be exported. ``leader_epoch``: that of the offset before ``end``, -1 where it is not known.
+    ``complete_timestamp`` is the largest record time in ms, -1 without records. ``lost``: ranges (start, end) whose
+    records were gone before they could be exported. ``leader_epoch``: epoch of offset ``end - 1``, -1 if not known.
     """
 
     start: int
@@ -79,14 +78,14 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic as exported: the id its offsets belong to (as text, "-" when unknown), and its partitions."""
+    """A topic in a table: the topic id (as text, "-" when unknown), and the state of each partition."""
 
     topic_id: str
     partitions: Mapping[int, PartitionState]
 
 
 class EarlierRange(NamedTuple):
-    """Offsets from ``start`` to below ``end`` that the table has of a partition of an earlier topic of the name."""
+    """Offsets from ``start`` to below ``end`` that the table has of a deleted topic with the name of a newer one."""
 
     topic: str
     topic_id: str
@@ -97,9 +96,12 @@ class EarlierRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One version; version 0 is the table that has nothing yet. ``mode``: the table's rows are all records
-    (``append``), or the latest of each key (``upsert``). ``values``: the pinned schema of its value columns
-    (``tidelog.pipeline.values.columns``), empty without. ``earlier``: rows of topics that were created again since."""
+    """One version of a table's state; version 0 is the empty table.
+
+    ``mode``: the rows are all records (``append``), or the latest of each key (``upsert``). ``values``: the pinned
+    schema of the value columns (``tidelog.pipeline.values.columns``), empty without. ``earlier``: ranges of topics that
+    were deleted and created again since.
+    """
 
     version: int = 0
     run: str = ""
@@ -112,12 +114,12 @@ class Manifest:
     earlier: tuple[EarlierRange, ...] = ()
 
     def to_json(self) -> str:
-        """Write the version as it lies on disk."""
+        """Write the version as JSON, in its form on disk."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str, path: str) -> Manifest:
-        """Read a version. Raises JobError."""
+        """Parse a version; ``path`` is for errors. Raises JobError."""
         try:
             raw = json.loads(text)
             if raw.pop("format") != FORMAT:
@@ -125,14 +127,14 @@ class Manifest:
             topics = {name: _topic_state(state) for name, state in raw.pop("topics").items()}
             files = tuple(TableFile(**entry) for entry in raw.pop("files"))
             letters = tuple(TableFile(**entry) for entry in raw.pop("dead_letters"))
-            raw.pop("removed", None)  # in tables of former releases, which merged small files
+            raw.pop("removed", None)  # a key of former releases, which merged small files
             earlier = tuple(EarlierRange(*entry) for entry in raw.pop("earlier", ()))
             return cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """Return the offset vector: the end of each exported partition."""
+        """Return the offset vector: the end of each exported partition by topic and number."""
         return {name: {p: s.end for p, s in topic.partitions.items()} for name, topic in self.topics.items()}
 
 
@@ -145,16 +147,16 @@ def _topic_state(raw: Mapping[str, Any]) -> TopicState:
 
 
 def id_text(topic_id: bytes | None) -> str:
-    """Write a topic id as manifests and file names hold it."""
+    """Write a topic id as text for manifests and file names."""
     return _NO_ID if topic_id is None else uuid_to_str(topic_id)
 
 
 class ExportTable:
-    """A directory that exports write into. One thread; other processes may do the same at the same time."""
+    """A directory that exports write to. One thread; other processes may export to it at the same time."""
 
     def __init__(self, path: str, finish: Callable[[str, str], bool] | None = None) -> None:
-        """``finish`` gets the name and the staging directory of each run that has ended, and says whether that may be
-        removed."""
+        """``finish`` is called with name and staging directory of each run that has ended. It returns whether the
+        directory can be removed."""
         self.path = os.path.abspath(mounted(path, "table"))
         self._finish = finish
         self._file_system = OsFileSystem()
@@ -165,14 +167,14 @@ class ExportTable:
         return os.path.join(self.path, *names)
 
     def names_in(self, folder: str) -> set[str]:
-        """List the names in ``data`` or ``dead-letter``; none where the folder is missing."""
+        """List the names in ``data`` or ``dead-letter``; empty if the folder is missing."""
         try:
             return set(os.listdir(self.directory(folder)))
         except FileNotFoundError:
             return set()
 
     def open(self) -> Manifest:
-        """Make the directories where they are missing and read the newest version; finish what a killed run left.
+        """Create missing directories, read the newest version, and finish the commit of a killed run.
 
         Raises BadRequestError when the directory holds something else, JobError.
         """
@@ -182,15 +184,16 @@ class ExportTable:
             for names in ((DIRECTORY, STAGING), (DATA,), (DEAD_LETTER,)):
                 self._make_durable(self.directory(*names))
         except OSError as error:
-            raise BadRequestError(f"table {self.path} cannot be made: {error.strerror}") from error
+            raise BadRequestError(f"table {self.path} cannot be created: {error.strerror}") from error
         with self.locked():
             manifest = self.read()
             self._settle(manifest)
         return manifest
 
     def _make_durable(self, path: str) -> None:
-        """Make a directory whose name survives a power loss, and its missing parents. Raises OSError and
-        KafkaStorageError."""
+        """Create a directory and its missing parents durably, so that a power loss cannot remove them. Raises OSError
+        and KafkaStorageError.
+        """
         if not os.path.isdir(path):
             self._make_durable(os.path.dirname(path))
             os.makedirs(path, exist_ok=True)
@@ -216,13 +219,13 @@ class ExportTable:
         return os.path.join(self._own, f"manifest-{version:08d}.json")
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the table's lock: no other run commits or clears away meanwhile."""
+        """Return a context that holds the table's lock: no other run commits or removes staging meanwhile."""
         return _Lock(os.path.join(self._own, "commit.lock"))
 
     # ---- staging
 
     def begin_run(self, run: str) -> StagingRun:
-        """Make a staging directory for this run. It is removed by the next one when its owner has died."""
+        """Create a staging directory for this run. If the run dies, the next run removes it."""
         path = self.directory(DIRECTORY, STAGING, run)
         with self.locked():  # without the lock another run could remove it before it is owned
             os.makedirs(os.path.join(path, DATA))
@@ -235,9 +238,9 @@ class ExportTable:
     # ---- commit
 
     def commit(self, manifest: Manifest, staged: StagingRun) -> None:
-        """Make ``manifest`` the newest version, then bring its staged files into the table.
+        """Commit ``manifest`` as the newest version, then move its staged files into the table.
 
-        Raises ConflictError when a version of that number exists: another run was faster, nothing was changed.
+        Raises ConflictError when that version exists because another run was faster; nothing is changed then.
         """
         with self.locked():
             if self.read().version != manifest.version - 1:
@@ -259,7 +262,7 @@ class ExportTable:
     def _conflict(self, manifest: Manifest) -> ConflictError:
         return ConflictError(
             f"another export committed version {manifest.version} to {self.path} meanwhile: nothing of this run was "
-            "kept; run it again to go on from there"
+            "kept; run it again to continue from there"
         )
 
     def _settle(self, manifest: Manifest) -> None:
@@ -280,14 +283,14 @@ class ExportTable:
     def _remove_dead(self, run: str, path: str) -> None:
         lock = self._file_system.lock_file(os.path.join(path, "owner.lock"))
         if lock is None:
-            return  # its owner lives
+            return  # its owner is alive
         lock.close()
         if self._finish is None or self._finish(run, path):
             self._file_system.remove_directory(path)
 
 
 class _Lock:
-    """The table's lock as a context: waits for its holder."""
+    """The table's lock as a context manager, which waits until the lock is free."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -305,8 +308,10 @@ class _Lock:
 
 @dataclass(slots=True)
 class StagingRun:
-    """One run's staging directory, owned as long as its lock is held. ``store`` has it; ``suffix`` goes to the end of
-    its files' names."""
+    """One run's staging directory, owned as long as its lock is held.
+
+    ``store`` is where it lies; ``suffix`` ends the names of its files.
+    """
 
     run: str
     path: str

@@ -3,14 +3,15 @@
     the file as it was       row groups | footer
     the file as it grows     row groups | footer | more row groups | footer of all
 
-The grown file takes the other's name by one rename. So a reader that has listed, measured or planned the file before,
-and opens it later, finds what it planned: the same row groups at the same positions, and a footer where the file
-ended. A later reader finds the footer of all. The first row groups are written again, since PyArrow cannot copy
-them as bytes. The writer checks that they came out the same, and otherwise leaves the file as it is.
+One rename gives the grown file the name of the earlier one. So a reader that listed or planned the earlier file, and
+opens it later, finds what it planned: the same row groups at the same positions, and a footer where the file
+ended. A later reader finds the footer of all row groups. The first row groups are encoded again, because PyArrow cannot
+copy them as bytes. The writer checks that the bytes are equal, and otherwise does not let the file grow.
 
-Offsets and times are delta-coded, the constant columns dictionaries; keys and values go as they are: dictionaries and
-statistics of them cost more time than everything else together. ``codecs`` chooses by the first row group which columns
-zstd makes smaller; a file that grows keeps its choice. It goes to the disk row group by row group.
+Offsets and timestamps are delta-encoded, and constant columns have dictionaries. Keys and values are plain:
+dictionaries and statistics of them would take more time than all other work together. ``codecs`` chooses by the first
+row group which columns are compressed by zstd; a file that grows keeps that choice. The file is synced row group by row
+group.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-#: Rows are collected to row groups of about this many bytes in memory.
+#: Size of a row group in memory, about.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
-#: Each time it grows, a file gets a row group and keeps a footer: with so many it grows no more.
+#: Each growth adds a row group and a footer to a file; with this many row groups it grows no more.
 MOST_ROW_GROUPS = 64
 _COMPARED_BYTES = 1024 * 1024
 
 
 class RowWriter:
-    """One file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) are of ``write``.
+    """A file that is being written. ``rows`` and ``largest_timestamp`` (ms, -1 without rows) cover the rows of
+    ``write``.
 
-    After an error of any method nothing is left of it: no file, open descriptor or thread.
+    After an error of any method it leaves no file, open descriptor or thread.
     """
 
     def __init__(self, path: str, schema: pa.Schema, origin: Mapping[str, str], store: TableStore = LOCAL) -> None:
@@ -59,16 +61,16 @@ class RowWriter:
         return self._writer
 
     def begin_with(self, earlier: str) -> bool:
-        """Take over the bytes of the file at ``earlier``; false when they cannot be, and this writer is of no use.
+        """Write the rows of the file at ``earlier`` first, with equal bytes; False if that is not possible.
 
-        Raises JobError when that file has other columns.
+        After False only ``give_up`` may be called. Raises JobError when that file has other columns.
         """
         import pyarrow.parquet as pq
 
         with self.or_nothing(), open(earlier, "rb") as source, pq.ParquetFile(source) as file:
             if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:
                 if not file.schema_arrow.equals(self._schema):
-                    return False  # the table has got wider
+                    return False  # the table has more columns now
             else:
                 found, expected = (", ".join(names) for names in (file.schema_arrow.names, self._schema.names))
                 raise JobError(f"{earlier} has the columns {found}: expected {expected} (the headers option)")
@@ -82,7 +84,7 @@ class RowWriter:
             return self._is_equal_to(source)
 
     def _copy(self, source: BinaryIO, end: int) -> None:
-        """Take over the footers that lie between here and ``end``."""
+        """Copy the bytes of footers between the current position and ``end``."""
         begin = self._sink.tell()
         source.seek(begin)
         self._sink.write(source.read(max(0, end - begin)))
@@ -97,7 +99,7 @@ class RowWriter:
             return not mine.read(1)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Add rows, in row groups of ``ROW_GROUP_BYTES``."""
+        """Write rows, in row groups of ``ROW_GROUP_BYTES``."""
         with self.or_nothing():
             for group in _row_groups(batches):
                 self._write_batches(group)
@@ -114,18 +116,19 @@ class RowWriter:
 
     def _write_group(self, table: pa.Table) -> None:
         writer = self._writer or self._begin(choose_codecs(table))
-        writer.write_table(table.combine_chunks())  # pages end where pieces end: one piece makes equal pages
+        writer.write_table(table.combine_chunks())  # pages end where chunks end: a single chunk makes equal pages
         self._sync.go_on()
 
     def close(self) -> None:
-        """End the file, which has rows; it is on disk then. Raises OSError."""
+        """Finish the file, which has rows, and wait until it is on disk. Raises OSError."""
         with self.or_nothing():
             self._close_files()
             self._sync.end()
             self._store.put_in_place(self._part, self._path)
 
     def give_up(self) -> None:
-        """End without a file. Raises OSError, at the end: a full disk has no room for a footer either."""
+        """Remove the unfinished file. Raises OSError after all steps were tried: a full disk has no room for a footer
+        either."""
         with ExitStack() as ends:  # the last one first
             ends.callback(self._store.remove, self._part)
             ends.callback(self._sync.give_up)
@@ -133,7 +136,7 @@ class RowWriter:
 
     @contextmanager
     def or_nothing(self) -> Iterator[None]:
-        """Give up where the work inside fails; its error is the one to tell."""
+        """Call ``give_up`` if the work inside ``with`` fails; its error is raised, not that of ``give_up``."""
         try:
             yield
         except BaseException:

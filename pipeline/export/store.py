@@ -1,11 +1,11 @@
-"""The place of a table's files: a mounted file system, or an object store.
+"""The storage of a table's files: a mounted file system, or an object store.
 
-Spark may run two attempts of one task at the same time: it speculates, or takes a live executor for lost. So no attempt
-writes at a name that another one may have finished. A mounted file has a name of its own until it is whole. An object
-cannot be renamed, so its name has a random part for each attempt.
+Spark may run two attempts of one task at the same time: speculatively, or because it considers a live executor lost. So
+no attempt writes to a name that another one may have finished. A mounted file has a temporary name until it is
+complete. An object cannot be renamed, so its name has a random part for each attempt.
 
-For an Iceberg table addresses and credentials of a store are pyiceberg's own properties, which go to the workers with
-their plans. A Delta table's address names the store, and credentials come from each process's environment.
+For an Iceberg table, addresses and credentials of a store are pyiceberg's own properties, which are sent to the workers
+with their plans. A Delta table's address names the store, and credentials come from each process's environment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Properties = tuple[tuple[str, str], ...]
 
 
 def properties_of(properties: Mapping[str, Any]) -> Properties:
-    """Return properties of a file system as a value that is the same for the same ones."""
+    """Return properties of a file system as a sorted tuple, so that equal properties give equal values."""
     return tuple(sorted((name, str(value)) for name, value in properties.items()))
 
 
@@ -35,13 +35,13 @@ class TableStore(Protocol):
     """Files of a table, by path. Each method may raise OSError."""
 
     def part_of(self, path: str) -> str:
-        """Return where this attempt writes a file until it is whole."""
+        """Return the path at which this attempt writes a file until it is complete."""
 
     def put_in_place(self, part: str, path: str) -> None:
-        """Give a whole file its name, in place of the file of another attempt."""
+        """Give a complete file its name; it replaces the file of another attempt."""
 
     def attempt_suffix(self) -> str:
-        """Return what tells the names of this attempt's files from those of another one."""
+        """Return a suffix that makes the names of this attempt's files unique."""
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` that writes a new file."""
@@ -50,7 +50,7 @@ class TableStore(Protocol):
         """Return the syncs of a file that is being written."""
 
     def open_input(self, path: str) -> Any:
-        """Return what ``pyarrow.parquet`` reads the file from."""
+        """Return a path or ``pyarrow.NativeFile`` from which ``pyarrow.parquet`` reads the file."""
 
     def finish(self, path: str) -> None:
         """Sync a closed file."""
@@ -76,15 +76,15 @@ class LocalStore:
     """A mounted file system."""
 
     def part_of(self, path: str) -> str:
-        """Return a name in the same folder that ``names_in`` leaves out."""
+        """Return a random name in the same folder, which ``names_in`` leaves out."""
         return os.path.join(os.path.dirname(path), f"{_PART}{secrets.token_hex(8)}")
 
     def put_in_place(self, part: str, path: str) -> None:
-        """Rename a whole file."""
+        """Rename a complete file."""
         os.replace(part, path)
 
     def attempt_suffix(self) -> str:
-        """Return nothing: names are given to whole files."""
+        """Return no suffix: only complete files get their names."""
         return ""
 
     def open_output(self, path: str) -> Any:
@@ -125,7 +125,7 @@ class LocalStore:
             return []
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file, or replace it; it is on the disk then."""
+        """Write or replace a small file durably."""
         OsFileSystem().replace_file(path, data)
 
     def read(self, path: str) -> bytes:
@@ -135,23 +135,23 @@ class LocalStore:
 
 
 class ObjectStore:
-    """An object store as one of pyarrow's file systems. A subclass says which."""
+    """Base of object stores, which are file systems of pyarrow; a subclass says which one."""
 
     __slots__ = ()
 
     def part_of(self, path: str) -> str:
-        """Return the path: its object is there once it is closed."""
+        """Return the path: an object exists only once it is closed."""
         return path
 
     def put_in_place(self, part: str, path: str) -> None:
-        """Do nothing: the object has its name."""
+        """Do nothing: the object has its name already."""
 
     def attempt_suffix(self) -> str:
         """Return a random part of a name."""
         return f"-{secrets.token_hex(4)}"
 
     def open_output(self, path: str) -> Any:
-        """Return a ``pyarrow.NativeFile`` whose object is there when it is closed."""
+        """Return a ``pyarrow.NativeFile`` whose object exists once it is closed."""
         file_system, key = self._located(path)
         return file_system.open_output_stream(key)
 
@@ -200,20 +200,20 @@ class ObjectStore:
         return data
 
     def move(self, path: str, target: str) -> None:
-        """Give an object another name. One that is gone was moved before."""
+        """Rename an object by copying it. One that is missing was moved before."""
         file_system, key = self._located(path)
         with contextlib.suppress(FileNotFoundError):
             file_system.copy_file(key, self._located(target)[1])
             file_system.delete_file(key)
 
     def _located(self, path: str) -> tuple[Any, str]:
-        """Find the file system of an address, and what it calls the object."""
+        """Find the file system of an address, and its name for the object."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogStore(ObjectStore):
-    """An object store, as pyiceberg finds it by an address and its properties (``s3.endpoint`` and so on)."""
+    """An object store that pyiceberg finds by an address and its properties (``s3.endpoint`` and so on)."""
 
     properties: Properties = field(repr=False)
 
@@ -224,7 +224,7 @@ class CatalogStore(ObjectStore):
 
 @dataclass(frozen=True, slots=True)
 class AddressStore(ObjectStore):
-    """An object store that the paths themselves name, as those of copied logs do (``files.remote``)."""
+    """An object store that is named in the paths themselves, as for copies of logs (``files.remote``)."""
 
     def _located(self, path: str) -> tuple[Any, str]:
         return located(path)

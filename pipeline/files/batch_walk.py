@@ -1,7 +1,7 @@
 """Walks over the batch headers of segment files: where the valid bytes end, and at which offset.
 
-A batch that is cut by the end of the file, or whose CRC fails at the very end, is a write under way or a torn tail:
-there the log ends, as recovery would end it. The same in front of further batches is damage, and an error.
+A batch that is cut by the end of the file, or whose CRC fails at the very end, is a write under way or a torn tail: the
+log ends before it, as recovery would end it. The same fault before further batches is damage, and an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.protocol.errors import CorruptMessageError
 
 
 class ValidEnd(NamedTuple):
-    """End of a segment's valid bytes: the byte, and the offset the next record gets."""
+    """End of a segment's valid bytes: the byte position, and the offset that the next record gets."""
 
     position: int
     next_offset: int
@@ -36,7 +36,7 @@ def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
 def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
     """Find the end of the whole, valid batches from byte ``start`` (a batch's beginning) on.
 
-    Only the last batch's CRC is checked: those before it were once the last.
+    Only the last batch's CRC is checked: a torn write leaves damage at the end alone.
     """
     last: BatchHeader | None = None
     before = ValidEnd(start, base_offset)
@@ -46,7 +46,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
                 before = ValidEnd(last.position + last.size, last.last_offset + 1)
             last = header
     except CorruptMessageError:
-        pass  # zeros or a half-written header after the last batch: the end is before it
+        pass  # zeros or a half-written header after the last batch: the valid bytes end before them
     if last is None or not crc_matches(last, memoryview(file.read_at(last.position, last.size))):
         return before
     return ValidEnd(last.position + last.size, last.last_offset + 1)
@@ -55,7 +55,7 @@ def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
 def header_at(file: OpenSegment, position: int) -> BatchHeader | None:
     """Read the header of the batch that begins at ``position``; None at the end of the file.
 
-    Raises CorruptBatchError when the bytes there are no header.
+    Raises CorruptBatchError when the bytes there are not a batch header.
     """
     data = file.read_at(position, 61)
     if len(data) < 26 or (data[16] == 2 and len(data) < 61):

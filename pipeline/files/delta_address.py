@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 Options = tuple[tuple[str, str], ...]
-#: An unreachable store is reported within half a minute; deltalake itself would try for three.
+#: An unreachable store is reported within half a minute; deltalake alone would try for three minutes.
 PATIENCE: Options = (("max_retries", "3"), ("retry_timeout", "30s"))
 _SCHEMES = ("s3", "gs", "abfs", "abfss")
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
-#: Colours and arrows of an error that deltalake tells in several lines.
+#: Terminal colours and arrows in the errors of deltalake, which have several lines.
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
@@ -42,7 +42,7 @@ class DeltaAddress:
 
     @classmethod
     def of(cls, given: str) -> DeltaAddress:
-        """Parse what a user gave. Raises OptionError."""
+        """Parse the address that a user gave. Raises OptionError."""
         path = place_of(given)
         if not is_remote(path):
             return cls(path, path)
@@ -66,7 +66,7 @@ class DeltaAddress:
             return DeltaTable(self.uri, version=version, storage_options=dict(self.options))
 
     def open_if_there(self) -> DeltaTable | None:
-        """Open the newest version; None where no table is. Raises RemoteError, deltalake's DeltaError."""
+        """Open the newest version; None if there is no table. Raises RemoteError, deltalake's DeltaError."""
         from deltalake import DeltaTable
 
         with delta_errors(self):
@@ -75,7 +75,7 @@ class DeltaAddress:
 
 
 def _options(given: str, scheme: str, query: str) -> Options:
-    """Parse the options of deltalake that say what the query says. Raises OptionError."""
+    """Translate the query of an address to deltalake's storage options. Raises OptionError."""
     found = {name: unquote(value) for name, _, value in (part.partition("=") for part in query.split("&") if part)}
     unknown = [name for name in found if scheme != "s3" or name not in _S3_OPTIONS]
     if unknown:
@@ -93,7 +93,7 @@ def _options(given: str, scheme: str, query: str) -> Options:
 
 @contextmanager
 def delta_errors(address: DeltaAddress) -> Iterator[None]:
-    """Inside, an OSError about an object store becomes a RemoteError of one line."""
+    """Turn an OSError about an object store, raised inside ``with``, into a RemoteError of one line."""
     try:
         yield
     except OSError as error:

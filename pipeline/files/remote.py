@@ -2,13 +2,13 @@
 
     given       s3://bucket/prefix?endpoint_override=...      an address, as pyarrow takes it
     path        s3://bucket?endpoint_override=.../prefix      the query moved forward, so that names can be joined to it
-    root, key   s3://bucket?endpoint_override=...             which file system; what it calls the object
+    root, key   s3://bucket?endpoint_override=...             the file system, and its name for the object
 
-Only reading, and credentials never come by the path, which plans, errors and Spark's own pages show: they are those of
-the environment of the driver and of every executor (``AWS_ACCESS_KEY_ID`` and so on).
+Objects are only read. Credentials are never part of a path, because plans, errors and Spark's web pages show paths.
+They come from the environment of the driver and of every executor (``AWS_ACCESS_KEY_ID`` and so on).
 
-A listing describes all files of a directory, so one request serves all questions that a plan asks in a row. It is
-believed for ``LISTING_S``, or until a file it names is not found. Any thread.
+A listing describes all files of a directory, so one request serves all look-ups of a plan. It is used again for
+``LISTING_S`` seconds, or until a file that it names is not found. Any thread.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tidelog.pipeline.errors import OptionError, RemoteError
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: What may stand before ``://``, and what pyarrow calls it.
+#: Scheme of an address -> pyarrow's name for it.
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss", "hdfs": "hdfs"}
-#: The same with a remote tier's objects in them (``tiered``).
+#: The same stores, when they hold the objects of a remote tier (``tiered``).
 SCHEMES |= {f"tiered+{name}": f"tiered+{kind}" for name, kind in SCHEMES.items() if kind != "hdfs"}
-#: How long a listing is believed: a plan asks several times for it within that.
+#: How long a listing is used again, in seconds: one plan asks for it several times.
 LISTING_S = 1.0
 MAX_LISTINGS = 10_000
-#: The directory that a remote tier is seen as.
+#: The directory under which the segments of a remote tier are shown.
 TIER_ROOT = "logs"
 _SEPARATOR = "://"
 _SECRET = re.compile(r"(?i)(key|secret|token|password)[^=&]*=")
@@ -43,11 +43,11 @@ _AWS_ERROR = re.compile(r"AWS Error (\w+)(?: \([^)]*\))? during (\w+) operation:
 
 
 class RemoteInfo(NamedTuple):
-    """One name of a listing. ``modified_ns`` is 0 for a directory."""
+    """One name of a listing. ``mtime_ns`` is 0 for a directory."""
 
     is_directory: bool
     size: int
-    modified_ns: int
+    mtime_ns: int
 
 
 def is_remote(path: str) -> bool:
@@ -56,7 +56,7 @@ def is_remote(path: str) -> bool:
 
 
 def remote_path(given: str) -> str:
-    """Return the path of an address. Raises OptionError for one that cannot be."""
+    """Return the path of an address. Raises OptionError for an address that is not valid."""
     scheme, _, rest = given.partition(_SEPARATOR)
     place, _, query = rest.partition("?")
     authority, _, prefix = place.partition("/")
@@ -73,14 +73,14 @@ def remote_path(given: str) -> str:
         )
     encoded = f"?{quote(query, safe='=&%:')}" if query else ""
     key = unquote(prefix).strip("/")
-    if scheme.startswith("tiered+"):  # the tier's prefix is an option: paths below are those of a data directory
+    if scheme.startswith("tiered+"):  # the prefix becomes an option: paths below look like those of a data directory
         option = f"prefix={quote(unquote(prefix), safe='')}"
         return f"{SCHEMES[scheme]}{_SEPARATOR}{authority}{encoded + '&' if encoded else '?'}{option}/{TIER_ROOT}"
     return f"{SCHEMES[scheme]}{_SEPARATOR}{authority}{encoded}" + (f"/{key}" if key else "")
 
 
 def located(path: str) -> tuple[FileSystem, str]:
-    """Find the file system of a path, and what it calls the object. Raises OptionError, RemoteError."""
+    """Find the file system of a path, and its name for the object. Raises OptionError, RemoteError."""
     scheme, _, rest = path.partition(_SEPARATOR)
     authority, _, key = rest.partition("/")
     file_system, base = _connected(f"{scheme}{_SEPARATOR}{authority}", os.getpid())
@@ -108,8 +108,10 @@ def _connected(root: str, _process: int) -> tuple[FileSystem, str]:
 
 @contextmanager
 def remote_errors(path: str, what: str) -> Iterator[None]:
-    """Inside, an OSError becomes a RemoteError that says ``path`` and ``what`` could not be done; a FileNotFoundError
-    stays one."""
+    """Turn an OSError inside ``with`` into a RemoteError that ``path`` cannot be ``what`` (listed, read, opened).
+
+    A FileNotFoundError passes as it is.
+    """
     try:
         yield
     except FileNotFoundError:
@@ -151,7 +153,7 @@ def listing(directory: str) -> dict[str, RemoteInfo]:
     asked = time.monotonic()
     with remote_errors(directory, "listed"):
         found = {info.base_name: _info(info) for info in file_system.get_file_info(FileSelector(key))}
-    if not found:  # an object store has no empty directories, a bucket may be empty
+    if not found:  # an object store has no empty directories, so this one does not exist (or the bucket is empty)
         raise FileNotFoundError(directory)
     _LISTINGS[directory] = asked, found
     while len(_LISTINGS) > MAX_LISTINGS:
@@ -160,7 +162,7 @@ def listing(directory: str) -> dict[str, RemoteInfo]:
 
 
 def forget_listing(directory: str) -> None:
-    """Drop a directory's listing, because a file that it named is missing; the next question asks the store."""
+    """Drop a directory's listing, because a file that it named is missing; the next look-up asks the store."""
     _LISTINGS.pop(directory, None)
 
 
@@ -182,8 +184,8 @@ def is_remote_directory(path: str) -> bool:
 
 
 class RemoteFiles:
-    """Small files, each read once as a whole: what ``tidelog.log.files.checkpoints`` needs of a file system. One
-    thread, one use."""
+    """Small files of an object store, for the readers of ``tidelog.log.files.checkpoints``; each is fetched once as a
+    whole. One thread; for one file, as it keeps what ``exists`` fetched."""
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}

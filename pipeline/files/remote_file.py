@@ -1,14 +1,14 @@
-"""An object of a store, read like a file: by position, in small blocks for look-ups, ahead for sequential reads.
+"""Object of a store that is read like a file by position: in blocks for look-ups, ahead of the reader for long reads.
 
-    look-up            aligned blocks of LOOKUP_BYTES, kept per process: a plan's binary searches meet in few of them
+    look-up            aligned blocks of LOOKUP_BYTES, cached per process: a plan's binary searches need few of them
     ``expect(a, b)``   bytes a to b in pieces of PIECE_BYTES, READERS at once ahead of the reader, nothing beyond b
-    anything else      what was asked for, in one request
+    any other read     the bytes that were asked for, in one request
 
-So a task fetches its slice once. There is no file in between: the decoder of segments reads through the same two calls,
-here and on disk.
+So a task fetches its slice once, and no copy is written to disk: the decoder calls ``expect`` and ``read_into`` for
+objects as for local files.
 
-An object is replaced or deleted as a whole, and a later request then gives another one's bytes. So an open
-object is known by its entity tag, and a reader asks after its last read whether the tag is the same
+An object is replaced or deleted as a whole, and a later request then returns bytes of the new object. So the entity tag
+(ETag) is kept when an object is opened, and after its last read a reader asks whether it is still the same
 (``was_replaced``). A request that fails because the object was deleted raises ObjectGoneError.
 """
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 #: A binary search in an index of 2 MB reads four blocks; a request takes as long as some megabytes of transfer.
 LOOKUP_BYTES = 128 * 1024
-#: Blocks that are kept: 32 MiB.
+#: Blocks of look-ups that a process keeps: 32 MiB in all.
 KEPT_BLOCKS = 256
 _COUNTING = threading.Lock()
 PIECE_BYTES = 4 * 1024 * 1024
-#: One connection gives 50 to 100 MB/s of what a machine can take.
+#: Requests at once: one connection gives only 50 to 100 MB/s.
 READERS = 4
 
 
 class RemoteFile:
-    """An open object. One thread; close it."""
+    """An open object of a store; its user closes it. One thread."""
 
     def __init__(self, path: str, count: ReadCount) -> None:
         """Raises FileNotFoundError, RemoteError."""
@@ -50,7 +50,7 @@ class RemoteFile:
             forget_listing(path.rpartition("/")[0])
             raise
         self.size: int = self._file.size()
-        self.changed_ns = 0
+        self.ctime_ns = 0
         self._ahead: _ReadAhead | None = None
 
     def close(self) -> None:
@@ -60,13 +60,14 @@ class RemoteFile:
         self._file.close()
 
     def expect(self, start: int, end: int) -> None:
-        """Expect that bytes ``start`` to ``end`` will be read, in order."""
+        """Fetch bytes ``start`` to ``end`` ahead of the reader, who will read them in order."""
         if self._ahead is not None:
             self._ahead.close()
         self._ahead = _ReadAhead(self._fetch, start, min(end, self.size))
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill ``target`` from byte ``position``; less at the end only. Raises RemoteError, ObjectGoneError."""
+        """Fill ``target`` from byte ``position`` and return the bytes read, fewer at the end only. Raises RemoteError,
+        ObjectGoneError."""
         size = min(len(target), self.size - position)
         done = 0
         while done < size:
@@ -76,14 +77,14 @@ class RemoteFile:
         return done
 
     def was_replaced(self) -> bool:
-        """Return whether another object has its name now; a deleted one was not replaced. Raises RemoteError."""
+        """Return whether another object has its name now; False if it was only deleted. Raises RemoteError."""
         try:
             return self._identity_now() != self.identity
         except ObjectGoneError:
             return False
 
     def _bytes_at(self, position: int, size: int) -> memoryview:
-        """Read some of the bytes from ``position`` on, one at least."""
+        """Read from ``position`` on, at least one byte and at most ``size``."""
         if self._ahead is not None:
             data = self._ahead.bytes_at(position, size)
             if data is not None:
@@ -119,7 +120,7 @@ class RemoteFile:
 
 
 def _opened(path: str) -> tuple[Any, int]:
-    """Open the object; return it and what tells it from any other one: never 0. Raises FileNotFoundError,
+    """Open the object; return it and a number that identifies this version of it, never 0. Raises FileNotFoundError,
     RemoteError.
     """
     file_system, key = located(path)
@@ -145,7 +146,7 @@ class _ReadAhead:
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="read ahead")
 
     def bytes_at(self, position: int, size: int) -> memoryview | None:
-        """Return up to ``size`` bytes from ``position``; None outside the range that is fetched ahead."""
+        """Return one to ``size`` bytes from ``position``; None outside the range that is fetched ahead."""
         while self._pieces and self._pieces[0][1] <= position:
             self._pieces.popleft()
         self._send()
@@ -167,14 +168,14 @@ class _ReadAhead:
 
 
 class _Blocks:
-    """The last blocks that look-ups read. Any thread."""
+    """Cache of the blocks that look-ups of this process read last. Any thread."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, name: tuple[str, int, int], fetch: Callable[[], bytes]) -> bytes:
-        """Return the block, fetched where it is not kept."""
+        """Return the block; ``fetch`` it if it is not in the cache."""
         with self._lock:
             known = self._kept.get(name)
             if known is not None:

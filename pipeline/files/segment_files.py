@@ -1,10 +1,10 @@
-"""Segment files as a reader beside a live broker sees them: a list that holds still, and files that are only read.
+"""Segment files as a reader beside a live broker sees them: a listing of one moment, and files that are only read.
 
-The broker renames while we look: retention and the cleaner give old files the ending ``.deleted``, the cleaner's new
-ones go ``.cleaned`` -> ``.swap`` -> plain (``tidelog.log.retention`` draws the steps). A listing in the middle of that
-would miss a segment, and that looks like a gap that compaction left. So a listing counts only when the next
-one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next start
-would finish it.
+The broker renames files meanwhile: retention and the cleaner give old files the ending ``.deleted``. The cleaner's new
+files go from ``.cleaned`` to ``.swap`` to no ending (``tidelog.log.retention`` draws the steps). A listing in the
+middle of that would miss a segment, and that looks like a gap that compaction left. So a listing counts only when the
+next one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next
+start would finish it.
 
 Bytes read are counted, so that tests and benchmarks can show what a plan and its tasks touch.
 """
@@ -42,7 +42,8 @@ class ReadCount:
 
 
 class SegmentFile(NamedTuple):
-    """A ``.log`` file of a listing: its base offset and path. Index files lie beside it under the same ending."""
+    """A ``.log`` file of a listing: its base offset and path. Its index files have the same ending, such as
+    ``.swap``."""
 
     base_offset: int
     path: str
@@ -54,9 +55,9 @@ class SegmentFile(NamedTuple):
 
 
 class OpenSegment:
-    """A file that is only read, by position. Its bytes stay the same under renames and deletion. One thread."""
+    """An open file that is read by position. Renames and deletion do not change what is read. One thread."""
 
-    __slots__ = ("_source", "changed_ns", "count", "inode", "path", "size")
+    __slots__ = ("_source", "count", "ctime_ns", "inode", "path", "size")
 
     def __init__(self, path: str, count: ReadCount | None = None) -> None:
         """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
@@ -65,7 +66,7 @@ class OpenSegment:
         self._source = open_source(path, self.count)
         self.size = self._source.size
         self.inode = self._source.identity
-        self.changed_ns = self._source.changed_ns
+        self.ctime_ns = self._source.ctime_ns
 
     def __enter__(self) -> Self:
         return self
@@ -76,23 +77,26 @@ class OpenSegment:
         self.close()
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self._source.close()
 
     def expect(self, start: int, end: int) -> None:
-        """Expect that bytes ``start`` to ``end`` will be read, in order: an object store is asked for them ahead."""
+        """Prepare to read bytes ``start`` to ``end`` in order: those of an object store are fetched ahead."""
         self._source.expect(start, end)
 
     def was_replaced(self) -> bool:
-        """Return whether the bytes read may be of two files: never on disk, but an object may be replaced between two
-        requests, so ask after the last read. Raises PipelineError when the store does not say."""
+        """Return whether the bytes read may come from two versions of an object, which may be replaced between two
+        requests. Call it after the last read; it is False for a local file. Raises PipelineError when the store cannot
+        be asked."""
         return self._source.was_replaced()
 
-    def is_same(self, inode: int, changed_ns: int, size: int) -> bool:
-        """Return whether this is the file that was looked at before: by its inode, its time of change (0 for an active
-        segment, which only grows) and the size that was seen. A file system gives a deleted file's inode to the
-        next one, so the inode alone does not tell a segment from the cleaner's new one."""
-        return inode == self.inode and changed_ns in (0, self.changed_ns) and size <= self.size
+    def is_same(self, inode: int, ctime_ns: int, size: int) -> bool:
+        """Return whether this is the file that had these values when it was planned.
+
+        ``ctime_ns`` is 0 for an active segment, which only grows. A file system gives a deleted file's inode to the
+        next one, so the inode alone does not tell a segment from the cleaner's new one.
+        """
+        return inode == self.inode and ctime_ns in (0, self.ctime_ns) and size <= self.size
 
     def read_at(self, position: int, size: int) -> bytes:
         """Read up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""
@@ -100,7 +104,7 @@ class OpenSegment:
         return bytes(data[: self.read_into(position, memoryview(data))])
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill ``target`` from byte ``position``; returns how much, less at the end of the file only."""
+        """Fill ``target`` from byte ``position``; returns the bytes read, fewer at the end of the file only."""
         return self._source.read_into(position, target)
 
 
@@ -131,7 +135,8 @@ def _names(directory: str) -> list[str]:
 
 
 def _settled(directory: str, names: Sequence[str]) -> list[SegmentFile]:
-    """Settle the listing as a start of the broker would: a swap is undone while a ``.cleaned`` file is there."""
+    """Return the segments that a start of the broker would leave: a swap is completed, or undone while a ``.cleaned``
+    file is there."""
     plain = [_file(directory, name) for name in names if name.endswith(".log")]
     swapped = [_file(directory, name) for name in names if name.endswith(".swap")]
     if not swapped or any(name.endswith(".cleaned") for name in names):

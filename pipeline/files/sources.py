@@ -1,7 +1,7 @@
 """Files that are read by position: on disk through a descriptor, in an object store through requests.
 
-Both count what was read, and both notice or prevent that another file takes the place of the one that was opened: an
-open descriptor keeps a file that was renamed or deleted, an object is known again by its entity tag.
+Both count the bytes read, and neither mixes two files of one name: an open descriptor keeps a file that was renamed or
+deleted, and the entity tag shows that an object was replaced.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 class LocalFile:
-    """A descriptor. One thread."""
+    """A local file that is open for reading. One thread."""
 
-    __slots__ = ("_count", "_descriptor", "_path", "changed_ns", "identity", "size")
+    __slots__ = ("_count", "_descriptor", "_path", "ctime_ns", "identity", "size")
 
     def __init__(self, path: str, count: ReadCount) -> None:
         """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
@@ -35,7 +35,7 @@ class LocalFile:
         self._count = count
         self.size = status.st_size
         self.identity = status.st_ino
-        self.changed_ns = status.st_ctime_ns
+        self.ctime_ns = status.st_ctime_ns
 
     def close(self) -> None:
         """Close the descriptor."""
@@ -51,7 +51,8 @@ class LocalFile:
         return False
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill ``target`` from byte ``position``; less at the end of the file only. Raises PipelineError."""
+        """Fill ``target`` from byte ``position``; returns the bytes read, fewer at the end of the file only. Raises
+        PipelineError."""
         done = 0
         try:
             while done < len(target) and (got := os.preadv(self._descriptor, [target[done:]], position + done)):

@@ -1,9 +1,9 @@
 """The ``.index`` and ``.timeindex`` of a segment, read by another process than the broker that writes them.
 
-A foreign reader meets two things the broker never does. An active segment's index has a hole of zeros after its
-entries, and (after a truncation) stale entries may stand there; so the entries end where they stop growing. An entry
-of a segment that may still change is believed only when a batch header stands at its position. Look-ups are binary
-searches over 4 KiB reads: a plan touches a few pages of an index, not all of it.
+Such a reader meets two things that the broker does not. The file of an active segment's index may have zeros after its
+entries: the first of them ends the index. After a truncation, entries of records that are gone may still stand there:
+so an entry is used only when a batch that fits it begins at its position. Look-ups are binary searches over reads of
+4 KiB: a plan reads a few pages of an index, not all of it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ _TIME_ENTRY = Struct(">qi")
 
 
 class IndexEntry(NamedTuple):
-    """An entry: its key (relative offset, or timestamp in ms) and its value (byte position, or relative offset)."""
+    """An entry of an offset index (relative offset, byte position) or a time index (timestamp in ms, relative
+    offset)."""
 
     key: int
     value: int
 
 
 class SparseIndex:
-    """One index file, opened when made and to be closed. A missing file is an index without entries. One thread."""
+    """One open index file; its user closes it. A missing file is an index without entries. One thread."""
 
     def __init__(self, path: str, entry: Struct, count: ReadCount | None = None) -> None:
         self._entry = entry
@@ -63,7 +64,7 @@ class SparseIndex:
         return data
 
     def _filled(self, slots: int) -> int:
-        """Count the entries before the hole: both fields 0 is no entry of either index."""
+        """Count the entries before the zeros: neither index has an entry of two zeros."""
         low, high = 0, slots
         while low < high:
             middle = (low + high) // 2
@@ -74,9 +75,7 @@ class SparseIndex:
         return low
 
     def floor(self, target: int, *, by_value: bool = False) -> int:
-        """Find the last slot whose key (or value) is <= ``target``; -1 when there is none. Both grow from slot to
-        slot.
-        """
+        """Find the last slot whose key (or value) is <= ``target``; -1 when there is none. Keys and values ascend."""
         low, high = -1, self.entries - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -89,17 +88,17 @@ class SparseIndex:
 
 
 def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
-    """Open the index of relative offset of a batch's last record -> byte position of the batch."""
+    """Open the offset index: relative offset of a batch's last record -> byte position of the batch."""
     return SparseIndex(file.beside(".index"), _OFFSET_ENTRY, count)
 
 
 def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
-    """Open the index of largest timestamp so far in ms -> relative offset up to which it holds."""
+    """Open the time index: largest timestamp so far in ms -> relative offset up to which no record is later."""
     return SparseIndex(file.beside(".timeindex"), _TIME_ENTRY, count)
 
 
 def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:
-    """Yield byte position and last offset of each batch above byte ``position`` that the offset index names, in
+    """Yield byte position and last offset of each batch after byte ``position`` that the offset index names, in
     order.
     """
     index = offset_index(file, count)

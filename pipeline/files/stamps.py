@@ -2,7 +2,7 @@
 
 File systems keep times to a tick of some milliseconds, so a directory that changes twice within one tick may show one
 time for both. What was read between the two would then be taken for the later state for good. Hence its stamp counts
-only when its modification time is ``SETTLED_S`` ago: until then the directory is read again each time.
+only when its modification time is ``SETTLED_S`` seconds ago: until then the directory is read again each time.
 Files that are replaced as a whole (another inode) or only grow (another size) need not wait.
 """
 
@@ -23,14 +23,14 @@ class Stamp(NamedTuple):
 
     inode: int
     size: int
-    changed_ns: int
+    mtime_ns: int
 
 
 def stamp_of(path: str) -> Stamp | None:
     """Take the stamp of a file that is replaced as a whole or only grows; None if it is missing or unreadable."""
     if is_remote(path):
         info = info_of(path)
-        return None if info is None or info.is_directory else Stamp(0, info.size, info.modified_ns)
+        return None if info is None or info.is_directory else Stamp(0, info.size, info.mtime_ns)
     try:
         status = os.stat(path)
     except OSError:
@@ -39,8 +39,8 @@ def stamp_of(path: str) -> Stamp | None:
 
 
 def settled_stamp_of(path: str) -> Stamp | None:
-    """Take the stamp of a directory; None also if it changed less than ``SETTLED_S`` ago."""
+    """Take the stamp of a directory; None also if it changed less than ``SETTLED_S`` seconds ago."""
     stamp = stamp_of(path)
-    if stamp is None or time.time_ns() - stamp.changed_ns < SETTLED_S * 1e9:
+    if stamp is None or time.time_ns() - stamp.mtime_ns < SETTLED_S * 1e9:
         return None
     return stamp

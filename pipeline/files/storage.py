@@ -1,6 +1,7 @@
-"""The choice between this machine's files and an object store's, made here alone from the path.
+"""The choice between local files and objects of a store, made from the path alone.
 
-Everything else joins names to paths and asks here: what lies there, small files as a whole, and files by position.
+Other modules build paths by joining names, and call these functions to list directories and to read small files.
+``sources`` opens files that are read by position.
 """
 
 from __future__ import annotations
@@ -15,17 +16,16 @@ from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
 
 _LOCAL_FILES = OsFileSystem()
-#: A question to an object store takes some 30 ms, most of it waiting.
+#: Threads that ask an object store: a request takes some 30 ms, most of it waiting.
 LOOKERS = 16
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
 def place_of(given: str) -> str:
-    """Return the path of a directory, a ``file:`` address or an object store's; absolute, because executors work
-    elsewhere.
+    """Return the absolute path of a directory, a ``file:`` address or an object store's address.
 
-    Raises OptionError.
+    Executors have another working directory, so a relative path would mean another one there. Raises OptionError.
     """
     if given.startswith("file:"):
         return "/" + given.removeprefix("file:").lstrip("/")
@@ -33,7 +33,8 @@ def place_of(given: str) -> str:
 
 
 def mounted(given: str, what: str) -> str:
-    """Return the path of a directory that ``what`` writes to. Raises OptionError for an object store's address."""
+    """Return the path of a local directory that the option or job ``what`` writes to. Raises OptionError for an object
+    store's address."""
     path = place_of(given)
     if is_remote(path):
         raise OptionError(
@@ -53,8 +54,8 @@ def is_directory(path: str) -> bool:
 
 
 def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Callable[[_Item], _Found]) -> list[_Found]:
-    """Do ``work`` for each item, in their order; several at a time where they lie in an object store. Raises what the
-    first that fails raises.
+    """Return the results of ``work`` for each item, in order. Items in an object store are worked on by LOOKERS
+    threads. Raises the error of the first item that fails.
     """
     if len(items) < 2 or not is_remote(path_of(items[0])):
         return [work(item) for item in items]
@@ -63,5 +64,5 @@ def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Call
 
 
 def files_at(path: str) -> ReadableFiles:
-    """Return a reader of small files below ``path``, for the functions of ``tidelog.log.files.checkpoints``."""
+    """Return a reader of the small file at ``path``, for the functions of ``tidelog.log.files.checkpoints``."""
     return RemoteFiles() if is_remote(path) else _LOCAL_FILES

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 IV_BYTES = 12
 INSTALL = "pip install 'tidelog[tls]'"
 _HASH_BYTES = hashlib.sha3_512().digest_size
-#: No id of a key pair may have these, as it becomes the name of a file.
+#: Characters that the id of a key pair must not have, because it becomes a file name.
 _SEPARATORS = frozenset("/\\\0")
 
 

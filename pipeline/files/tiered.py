@@ -6,13 +6,14 @@
                    <topic>-<partition>/partition.metadata                the topic's id
 
 A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd where the manifest says so. An upload
-counts once its manifest is there, which the plugin writes last. Those that overlap are put in order by the leader
-epoch in which they end, then by their ends. The last one counts whole, each earlier one below what comes after it: a
-leader of a later epoch may have cut the log and written it again. Encrypted segments need ``pem=DIRECTORY`` with the
-private keys (``tier_keys``). Indices are not looked at: batches are walked.
+counts once its manifest is there, which the plugin writes last. Uploads that overlap are ordered by the leader
+epoch in which they end, then by their last offsets. The last upload is used whole, and each earlier one only below the
+start of the next: a leader of a later epoch may have truncated the log and written it again. Encrypted segments need
+``pem=DIRECTORY`` with the private keys (``tier_keys``). Indices in the tier are not read: batches are found by walking
+over their headers.
 
-With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well, and instead of what the tier
-holds from the first local segment on.
+With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well. From the first local segment on
+they replace those of the tier.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 SCHEME = "tiered+"
 KEPT_CHUNKS = 4
 MOST_BYTES, MOST_OFFSET, MOST_EPOCH = 2**31 - 1, 2**63 - 1, 2**31 - 1
-"""Kafka's own bounds of a segment's size, of an offset and of a leader epoch."""
+"""Kafka's own limits of a segment's size, of an offset and of a leader epoch."""
 MOST_CHUNKS = 1 << 20
-"""Chunks of 2 KiB of the largest segment; the plugin's default is 4 MiB."""
+"""Limit of a segment's chunks: the largest segment in chunks of 2 KiB. The plugin's default chunk is 4 MiB."""
 MOST_MANIFEST_BYTES = 16 << 20
 Decrypt = Callable[[bytes], bytes]
 _TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
@@ -59,9 +60,11 @@ _BATCH = struct.Struct(">qi")
 
 @dataclass(frozen=True, slots=True)
 class TieredSegment:
-    """A segment of the tier: the object with its chunks, where each begins, and the segment's own offsets. Of
-    ``file_size`` bytes the first ``size`` count. ``epochs``: its leader epochs, in order, and the first offset of each;
-    none where the manifest has none."""
+    """A segment of the tier: the key of its object, its first and last offset, and where each chunk begins in the
+    object.
+
+    The first ``size`` of its ``file_size`` bytes are used. ``epochs``: pairs of leader epoch and its first offset, in
+    order; empty if the manifest has none."""
 
     key: str
     base: int
@@ -80,7 +83,7 @@ class TieredSegment:
 
 
 def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
-    """Parse the segment of a manifest. Raises OSError for what cannot be read."""
+    """Parse a manifest to the segment it describes. Raises OSError when it cannot be read."""
     try:
         raw = json.loads(text)
         if raw["version"] != "1":
@@ -112,8 +115,8 @@ def _number(raw: dict[str, Any], name: str, least: int, most: int, otherwise: in
 
 
 def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
-    """Compute sizes of the segment's chunks as they lie in the store. Raises ValueError and others for an index that
-    lies.
+    """Compute the sizes that the segment's chunks have in the store. Raises ValueError and others for a damaged
+    index.
     """
     if count > MOST_CHUNKS:
         raise ValueError(f"the segment has {count} chunks, expected up to {MOST_CHUNKS}")
@@ -131,7 +134,10 @@ def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
 
 
 def decode_sizes(data: bytes) -> list[int]:
-    """Decode sizes of chunks: count, base, width, all but the last above the base, the last in full; big-endian."""
+    """Decode the sizes of chunks, all numbers big-endian.
+
+    Four bytes of count, four of base and one of ``width``; then for each chunk but the last its size less the base, in
+    ``width`` bytes; then the size of the last chunk in four."""
     (count,) = struct.unpack_from(">i", data)
     if count < 2:
         return list(struct.unpack_from(f">{max(count, 0)}i", data, 4))
@@ -144,13 +150,13 @@ def decode_sizes(data: bytes) -> list[int]:
 
 
 def _decompress(data: bytes, most: int) -> bytes:
-    """Decompress zstd. Raises cramjam.DecompressionError for damage, and for more bytes than may come of it."""
+    """Decompress zstd. Raises cramjam.DecompressionError for damage, and for more than ``most`` bytes."""
     found = bytearray(most)
     return bytes(found[: cramjam.zstd.decompress_into(data, found)])
 
 
 class SegmentReader(io.RawIOBase):
-    """The bytes of a segment, from its chunks. One thread at a time, which pyarrow sees to."""
+    """File-like reader of a segment's bytes from its chunks. One thread at a time, as pyarrow calls it."""
 
     def __init__(self, source: Any, segment: TieredSegment, decrypt: Decrypt | None) -> None:
         super().__init__()
@@ -221,7 +227,7 @@ class SegmentReader(io.RawIOBase):
 
 
 def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
-    """Count bytes of the batches below an offset; all where a batch's size cannot be."""
+    """Count the bytes of the batches that begin below an offset; ``size`` when a batch has an impossible length."""
     position = 0
     while position + _BATCH.size <= size:
         reader.seek(position)
@@ -235,9 +241,12 @@ def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
 
 
 def _lineage(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredSegment, int]]:
-    """Choose the uploads of the log that begin below ``first``, by base offset, each with the offset up to which it
-    counts: from the last leader's on, back. What has a later epoch than the upload after it begins with was cut off by
-    that one's leaders."""
+    """Choose the uploads that make up the log below ``first``: by base offset, each with the offset up to which it is
+    used.
+
+    The search goes back from the upload of the last leader. An upload of a later epoch than the first one of the upload
+    after it is left out: a leader truncated its records.
+    """
     found: list[tuple[TieredSegment, int]] = []
     latest = MOST_EPOCH
     for segment in sorted(uploads, key=lambda one: (one.epoch_below(MOST_OFFSET), one.end), reverse=True):
@@ -249,7 +258,7 @@ def _lineage(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredS
 
 
 class TieredHandler(FileSystemHandler):  # type: ignore[misc]
-    """The view of a tier, for ``pyarrow.fs.PyFileSystem``. Only reading."""
+    """The view of a tier as a data directory, for ``pyarrow.fs.PyFileSystem``. It is read-only."""
 
     def __init__(self, store: FileSystem, prefix: str, local: str | None, pem: str | None = None) -> None:
         """``prefix``: the plugin's ``key.prefix`` with the bucket before it, as the store's file system names it.
@@ -263,7 +272,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         self._listings: dict[str, tuple[float, list[FileInfo]]] = {}
 
     def get_type_name(self) -> str:
-        """Name the kind of file system."""
+        """Return the name of this kind of file system."""
         return "tiered"
 
     def normalize_path(self, path: str) -> str:
@@ -337,7 +346,8 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return files
 
     def _topic_id(self, folder: str) -> str | None:
-        """Find the id of the topic that a directory of the view is of. Raises OSError for several."""
+        """Find the topic id of a partition directory of the view. Raises OSError if the tier has several topics of its
+        name."""
         topic = folder.rpartition("-")[0]
         ids = sorted({number for name, number, _ in self._topic_folders() if name == topic})
         here = self._at(f"{folder}/{_METADATA}")
@@ -350,7 +360,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return ids[0] if ids else None
 
     def _segments(self, folder: str) -> list[TieredSegment]:
-        """List the segments of a partition that count, by base offset, up to the first local one."""
+        """List the segments that make up a partition's log, by base offset, up to the first local one."""
         topic, _, number = folder.rpartition("-")
         topic_id = self._topic_id(folder)
         uploads: list[TieredSegment] = []
@@ -367,8 +377,8 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return [self._cut(segment, after) for segment, after in _lineage(uploads, first)]
 
     def _cut(self, segment: TieredSegment, after: int) -> TieredSegment:
-        """Cut off of the segment the batches from ``after`` on, which the next one has: replicas roll at other offsets,
-        and each leader uploads its own segments.
+        """Cut the segment to the batches below offset ``after``, where the next upload begins: replicas roll at other
+        offsets, and each leader uploads its own segments.
         """
         if segment.end < after:
             return segment
@@ -388,7 +398,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return SegmentReader(self._store.open_input_file(segment.key), segment, decrypt)
 
     def _manifest(self, path: str, base: int) -> TieredSegment:
-        """Read the segment of a manifest, which never changes."""
+        """Return the segment of a manifest, which is read once: it never changes."""
         known = self._manifests.get(path)
         if known is None:
             with self._store.open_input_file(path) as file:
@@ -418,7 +428,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
                 return info
         return FileInfo(path, FileType.NotFound)
 
-    # ---- what a view does not do
+    # ---- writing, which is refused
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
         raise OSError("a view of a tier is only read")
@@ -437,8 +447,8 @@ def _renamed(info: FileInfo, path: str) -> FileInfo:
 
 
 def connect_tier(root: str) -> tuple[FileSystem, str]:
-    """Connect the view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&pem=DIRECTORY&...``; other options are the
-    store's.
+    """Open the view at ``tiered+s3://BUCKET?prefix=PREFIX&local=DIRECTORY&pem=DIRECTORY&...``; other options go to the
+    store.
     """
     from pyarrow.fs import FileSystem
 

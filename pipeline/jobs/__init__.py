@@ -3,8 +3,9 @@
     driver     options -> plan rows -> RDD -> commit rows -> one commit
     workers    a plan row -> the work, in plain Python with numpy and pyarrow -> one commit row
 
-No record crosses into the JVM: what the workers read and write stays in their own processes. Every job may be killed
-at any point and run again, with the same result. ``spark=None`` runs the same work in this process, task after task.
+No record crosses into the JVM: the workers read and write records in their own Python processes. Every job may be
+killed at any point and run again, with the same result. ``spark=None`` runs the same work in this process, task after
+task.
 
 Imports: all other subpackages of ``tidelog.pipeline``.
 """

@@ -1,14 +1,15 @@
-"""The audit job: checks that logs on disk are whole, and that an exported table holds the log's records.
+"""The audit job: checks that logs on disk are complete and valid, and that an exported table has the log's records.
 
     driver     segments, the cleaner's progress, last stable offsets -> a task per segment
     workers    tidelog.pipeline.audit.segment: checksums, gaps, duplicates, indices, records per ten minutes
-    driver     joins segments: offsets and producers' sequences across their borders; sums
+    driver     joins segments: offsets and producers' sequences across segment borders; sums
 
-    with a table: a task per range of offsets (tidelog.pipeline.jobs.reports.audit_compare):
-    tidelog.pipeline.audit.table, and one for rows outside of all: tidelog.pipeline.jobs.reports.foreign_rows
+    with a table: a task per range of offsets (tidelog.pipeline.jobs.reports.audit_compare) runs
+    tidelog.pipeline.audit.table, and one looks for rows outside of all ranges
+    (tidelog.pipeline.jobs.reports.foreign_rows)
 
-Nothing is changed and no lock is taken; a broker may serve meanwhile. The active segment's end may be a write under
-way, which is no finding. Read twice, equal logs give equal reports.
+Nothing is changed and no lock is taken; a broker may serve meanwhile. An incomplete write at the active segment's end
+is no finding. Two audits of the same log give equal reports.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
-#: A partition is looked at so often when its segments change under the audit.
+#: How often a partition is audited when its segments change during the audit.
 ATTEMPTS = 5
-#: The numbers of a segment's audit that add up.
+#: The counts of a segment's audit that are summed over segments.
 SUMMED = (
     "bytes_read", "batches", "records", "control_batches", "aborted_records", "open_records", "corrupt_batches",
     "unreadable_bytes", "compacted_offsets", "lost_offsets", "damaged_offsets", "duplicate_batches", "index_entries",
@@ -61,7 +62,7 @@ SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """An audit's request. ``table``: an exported directory to compare with, or with ``iceberg`` a table's name.
+    """An audit's request. ``table``: an exported table to compare with; with ``iceberg`` its name in a catalog.
     ``records``: hash every record."""
 
     source: LogSource
@@ -72,7 +73,7 @@ class AuditRequest:
 
 @dataclass(slots=True)
 class PartitionAudit:
-    """Audit result of one partition: its segments, and the faults that show only between them."""
+    """Audit result of one partition: its segments, and the faults between segments."""
 
     topic: str
     partition: int
@@ -92,7 +93,7 @@ class PartitionAudit:
         return f"{self.topic}-{self.partition}"
 
     def total(self, name: str) -> int:
-        """Sum one of SUMMED over the segments, and over the gaps between them."""
+        """Return the total of a count in SUMMED over the segments, and over the gaps between them."""
         total: int = sum(getattr(segment, name) for segment in self.segments)
         if name in ("compacted_offsets", "lost_offsets", "damaged_offsets"):
             kind = name.removesuffix("_offsets")
@@ -110,16 +111,18 @@ class PartitionAudit:
         )
 
     def accepts(self, comparison: Comparison) -> bool:
-        """Return whether table and log agree; rows that only the table has are no fault where the log was compacted."""
+        """Return whether table and log agree; rows that only the table has are no fault if the log was compacted."""
         extra = comparison.extra and not self.total("compacted_offsets")
         return not (comparison.missing or comparison.different or comparison.twice or comparison.unreadable or extra)
 
 
 @dataclass(slots=True)
 class AuditResult:
-    """The whole report. ``seconds``: how long it took, wall clock. ``foreign``: files in the table's folders that no
-    export wrote. ``unrecorded``: rows of the table outside of what exports recorded; ``unread``: the places where
-    they could not be looked for, and why."""
+    """The result of an audit. ``seconds``: how long it took.
+
+    ``foreign``: files in the table's folders that no export wrote. ``unrecorded``: rows of the table that no export
+    recorded. ``unread``: pairs of a table or file that could not be searched for such rows, and the reason.
+    """
 
     partitions: list[PartitionAudit]
     table: str | None
@@ -132,22 +135,23 @@ class AuditResult:
 
     @property
     def is_wrong(self) -> bool:
-        """Return whether any partition has a fault, or the table a foreign file or foreign rows."""
+        """Return whether a partition has a fault, or the table has foreign files or rows, or parts that could not be
+        read."""
         return bool(self.foreign or self.unrecorded or self.unread) or any(
             partition.is_wrong for partition in self.partitions
         )
 
     def total(self, name: str) -> int:
-        """Sum one of SUMMED over everything."""
+        """Return the total of a count in SUMMED over all partitions."""
         return sum(partition.total(name) for partition in self.partitions)
 
 
 def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress | None = None) -> AuditResult:
-    """Look at every batch of the logs, and with ``request.table`` at every row of an exported table.
+    """Check every batch of the logs, and with ``request.table`` every row of an exported table.
 
-    ``spark`` None does the work in this process, a segment after the other. Nothing is written or locked, and a broker
-    may serve meanwhile. What is wrong is in the result, never an exception: see ``AuditResult.is_wrong``, and
-    ``audit_report.write_report`` for pages and pictures. Raises PipelineError when something cannot be looked at.
+    ``spark`` None does the work in this process, one segment after the other. Nothing is written or locked, and a
+    broker may serve meanwhile. Faults are in the result (``AuditResult.is_wrong``) and never raise;
+    ``audit_report.write_report`` makes pages and pictures of it. Raises PipelineError when a log cannot be read at all.
     """
     began, created = time.monotonic(), time.time_ns() // 1_000_000
     table = None if request.table is None else open_table(request.table, request.iceberg)
@@ -165,8 +169,10 @@ def audit(spark: SparkSession | None, request: AuditRequest, progress: Progress 
 def _audit_logs(
     spark: SparkSession | None, request: AuditRequest, progress: Progress
 ) -> tuple[list[Partition], list[PartitionAudit]]:
-    """Audit every partition as it is at one moment: one whose segments the broker replaced or removed meanwhile is
-    looked at again. Raises JobError when it never holds still."""
+    """Audit every partition as of one moment: it is audited again if the broker replaced or removed segments meanwhile.
+
+    Raises JobError when that happens ATTEMPTS times.
+    """
     partitions = _bound_partitions(request.source)
     done: dict[tuple[str, int], PartitionAudit] = {}
     for _ in range(ATTEMPTS):
@@ -190,9 +196,7 @@ def _place(partition: Partition) -> tuple[str, int]:
 
 
 def _bound_partitions(source: LogSource) -> list[Partition]:
-    """Find the partitions and their bounds, with damage in the way too: then nothing counts as an open
-    transaction's.
-    """
+    """Find the partitions and their bounds; if damage hides open transactions, no transaction counts as open."""
     try:
         return source.partitions(accepts_damage=True)
     except CorruptBatchError:
@@ -203,7 +207,7 @@ def _bound_partitions(source: LogSource) -> list[Partition]:
 
 
 def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
-    """Make a plan per segment of a partition. Raises PipelineError."""
+    """Plan the audit of each segment of a partition. Raises PipelineError."""
     directory = partition.directory
     segments = list_segments(directory.path)
     clean_below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
@@ -212,9 +216,9 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
     for number, segment in enumerate(segments):
         try:
             with OpenSegment(segment.path) as file:
-                size, inode, changed_ns = file.size, file.inode, file.changed_ns
+                size, inode, ctime_ns = file.size, file.inode, file.ctime_ns
         except FileNotFoundError:
-            continue  # removed this moment; a gap that this leaves is at the front
+            continue  # deleted this moment by retention, so a gap can only be at the log's start
         is_closed = number + 1 < len(segments)
         following = segments[number + 1].base_offset if is_closed else 2**63 - 1
         mine = tuple(entry for entry in indexed if entry[2] >= segment.base_offset and entry[1] < following)
@@ -226,7 +230,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
                 size,
                 is_closed=is_closed,
                 inode=inode,
-                changed_ns=changed_ns if is_closed else 0,
+                ctime_ns=ctime_ns if is_closed else 0,
                 clean_below=clean_below,
                 stable_below=partition.bounds.last_stable,
                 indexed=mine,
@@ -237,7 +241,7 @@ def segment_plans(partition: Partition, *, records: bool) -> list[SegmentPlan]:
 
 
 def _clean_below(directory: str, partition: TopicPartition) -> int:
-    """Return the offset the cleaner has worked up to; 0 when it has not been there."""
+    """Return the offset up to which the cleaner has worked; 0 when it has not, or the checkpoint is damaged."""
     try:
         return checkpointed_below(partition, directory)
     except CheckpointCorruptError:
@@ -245,8 +249,8 @@ def _clean_below(directory: str, partition: TopicPartition) -> int:
 
 
 def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
-    """Read (producer id, first, last offset) of the aborted transactions that the index files name; none when one is
-    damaged, as its segment's audit will say.
+    """Read (producer id, first, last offset) of the aborted transactions from the index files; none when one is
+    damaged, which its segment's audit reports.
     """
     try:
         found = aborted_transactions(directory, 0, 2**63 - 1)
@@ -256,7 +260,7 @@ def _indexed_transactions(directory: str) -> list[tuple[int, int, int]]:
 
 
 def _join(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAudit:
-    """Combine a partition's segments in order, and find the faults that show only between them."""
+    """Combine a partition's segments in order, and find the faults between segments."""
     directory, bounds = partition.directory, partition.bounds
     mine = [s for s in segments if (s.topic, s.partition) == (directory.topic, directory.partition)]
     mine.sort(key=lambda segment: segment.base_offset)
@@ -282,13 +286,13 @@ def _join(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAu
 
 
 def _check_files(partition: Partition, found: PartitionAudit) -> None:
-    """Check the small files, and whether the checkpoints know of offsets before or after the log's segments."""
+    """Check the small files, and whether checkpoints show that segments are missing at the log's start or end."""
     directory = partition.directory
     place = TopicPartition(directory.topic, directory.partition)
     ends, faults = known_ends(directory.path, place)
     bases = [segment.base_offset for segment in found.segments]
     end = partition.bounds.end
-    if ends.end > end:  # a live broker may have written both since
+    if ends.end > end:  # a live broker may have appended records and written the checkpoint since
         end = log_bounds(directory).end
     faults += check_small_files(directory.path, bases, max(end, ends.end))
     if bases and 0 <= ends.start < bases[0]:
@@ -302,9 +306,10 @@ def _check_files(partition: Partition, found: PartitionAudit) -> None:
 
 
 def _explain_gaps(segments: list[SegmentAudit], directory: PartitionDirectory) -> int:
-    """Find the offset a cleaner has reached, by its checkpoint (which may be newer than the plan's) and by its marks.
+    """Find the offset that a cleaner has reached, by its checkpoint (which may be newer than the plan's) and its
+    batches.
 
-    In segments that it has been in, no offset is lost."""
+    Gaps in segments below it count as compacted."""
     below = _clean_below(directory.path, TopicPartition(directory.topic, directory.partition))
     below = max([below, *(segment.marked_below for segment in segments)])
     for segment in segments:
@@ -319,7 +324,7 @@ def _join_producers(producers: dict[int, ProducerSpan], segment: SegmentAudit, f
         before = producers.get(producer_id)
         if before is not None and join(before, span):
             count += 1
-            message = f"sequence {span.first_sequence} of producer {producer_id} is in the segment before already"
+            message = f"sequence {span.first_sequence} of producer {producer_id} is also in the segment before"
             found.findings.append(Finding("duplicate", segment.path, -1, segment.first_offset, message))
         producers[producer_id] = span
     return count
@@ -349,7 +354,7 @@ def _compare(
 
 
 def _scan(spark: SparkSession | None, table: AuditedTable, result: AuditResult, progress: Progress) -> None:
-    """Look for foreign rows. What the comparisons could not read either is told by them."""
+    """Look for foreign rows. What the comparisons could not read either is not reported again."""
     progress.job = "foreign rows"
     (found,) = run_tasks(spark, [Task(f"all rows of {table.name}", table.scan.size, table.scan)], scan, progress)
     told = [comparison.unreadable for audited in result.partitions for comparison in audited.comparisons]

@@ -1,13 +1,14 @@
 """The backfill job: writes the rows of Parquet files into a topic, each once.
 
     a task per file: row groups -> rows -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number
-    is its place in the file
+    is its index in the file
 
-Columns are those of an exported table, ``value`` is required: key and value as bytes or text, ``timestamp`` (without:
-now), ``headers``, ``partition`` (without, or null: by key as Kafka's producer, keyless rows in turn). ``topic``,
-``offset`` and ``timestampType`` are passed over: the target's log has its own. Any other column is refused, since it
-would be lost. A file is known by its path and how its first row group begins: one that has grown since, as those of an
-exported table do, goes on with its new rows; one that begins otherwise is another one.
+Columns are those of an exported table. ``value`` is required; key and value are bytes or text. Optional are
+``timestamp`` (default: now), ``headers``, and ``partition`` (default: by key as Kafka's producer does, rows without key
+in turn). ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
+column is refused, because it would be lost. A file is identified by its path and the first bytes of its first row
+group. So a file that has grown since, as in an exported table, goes on with its new rows, while other content at the
+same path is another file.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ IDENTIFYING_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """Parquet files (or directories of them), where their rows go, and under which name."""
+    """Request of a backfill: Parquet files (or directories of them), the target of their rows, and the run's name."""
 
     files: tuple[str, ...]
     target: Target
@@ -43,7 +44,8 @@ class BackfillRequest:
 
 @dataclass(frozen=True, slots=True)
 class BackfillPlan:
-    """One task: a file. ``number`` spreads keyless rows of different files."""
+    """One task: a file and its writer. ``number`` is the first partition for rows without key, so that files use
+    different ones."""
 
     path: str
     writer: str
@@ -53,7 +55,7 @@ class BackfillPlan:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """Rows written of one file: ``rows`` now, ``before`` by earlier runs."""
+    """Number of rows written from one file: ``rows`` by this run, ``before`` by earlier runs."""
 
     path: str
     rows: int
@@ -61,7 +63,7 @@ class BackfillResult:
 
 
 def find_files(paths: Iterable[str]) -> list[str]:
-    """Find the Parquet files that are named, or lie in a directory that is. Raises BadRequestError."""
+    """Find the Parquet files among the paths, and in the directories among them. Raises BadRequestError."""
     found: list[str] = []
     for path in paths:
         if os.path.isdir(path):
@@ -81,9 +83,9 @@ def backfill(
 ) -> list[BackfillResult]:
     """Write the files' rows into the target topic, each row once per ``request.name`` however often it is run.
 
-    ``spark`` None does the work in this process, a file after the other. A run that was killed goes on after the last
-    row that it had committed. Readers must ask for ``read_committed``. The results are in the order of the files.
-    Raises BadRequestError before anything is written, PipelineError.
+    ``spark`` None does the work in this process, one file after the other. After a run that was killed, the next one
+    continues after the last committed row. Readers must use ``read_committed``. The results are in the order of the
+    files. Raises BadRequestError before anything is written, PipelineError.
     """
     check_names(request.target, request.name)
     paths = find_files(request.files)
@@ -94,7 +96,7 @@ def backfill(
     target = request.target.share(slots)
     plans = [BackfillPlan(path, _writer(request.name, path), target, number) for number, path in enumerate(paths)]
     for plan in plans:
-        read_written(target, plan.writer)  # refuses another topic
+        read_written(target, plan.writer)  # raises if this name wrote to another topic
     tasks = [Task(plan.path, os.path.getsize(plan.path), plan) for plan in plans]
     return run_tasks(spark, tasks, backfill_file, progress or Progress("backfill", quiet=True))
 
@@ -105,7 +107,7 @@ def _writer(name: str, path: str) -> str:
 
 
 def _beginning(path: str) -> bytes:
-    """Read the first ``IDENTIFYING_BYTES`` of the first row group, or so many as it has."""
+    """Read the first ``IDENTIFYING_BYTES`` of the first row group, or all if it has fewer."""
     import pyarrow.parquet as pq
 
     metadata = pq.read_metadata(path)
@@ -118,7 +120,7 @@ def _beginning(path: str) -> bytes:
 
 
 def sink_schema(path: str) -> pa.Schema:
-    """Return the columns that are written, in the types the sink takes. Raises BadRequestError."""
+    """Return the schema of the columns to write, in the types of the sink. Raises BadRequestError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -173,7 +175,7 @@ def backfill_file(plan: BackfillPlan) -> BackfillResult:
 
 
 def _rows(path: str, skipped: int) -> Iterator[pa.RecordBatch]:
-    """Read the file's rows after the first ``skipped``, row group by row group."""
+    """Yield the file's rows after the first ``skipped``, row group by row group."""
     import pyarrow.parquet as pq
 
     schema = sink_schema(path)
@@ -196,6 +198,6 @@ def report(results: list[BackfillResult], request: BackfillRequest) -> list[str]
     for result in results:
         line = f"{result.path}: {result.rows:,} rows"
         if result.before:
-            line += f"; {result.before:,} were written before under the name {request.name}"
+            line += f"; {result.before:,} were written by earlier runs under the name {request.name}"
         lines.append(line)
     return lines

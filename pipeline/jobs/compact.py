@@ -1,11 +1,11 @@
 """The compact job: keeps each key's newest record in closed segments of a stopped broker's logs, many logs at once.
 
-Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.round.cleaner``), so the segments that
-come out are those the broker would have written; the driver then saves how far each log is clean, in the broker's
-checkpoint. Killed and run again, a log that was done is found clean or is cleaned once more, with the same records
-left.
+Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.round.cleaner``), so the new segments
+are those that the broker would have written. The driver then saves up to which offset each log is clean, in the
+broker's checkpoint. If the job is killed and run again, a finished log is found clean or cleaned once more, with the
+same records left.
 
-Only topics with ``cleanup.policy=compact`` are touched; one that is named and has another policy is refused.
+Only topics with ``cleanup.policy=compact`` are changed; it is an error to name one with another policy.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ DEFAULT_MAP_BYTES = 128 * 1024 * 1024
 class CompactRequest:
     """Request of a compaction: logs and their topic configurations.
 
-    ``dry_run`` computes the results and changes nothing. ``map_bytes``: memory for the keys of one log.
-    ``now_ms``: the time that tombstones are measured against; the clock's without.
+    ``dry_run`` computes the results and changes nothing. ``map_bytes``: memory for the keys of one log. ``now_ms``: the
+    current time for the age of tombstones; None: the clock's.
     """
 
     source: LogSource
@@ -75,11 +75,11 @@ class CompactResult:
 def compact(
     spark: SparkSession | None, request: CompactRequest, progress: Progress | None = None
 ) -> list[CompactResult]:
-    """Do one round of the broker's cleaner over the closed segments of each compacted log, many logs side by side.
+    """Run one round of the broker's cleaner over the closed segments of each compacted log, many logs at the same time.
 
     ``spark`` None does the work in this process. The broker must be stopped, and cannot start meanwhile. A run that was
-    killed is begun again; one that has nothing to do changes nothing. The results are in the order of the logs. Raises
-    BadRequestError, JobError when a broker runs on the logs, KafkaError, ConfigError.
+    killed can be started again; a run with nothing to do changes nothing. The results are in the order of the logs.
+    Raises BadRequestError, JobError when a broker runs on the logs, KafkaError, ConfigError.
     """
     now_ms = request.now_ms if request.now_ms is not None else time.time_ns() // 1_000_000
     file_system = OsFileSystem()
@@ -108,12 +108,12 @@ def compact(
 
 
 def _select_compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
-    """Select the plans of compacted topics. Raises BadRequestError when a topic was named that is none."""
+    """Select the plans of compacted topics. Raises BadRequestError when a named topic is not compacted."""
     wanted = [plan for plan in plans if LogConfig(dict(plan.config)).compact]
     others = sorted({plan.topic for plan in plans} - {plan.topic for plan in wanted})
     if others and source.choice.pattern is None:
         raise BadRequestError(
-            f"{', '.join(others)}: cleanup.policy is not compact; expected topics that are compacted "
+            f"{', '.join(others)}: cleanup.policy is not compact; expected compacted topics "
             "(or --config cleanup.policy=compact)"
         )
     return wanted

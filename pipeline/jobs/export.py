@@ -1,21 +1,21 @@
-"""The export job: committed records of topics to a table of Parquet files, run after run, each exactly once.
+"""The export job: writes committed records of topics to a table of Parquet files, over many runs, each exactly once.
 
     manifest (offset vector, topic ids) -> new offsets of the log -> files of about ``file_bytes`` of the log each
-    -> workers write them into staging -> a commit every so many files: the next version of the manifest, or nothing
+    -> workers write them into staging -> a commit after some files: the next version of the manifest, or nothing
 
-The first run begins at the log start. A later one goes on where the newest version ends; a small last file grows, so
-that small files do not add up: one rename gives its name to a file that begins with the same bytes. No two files of a
-table hold one row, at any moment. Gaps of compaction and aborted transactions are
-normal: a range of offsets may have fewer rows, or none. Refused, until the request allows it:
+The first run begins at the log start. A later one continues where the newest version ends. A small last file grows, so
+that there are few small files: one rename gives its name to a file that begins with the same bytes. No two files of a
+table have the same row at any moment. Offsets of compacted or aborted records give no rows: a range of offsets may have
+fewer rows, or none. These are errors; the first two only until the request allows them:
 
 - a topic that was deleted and created again (its id is another one): ``restart_recreated`` begins with the new one, the
   rows of the old one stay;
-- records that retention took before they were exported, or that are missing in the middle of the log (a segment that
-  was removed; ``tidelog.pipeline.plan.holes``): ``fail_on_data_loss=False`` goes on and notes the gap;
-- a log that ends before what was exported.
+- records that retention deleted before they were exported, or that are missing in the middle of the log (a segment that
+  was removed; ``tidelog.pipeline.plan.holes``): ``fail_on_data_loss=False`` continues and records the gap;
+- a log that ends before the exported offsets.
 
-Two exports into one table may run at the same time: one commits, the other one is told so (ConflictError). Killed at
-any point and run again, the table has the same rows as if nothing had happened.
+Two exports into one table may run at the same time: one commits, the other one gets ConflictError. If the job is killed
+at any point and run again, the table has the same rows as without the kill.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = ["ExportRequest", "ExportResult", "export"]
 
 
 def export(spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None) -> ExportResult:
-    """Bring a table of Parquet files up to date: every committed record that it does not have yet, each once.
+    """Add to a table of Parquet files every committed record that it does not have yet, each once.
 
-    ``spark`` None does the work in this process, a file after the other. There is a commit after every ``commit_files``
-    files or ``commit_minutes``: a run that is killed at any point, or loses against another one (ConflictError), leaves
-    the table as of its last commit; the next run goes on there. ``ExportResult.incomplete`` says whether a day is
-    complete. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors.
+    ``spark`` None does the work in this process, one file after the other. There is a commit after every
+    ``commit_files`` files or ``commit_minutes``. A run that is killed, or was slower than another one (ConflictError),
+    leaves the table as of its last commit; the next run continues there. ``ExportResult.incomplete`` tells whether a
+    day is complete. Raises ConflictError, TopicRecreatedError, DataLossError, other PipelineErrors.
     """
     table = ExportTable(request.table)
     return export_into(spark, request, _ParquetTarget(table), table.open(), progress)
 
 
 class _ParquetTarget:
-    """A folder of Parquet files with a manifest, as an export commits to it."""
+    """A folder of Parquet files with a manifest, as the target of an export."""
 
     may_grow = True
 
@@ -55,12 +55,12 @@ class _ParquetTarget:
         self._table = table
 
     def widen(self, request: ExportRequest) -> None:
-        """Do nothing: each file says what columns it has."""
+        """Do nothing: each file has its own schema."""
 
     def begin_run(self, run: str) -> StagingRun:
-        """Make a run's staging directory. Raises JobError."""
+        """Create a run's staging directory. Raises JobError."""
         return self._table.begin_run(run)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Make ``after`` the newest version. Raises ConflictError."""
+        """Commit ``after`` as the newest version. Raises ConflictError."""
         self._table.commit(after, staged)

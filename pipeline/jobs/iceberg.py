@@ -1,15 +1,15 @@
 """The export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
 
-The files are those of :mod:`tidelog.pipeline.jobs.export`, lie in ``<location>/data`` and are added by one snapshot for
-each commit. Its summary holds the offset vector under ``tidelog.export``; a run goes on from the newest snapshot that
-has one (``export.iceberg_states``), so that snapshots of others (compaction, deletes) may lie between. The commit
-asks that the table's main branch is still where the run found it, and automatic retries are switched off in the table's
-properties: a retry would add the files after another run's. A table of all records only gets files: small ones are put
-together by the maintenance of the catalog's owner, as for any Iceberg table.
+The files are those of :mod:`tidelog.pipeline.jobs.export`, in ``<location>/data``, and each commit adds them by one
+snapshot. Its summary has the offset vector under ``tidelog.export``. A run continues from the newest snapshot that
+has one (``export.iceberg_states``), so snapshots of others (compaction, deletes) may lie between. A commit requires
+that the table's main branch has not changed since the run read it. Automatic retries are switched off in the table's
+properties, because a retry would add the files after those of another run. To a table of all records, files are only
+added: small ones are merged by the owner's own maintenance, as in any Iceberg table.
 
-Damaged batches go to a second table, ``<name>_dead_letter``, after the commit; of a run that was killed in between the
-next one adds them. Adding a file twice is a no-op there.
-``exporting.areas`` says where files wait for their commit, on a mounted file system and in an object store.
+Dead letters are added to a second table, ``<name>_dead_letter``, after the commit; if the run was killed in between,
+the next run adds them. Adding a file twice has no effect there. ``exporting.areas`` describes where files wait for
+their commit, on a mounted file system and in an object store.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NO_RETRIES: dict[str, Any] = {"commit.retry.num-retries": "0"}
-#: Bounds are kept for what queries choose by; the files have none of keys, values and headers.
+#: Bounds are kept for the columns that queries filter by; the files have no bounds of keys, values and headers.
 BOUNDS: dict[str, Any] = {
     "write.metadata.metrics.default": "none",
     **{f"write.metadata.metrics.column.{name}": "full" for name in ("topic", "partition", "offset", "timestamp")},
@@ -56,10 +56,10 @@ _PASSWORD = re.compile(r"://[^/]*@")
 
 @dataclass(frozen=True, slots=True)
 class IcebergTarget:
-    """A table of a catalog: ``namespace.table``, and where a new table's files go.
+    """A table of a catalog: ``namespace.table``, and the warehouse for the files of a new table.
 
-    ``catalog``: the catalog's URI, or the name that pyiceberg's configuration (``.pyiceberg.yaml``,
-    ``PYICEBERG_CATALOG__...``) gives it. ``properties``: pyiceberg's own, over those of its configuration.
+    ``catalog``: the catalog's URI, or its name in pyiceberg's configuration (``.pyiceberg.yaml``,
+    ``PYICEBERG_CATALOG__...``). ``properties``: pyiceberg's own, which override its configuration.
     ``catalog_name``: the name under which a catalog in a database keeps its tables. ``partition_by``: the partition
     spec of a new table (``exporting.partitioning``).
     """
@@ -73,7 +73,7 @@ class IcebergTarget:
 
     @property
     def place(self) -> str:
-        """The catalog for messages, without a password."""
+        """The catalog's URI or name for messages, without a password."""
         return _PASSWORD.sub("://...@", self.catalog)
 
     def told(self, error: BaseException) -> str:
@@ -84,8 +84,10 @@ class IcebergTarget:
 def export_to_iceberg(
     spark: SparkSession | None, request: ExportRequest, target: IcebergTarget, progress: Progress | None = None
 ) -> ExportResult:
-    """Export new records into an Iceberg table (``request.table`` is not used). Raises what ``export`` raises, and
-    JobError for what the catalog says."""
+    """Export new records into an Iceberg table; ``request.table`` is not used.
+
+    Raises the errors of ``export``, and JobError for errors of the catalog.
+    """
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing("pyiceberg", ICEBERG_INSTALL)
     merger = Merger(spark, progress or Progress("export", quiet=True), groups=not request.values)
@@ -95,7 +97,7 @@ def export_to_iceberg(
 
 @contextlib.contextmanager
 def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
-    """A catalog's errors as JobErrors of one line."""
+    """Turn a catalog's errors inside ``with`` into JobErrors of one line."""
     from pyiceberg import exceptions
 
     kinds = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)]
@@ -118,21 +120,21 @@ def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, wor
     try:
         return export_into(workers.spark, request, committing, before, workers.progress)
     finally:
-        committing.open()  # clears the staging away
+        committing.open()  # removes the staging directory
 
 
 class _IcebergCommits:
-    """An Iceberg table as an export commits to it: each part is a snapshot.
+    """An Iceberg table as the target of an export: each part is a snapshot.
 
-    A run's files are found again by its staging directory or by its name, so that a later run knows what a killed one
-    has left. It takes away what no snapshot has, once a commit of the killed run can no longer succeed: one that a
-    catalog still worked at asks for an older snapshot than there is then.
+    A later run finds the files of a killed one by its staging directory or by the run's id in their names. It removes
+    files that are in no snapshot, once a commit of the killed run can no longer succeed: even if the catalog still
+    processes that commit, it is only valid for an older snapshot.
     """
 
     may_grow = False
 
     def __init__(self, catalog: Catalog, table: Table, merger: Merger | None) -> None:
-        """``merger`` of a table of latest values alone."""
+        """``merger`` is given only for a table of latest values."""
         self._catalog = catalog
         self._table = table
         self._name = ".".join(table.name())
@@ -141,12 +143,12 @@ class _IcebergCommits:
         self._area = area_of(table.location(), properties_of(table.io.properties), self._finish)
 
     def open(self) -> Manifest:
-        """Finish what killed runs left, and return the table's state. Raises JobError."""
+        """Finish or remove files of killed runs, and return the table's state. Raises JobError."""
         self._area.open()
         return state_of(self._table)
 
     def widen(self, request: ExportRequest) -> None:
-        """Add the columns of values to the table. Raises JobError where a column would have to change."""
+        """Add the columns of values to the table. Raises JobError if a column would have to change its type."""
         import pyarrow as pa
 
         if request.columns is None:
@@ -156,10 +158,10 @@ class _IcebergCommits:
             with self._table.update_schema() as update:
                 update.union_by_name(pa.schema([*record, *request.columns.fields()]))
         except ValueError as error:
-            raise JobError(f"Iceberg table {self._name} does not take the columns: {error}") from error
+            raise JobError(f"Iceberg table {self._name} does not accept the columns: {error}") from error
 
     def begin_run(self, run: str) -> StagingRun:
-        """Make room for the files of one part. Raises JobError."""
+        """Create the staging for the files of one part. Raises JobError."""
         return self._area.begin_run(run, state_of(self._table).version)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
@@ -168,7 +170,10 @@ class _IcebergCommits:
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._table.refresh()
             found = state_of(self._table)
-            if (found.version, found.run) != (before.version, before.run):  # a number comes again after a rollback
+            if (found.version, found.run) != (
+                before.version,
+                before.run,
+            ):  # a rollback repeats versions
                 raise _conflict(self._table)
             new = [file.name for file in after.files if file not in before.files]
             change = Change(added=[(name, 0) for name in new])
@@ -179,7 +184,7 @@ class _IcebergCommits:
         self._committed.add(staged.run)
 
     def _add_dead_letters(self, run: str, staging: str) -> None:
-        """Add a run's dead letters to the table beside; adding them twice is a no-op."""
+        """Add a run's dead letters to the dead-letter table; adding them twice has no effect."""
         names = self._area.names_of(run, staging, DEAD_LETTER)
         if names:
             table = _table(self._catalog, self._name + DEAD_LETTER_SUFFIX, dead_letter_schema())
@@ -189,8 +194,10 @@ class _IcebergCommits:
                 table.add_files(paths)
 
     def _finish(self, run: str, staging: str, version: int | None) -> bool:
-        """Finish a run that has ended: of one that has committed add the dead letters, of another one take the files
-        away. False while its commit may still succeed."""
+        """Finish a run: add its dead letters if it has committed, otherwise remove its files.
+
+        Returns False while its commit may still succeed.
+        """
         if run in self._committed and self._area.has_locks:
             return True
         self._table.refresh()
@@ -204,8 +211,9 @@ class _IcebergCommits:
         return True
 
     def _is_over(self, version: int | None) -> bool:
-        """Return whether no commit can succeed any more that asks for a version of the state; without one the run had
-        no file."""
+        """Return whether a commit for a version of the state can no longer succeed. Without a version the run wrote no
+        file.
+        """
         return version is None or version < state_of(self._table).version
 
 
@@ -215,7 +223,7 @@ def _files_of(table: Table) -> set[str]:
 
 
 def _runs_of(table: Table) -> set[str]:
-    """Collect the runs that have committed a snapshot, as far as snapshots are kept."""
+    """Collect the runs that committed a snapshot that has not expired."""
     texts = [state_text(snapshot) for snapshot in table.snapshots()]
     runs = {unpack(text, "a snapshot's summary").run for text in texts if text is not None}
     return runs | {state_of(table).run}
@@ -223,9 +231,11 @@ def _runs_of(table: Table) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The contents of a table at one moment: the state its exports left, its metadata file, the newest
-    snapshot's id and the paths of that snapshot's data files; ``properties`` of the table's file system; whether it is
-    partitioned ``by_time``; the metadata file and the newest snapshot of the ``letters`` beside."""
+    """The contents of a table at one moment: state of exports, metadata file, newest snapshot's id and data files.
+
+    ``properties``: of the table's file system. ``by_time``: whether it is partitioned by time. ``letters``: metadata
+    file and newest snapshot of the dead-letter table, None without one.
+    """
 
     manifest: Manifest
     metadata: str
@@ -289,8 +299,8 @@ def _catalog(target: IcebergTarget) -> Catalog:
 
 
 def _warehouse(given: str, catalog: str) -> str:
-    """Return a warehouse as the catalog wants it: an address or a directory; a REST catalog's is whatever its server
-    says.
+    """Return a warehouse as the catalog needs it: an address, or a directory as a ``file:`` address. The name of a REST
+    catalog's warehouse stays.
     """
     if "://" in given or catalog.startswith(("http://", "https://")):
         return given
@@ -309,7 +319,7 @@ def _catalog_errors() -> tuple[type[Exception], ...]:
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:
-    """Load the table, made where it is missing. Raises JobError."""
+    """Load the table, which is created if it is missing. Raises BadRequestError."""
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
     namespace = name.rpartition(".")[0]
@@ -317,10 +327,10 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
         table = catalog.load_table(name)
     except NoSuchTableError:
         catalog.create_namespace_if_not_exists(namespace)
-        try:  # another export may make it at the same time
+        try:  # another export may create it at the same time
             table = catalog.create_table_if_not_exists(name, schema, properties={**NO_RETRIES, **BOUNDS})
         except (ValueError, NoSuchNamespaceError) as error:
-            raise BadRequestError(f"Iceberg table {name} cannot be made: {error} (give a warehouse)") from error
+            raise BadRequestError(f"Iceberg table {name} cannot be created: {error} (give a warehouse)") from error
     if table.properties.get("commit.retry.num-retries") != "0":
         with table.transaction() as transaction:
             transaction.set_properties(**NO_RETRIES)
@@ -346,11 +356,11 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
                 _replace_files(transaction, table, paths, change.removed, summary)
             else:
                 add_files(transaction, table.io, paths, summary)
-            transaction.set_properties({**summary, **place_of(transaction)})  # snapshots expire
+            transaction.set_properties({**summary, **place_of(transaction)})  # as snapshots expire
     except (CommitFailedException, ValidationException):
         raise _conflict(table) from None
     except ValueError as error:
-        raise JobError(f"Iceberg table {'.'.join(table.name())} does not take the files: {error}") from error
+        raise JobError(f"Iceberg table {'.'.join(table.name())} does not accept the files: {error}") from error
 
 
 def _replace_files(
@@ -365,7 +375,7 @@ def _replace_files(
 
 
 def _old_files(table: Table) -> list[OldFile]:
-    """List the files of the newest snapshot. Raises JobError where rows in them are deleted by other files."""
+    """List the files of the newest snapshot. Raises JobError if delete files delete rows in them."""
     found = []
     for task in table.scan().plan_files():
         if task.delete_files:

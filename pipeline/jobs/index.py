@@ -1,12 +1,12 @@
 """The index job: builds the indices that a broker builds after its appends, offline over many logs at once.
 
-    .index, .timeindex   looked at as by a start of the broker, and rebuilt where they are missing or wrong
+    .index, .timeindex   checked as by a start of the broker, and rebuilt if they are missing or wrong
     keys/  (IndexFile)   for topics with index.keys=true
     tags/  (ConsumeQueue) for topics with index.tag.header
 
 The work is done by the broker's own code (``tidelog.log.recovery.segment_recovery``, ``tidelog.log.find.indexer``), so
-what comes out are its bytes, and the broker that starts next goes on after them. Indices that are there and in order
-are only brought up to date; with ``rebuild`` all are built again. Killed and run again, the job goes on from the last
+the files are those that the broker would have written, and its next start continues them. Valid indices are only
+extended; with ``rebuild`` all are built again. If the job is killed and run again, it continues from the last
 checkpoint of each index.
 """
 
@@ -40,7 +40,7 @@ class IndexRequest:
 
 @dataclass(frozen=True, slots=True)
 class IndexWork:
-    """One worker's task."""
+    """One worker's task: a log, and whether its indices are rebuilt."""
 
     log: LogPlan
     rebuild: bool
@@ -51,7 +51,7 @@ class IndexResult:
     """Result for one log.
 
     ``rebuilt_segments``: segments whose offset and time index were rebuilt. ``indexed_bytes``: bytes of the log that
-    went into key and tag indices. Entries and files as they are now; ``next_offset`` follows the last record indexed.
+    went into key and tag indices. Entries and files are totals; ``next_offset`` follows the last record indexed.
     """
 
     name: str
@@ -65,9 +65,9 @@ class IndexResult:
 
 
 def index(spark: SparkSession | None, request: IndexRequest, progress: Progress | None = None) -> list[IndexResult]:
-    """Bring key, tag, offset and time indices of the logs up to date, byte for byte as the broker would.
+    """Build or extend the key, tag, offset and time indices of the logs, byte for byte as the broker would.
 
-    ``spark`` None does the work in this process, a log after the other. The broker must be stopped, and cannot start
+    ``spark`` None does the work in this process, one log after the other. The broker must be stopped, and cannot start
     meanwhile. The results are in the order of the logs. Raises JobError when a broker runs on them, KafkaError,
     ConfigError, PipelineError.
     """
@@ -125,7 +125,7 @@ def report(results: list[IndexResult]) -> list[str]:
 
 
 def _describe(result: IndexResult) -> list[str]:
-    """Build a log's line: the work done, then the totals."""
+    """Build the parts of a log's line: the work done, then the totals."""
     parts = []
     if result.indexed_bytes:
         parts.append(f"{result.indexed_bytes:,} bytes indexed")

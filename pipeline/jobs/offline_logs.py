@@ -1,14 +1,15 @@
-"""The opening of a stopped broker's logs for changes: claims directories, reads checkpoints, keeps the marker.
+"""The opening of a stopped broker's logs for changes: locks directories, reads checkpoints, keeps the clean-shutdown
+marker.
 
-    claim      the broker's own lock of each data directory: while it is held no broker starts there, and none runs now
-    marker     the clean-shutdown marker goes while work is done and comes back after it: killed in between, the next
-               start of the broker recovers from the recovery points, as after any crash
-    plan       what a worker needs to open one log as the broker would; picklable
+    lock       the broker's own lock of each data directory: no broker runs there, and none can start while it is held
+    marker     the clean-shutdown marker is removed during the work and restored after it; after a kill in between, the
+               next start of the broker recovers from the recovery points, as after any crash
+    plan       the settings with which a worker opens one log as the broker would; picklable
 
-Records count as committed up to the high watermark in ``replication-offset-checkpoint``: on a member of a cluster a new
-leader may cut those after it. A lone node notes its logs' ends there; after a kill they are up to five seconds old.
-Without the file, as beside copied logs, the end of a log counts. A log that was not closed cleanly is recovered when it
-is opened, as by a start of the broker.
+Records count as committed up to the high watermark in ``replication-offset-checkpoint``: in a cluster, a new leader may
+truncate later ones. A single node writes its logs' ends there; after a kill they are up to five seconds old. Without
+the file, as for copies of logs, all records of a log count. A log that was not closed cleanly is recovered when it is
+opened, as by a start of the broker.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ TopicConfigs = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Topic configurations: ``topics`` as the broker's metadata has them, ``overrides`` for all of the job's topics."""
+    """Topic configurations: ``topics`` from the broker's metadata, ``overrides`` for all topics of the job."""
 
     topics: TopicConfigs = field(default_factory=dict)
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, topic: str) -> dict[str, str]:
-        """Return the keys given for a topic. Raises ConfigError when one is impossible."""
+        """Return the configuration of a topic. Raises ConfigError when a value is invalid."""
         values = {**self.topics.get(topic, {}), **self.overrides}
         LogConfig(values)
         return values
@@ -79,7 +80,8 @@ class LogPlan:
 
 
 def open_log(plan: LogPlan) -> UnifiedLog:
-    """Open a log for work. Raises KafkaStorageError, ConfigError. The caller closes it with :func:`close_log`."""
+    """Open a log as the broker would. Raises KafkaStorageError, ConfigError. The caller closes it with
+    :func:`close_log`."""
     log = load_log(
         LoadRequest(
             topic_partition=TopicPartition(plan.topic, plan.partition),
@@ -98,14 +100,15 @@ def open_log(plan: LogPlan) -> UnifiedLog:
 
 
 def close_log(log: UnifiedLog) -> None:
-    """Flush and close, and delete what the work replaced. Raises KafkaStorageError."""
+    """Flush and close the log, and delete the files that were replaced. Raises KafkaStorageError."""
     log.flush()
     log.close()
     log.environment.deletions.run(everything=True)
 
 
 class _Known(NamedTuple):
-    """Checkpoints of a data directory and its marker; ``high_watermarks`` is None where that file is missing."""
+    """Checkpoints of a data directory, and whether it has the marker; ``high_watermarks`` is None if the file is
+    missing."""
 
     starts: Mapping[TopicPartition, int]
     recovery_points: Mapping[TopicPartition, int]
@@ -114,7 +117,7 @@ class _Known(NamedTuple):
 
 
 class OfflineLogs:
-    """The data directories of one job, claimed as a context. One thread of the driver."""
+    """The data directories of one job, as a context manager that locks them. One thread of the driver."""
 
     def __init__(self, directories: list[PartitionDirectory], configuration: Configuration) -> None:
         self._directories = directories
@@ -125,7 +128,7 @@ class OfflineLogs:
         self.data_directories = sorted({mounted(os.path.dirname(directory.path), "path") for directory in directories})
 
     def __enter__(self) -> Self:
-        """Claim the data directories. Raises JobError when a broker runs on one of them."""
+        """Lock the data directories. Raises JobError when a broker runs on one of them."""
         try:
             for path in self.data_directories:
                 self._claim(path)
@@ -154,9 +157,9 @@ class OfflineLogs:
         self._locks.clear()
 
     def plans(self, *, changing: bool = True) -> list[LogPlan]:
-        """Make a plan per log. ``changing`` takes the clean-shutdown markers away for the time of the work.
+        """Plan the opening of each log. ``changing`` removes the clean-shutdown markers until the context ends.
 
-        Raises KafkaStorageError, ConfigError; JobError where nothing may be changed and a log would be recovered.
+        Raises KafkaStorageError, ConfigError; JobError if logs must not be changed and opening would recover them.
         """
         configs = {directory.topic: self._configuration.of(directory.topic) for directory in self._directories}
         known: dict[str, _Known] = {}

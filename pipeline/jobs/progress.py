@@ -38,16 +38,16 @@ class Progress:
         self._began = self._shown = self._clock()
 
     def update(self, tasks_done: int, bytes_done: int) -> None:
-        """Note so many as done, and draw when it is time to."""
+        """Show how many tasks and bytes are done, if the last line is old enough."""
         if tasks_done >= self._tasks:
-            return  # the last line comes with the end
+            return  # ``end`` writes the last line
         now = self._clock()
         if now - self._shown >= (REDRAW_EVERY_S if self._is_terminal else LINE_EVERY_S):
             self._shown = now
             self._write(self.line(tasks_done, bytes_done))
 
     def end(self, *, whole: bool = True) -> None:
-        """Draw the last line. With ``whole`` false a task failed, and the line shown last stays."""
+        """Write the last line. With ``whole`` false a task failed, and the line before stays."""
         if whole:
             self._write(self.line(self._tasks, self._bytes))
         if self._is_terminal and not self._quiet and self._width:
@@ -65,7 +65,7 @@ class Progress:
         )
 
     def _left(self, bytes_done: int, seconds: float) -> str:
-        """Write per cent and time left, once there is something to tell them by; nothing when all is done."""
+        """Write per cent and time left; an empty text before the first bytes and after the last."""
         if not 0 < bytes_done < self._bytes:
             return ""
         left = round(seconds * (self._bytes - bytes_done) / bytes_done)

@@ -3,10 +3,10 @@
     a task per source partition: slices -> rows, with a header ``replayed-from`` = ``topic-partition@offset``
     -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number is its offset in the source
 
-Keys, values, headers and timestamps are kept. Records go to the partition they come from, or with ``by_key`` to the one
-their key hashes to. Run again under the same name, it goes on after the last written record and writes no record twice;
-another name starts from the beginning. A range that begins before the one that the name has written is refused, and so
-is another target. Replaying into the topic it reads works: the range is fixed when the job starts.
+Keys, values, headers and timestamps are kept. Records go to the partition that they come from, or with ``by_key`` to
+the one of their key's hash. If the job is run again under the same name, it continues after the last written record and
+writes no record twice; another name starts from the beginning. A range that begins before the one written under the
+name is refused, and so is another target. The source topic may also be the target: the range is fixed at the start.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One task: a range of one partition."""
+    """One task: a range of one partition, its target and its writer."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The written range of one partition: offsets ``start`` to below ``end``; ``resumed`` is where this run began."""
+    """The written range of one partition: offsets ``start`` to below ``end``; this run began at offset ``resumed``."""
 
     topic: str
     partition: int
@@ -88,7 +88,7 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
     """Build the options of a range. ``begin`` and ``end``: ``earliest``/``latest``, a time (ms or ISO 8601), or offsets
     in JSON.
 
-    ``choice`` is one of subscribe, subscribePattern, assign. Raises OptionError, BadRequestError.
+    ``choice`` has one of subscribe, subscribePattern, assign. Raises OptionError, BadRequestError.
     """
     options = {"path": paths, "includeHeaders": "true", "kafka.isolation.level": "read_committed", **choice}
     options["startingOffsetsByTimestampStrategy"] = "latest"
@@ -104,7 +104,7 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
 
 
 def moment(text: str, option: str) -> int:
-    """Parse a time in ms. Raises BadRequestError, which names the ``option``."""
+    """Parse a time to ms since 1970. Raises BadRequestError, which names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:
@@ -122,9 +122,9 @@ def moment(text: str, option: str) -> int:
 def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progress | None = None) -> list[ReplayResult]:
     """Write the committed records of a range into the target topic again, each once per ``request.name``.
 
-    ``spark`` None does the work in this process, a partition after the other. Records keep order, key, value, headers
-    and time, and get the header ``replayed-from``. A run that was killed goes on after the last record that it had
-    committed. Readers must ask for ``read_committed``. The results are in the order of the partitions. Raises
+    ``spark`` None does the work in this process, one partition after the other. Records keep order, key, value, headers
+    and time, and get the header ``replayed-from``. After a run that was killed, the next one continues after the last
+    committed record. Readers must use ``read_committed``. The results are in the order of the partitions. Raises
     BadRequestError before anything is written, PipelineError.
     """
     check_names(request.target, request.name)
@@ -140,13 +140,13 @@ def replay(spark: SparkSession | None, request: ReplayRequest, progress: Progres
 
 
 def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
-    """Raise BadRequestError, before anything is written, where records keep partitions that the target has not."""
+    """Raise BadRequestError, before anything is written, if records keep partitions that the target does not have."""
     largest = max(plan.partition for plan in plans)
     if request.by_key:
         return
-    if largest and not is_there(request.target):  # one that the broker makes of itself may have too few
+    if largest and not is_there(request.target):  # a topic that the broker creates may have too few
         raise BadRequestError(
-            f"--to {request.target.topic}: the topic is not there: expected one with {largest + 1} partitions, "
+            f"--to {request.target.topic}: the topic does not exist: expected one with {largest + 1} partitions, "
             "or --by-key"
         )
     if largest >= (there := partitions_of(request.target)):
@@ -157,8 +157,10 @@ def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
 
 
 def _check_starts(plans: list[ReplayPlan], request: ReplayRequest) -> None:
-    """Raise BadRequestError, before anything is written, where the name has written a range that begins later, or to
-    another topic: records of this range would be left out."""
+    """Raise BadRequestError, before anything is written, if records of this range would be left out.
+
+    That is so if the range written under the name begins later, or was written to another topic.
+    """
     for plan in plans:
         written = read_written(request.target, plan.writer)
         if written.first is not None and plan.start < written.first:
@@ -249,6 +251,6 @@ def report(results: list[ReplayResult], request: ReplayRequest) -> list[str]:
             f"{result.topic}-{result.partition}: {result.rows:,} records of offsets {result.start} to {result.end - 1}"
         )
         if result.resumed > result.start:
-            line += f"; below {result.resumed} they were written before under the name {request.name}"
+            line += f"; below {result.resumed} they were written by earlier runs under the name {request.name}"
         lines.append(line)
     return lines or ["nothing in the range"]

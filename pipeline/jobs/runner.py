@@ -1,13 +1,13 @@
 """The runner of a job's tasks: on Spark as an RDD of plan rows, or in this process.
 
     plan row      task number, its plan (pickled)
-    commit row    task number, whether it went well, result (pickled) or the error's one line
+    commit row    task number, whether it succeeded, result (pickled) or the error's one line
 
-One partition per task, so that Spark spreads and repeats them one by one. A DataFrame through ``mapInArrow``
-would be planned and compiled for each job, which costs the JVM three times as much. An error the user
-can do something about (PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with
-its own words; anything else is our mistake and fails the Spark job with its stack trace. A worker's function must be a
-module's: it is pickled by name.
+The RDD has one partition per task, so Spark distributes and retries tasks one by one. A DataFrame through
+``mapInArrow`` would be planned and compiled for each job, which costs the JVM three times as much. An error that a user
+can resolve (PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with its own
+message. Any other error is a defect, and fails the Spark job with its stack trace. A worker's function must be defined
+in a module, because it is pickled by name.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CommitRow = tuple[int, bool, bytes]
-"""Task number, whether the task went well, and its pickled result, or the pickled class and line of its error."""
+"""Task number, whether the task succeeded, and its pickled result, or the pickled class and line of its error."""
 _POLL_S = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOST_WORKERS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
-"""Parts of what Spark says when a task's process is gone; nothing is wrong with the task then."""
+"""Texts in Spark's errors when the process of a task has died, which is no error of the task itself."""
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 OLDEST_JAVA = 17
-"""Spark 4's class files need it."""
+"""The oldest Java that can run Spark 4."""
 JAVA_INSTALL = "apt-get install openjdk-17-jre-headless"
 _SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
@@ -60,7 +60,7 @@ Plan = TypeVar("Plan")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One plan row: its name for people, the bytes it will read, and what the worker's function gets."""
+    """One task: its name for messages, the bytes it will read, and the plan that the worker's function gets."""
 
     name: str
     size: int
@@ -88,7 +88,7 @@ def run_tasks(
 
 
 def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> CommitRow:
-    """Do one task; return its commit row: the work's result, or its error's line."""
+    """Run one task and return its commit row."""
     try:
         return number, True, pickle.dumps(work(pickle.loads(plan)))
     except (PipelineError, KafkaError, OSError) as error:
@@ -126,7 +126,7 @@ def _on_spark(
         return rows.collect()
     except (Py4JJavaError, PySparkException) as error:
         if any(lost in str(error) for lost in _LOST_WORKERS):
-            raise JobError("a worker of Spark ended before its task did, more often than Spark repeats it") from error
+            raise JobError("a worker of Spark died during its task, in each of Spark's attempts") from error
         if (missed := _NO_MODULE.search(str(error))) is not None:
             raise JobError(
                 f"a worker of Spark has no Python module {missed[1]}: install it there, or send an environment along "
@@ -143,14 +143,14 @@ def context_of(spark: SparkSession) -> SparkContext:
     """Return the session's SparkContext. Raises BadRequestError for a session of Spark Connect, which has none."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise BadRequestError(
-            "a job cannot work through a session of Spark Connect: expected one that SparkSession.builder.master(URL) "
-            "made, or None to do the work in this process"
+            "a job cannot use a session of Spark Connect: expected one of SparkSession.builder.master(URL), or None to "
+            "do the work in this process"
         )
     return spark.sparkContext
 
 
 def require_running(spark: SparkSession | None) -> None:
-    """Raise SparkEndedError where a session has ended, which starts again with its process only."""
+    """Raise SparkEndedError if the session has ended: this process cannot start another one."""
     if spark is None:
         return
     from py4j.protocol import Py4JError
@@ -172,7 +172,7 @@ def commit_rows(spark: SparkSession, tasks: Sequence[Task], work: Callable[[Any]
 
 
 def _watch(context: Any, group: str, tasks: Sequence[Task], progress: Progress, done: threading.Event) -> None:
-    """Show how many tasks Spark says are done, and as many of the bytes."""
+    """Show the number of tasks that Spark has completed, and the same share of the bytes, until ``done`` is set."""
     tracker = context.statusTracker()
     total = sum(task.size for task in tasks)
     while not done.wait(_POLL_S):
@@ -196,10 +196,9 @@ def require_arrow() -> None:
 
 
 def start_spark(job: str, master: str) -> SparkSession:
-    """Start a session for a job, or return the one there is. What the JVM prints goes nowhere: errors come as
-    exceptions.
+    """Start a session for a job, or return the existing one. Output of the JVM is discarded: errors are raised.
 
-    Raises MissingPackageError without PySpark or a Java that runs it, BadRequestError for an impossible ``master``,
+    Raises MissingPackageError without PySpark or a Java that runs it, BadRequestError for an invalid ``master``,
     JobError when Spark does not start.
     """
     if importlib.util.find_spec("pyspark") is None:
@@ -210,7 +209,7 @@ def start_spark(job: str, master: str) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers take python3 from PATH otherwise
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # otherwise workers run python3 of PATH
     builder = SparkSession.builder.master(master).appName(f"tidelog pipeline {job}")
     for key, value in _SETTINGS.items():
         builder = builder.config(key, value)
@@ -227,7 +226,7 @@ def start_spark(job: str, master: str) -> SparkSession:
 
 
 def unfit_java() -> str | None:
-    """Say why the Java that Spark takes (of JAVA_HOME, else of PATH) cannot run it; None when it can."""
+    """Explain why the Java that Spark uses (of JAVA_HOME, else of PATH) cannot run it; None when it can."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     if shutil.which(java) is None:
@@ -242,7 +241,7 @@ def unfit_java() -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Find the line of an error, a Java exception's too, that names the cause."""
+    """Return the first line of an error's message, or of its Java exception's."""
     java = getattr(error, "java_exception", None)
     text = str(error) if java is None else str(java.getMessage())
     return text.strip().splitlines()[0]
@@ -250,7 +249,7 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Send the standard error of processes started inside to /dev/null, for as long as they live."""
+    """Redirect the standard error of processes that are started inside ``with`` to /dev/null, as long as they live."""
     sys.stderr.flush()
     kept = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""The logs a job reads: data directories, topics, and whether records of open and aborted transactions count."""
+"""The logs that a job reads: data directories, topics, and whether it reads only committed records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL_TOPICS = TopicChoice(pattern=ALL_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """Topics of data directories. ``bootstrap`` asks a broker for the ends instead of the files."""
+    """Topics in data directories. With ``bootstrap`` the ends come from a broker, otherwise from the files."""
 
     paths: tuple[str, ...]
     choice: TopicChoice = ALL_TOPICS
@@ -32,8 +32,8 @@ class LogSource:
         return find_partitions(self.paths, self.choice)
 
     def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:
-        """Find the partitions with their bounds; ``accepts_damage``: also those whose metadata cannot be read, without
-        their topic id. Raises PipelineError.
+        """Find the partitions with their bounds. ``accepts_damage``: a partition whose metadata cannot be read has no
+        topic id; otherwise it is an error. Raises PipelineError.
         """
         return find_bounds(
             SourceOptions(
@@ -50,7 +50,8 @@ class LogSource:
 
 
 def choose(topics: str | None, pattern: str | None, assign: str | None) -> TopicChoice:
-    """Parse the choice of a command line: comma separated names, a pattern, or partitions in JSON; all topics without.
+    """Parse the topics of a command line: comma separated names, a pattern, or partitions in JSON; without any, all
+    topics.
 
     Raises OptionError.
     """

@@ -1,12 +1,12 @@
-"""The writer of replay and backfill: rows go into a topic in transactions, each with the position in the source.
+"""The writer of replay and backfill: rows are written to a topic in transactions, each with the position in the source.
 
     rows -> record batches, staged      (tidelog.pipeline.sink.rows)
-    one transaction: the batches, and in a group the number of the last row   (tidelog.pipeline.sink.commit)
+    one transaction: the batches, and the last row's number as an offset of a group   (tidelog.pipeline.sink.commit)
 
-The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads one stretch of one source in order,
-and numbers its rows. A run that was killed goes on after the last number that was committed, so a reader of committed
-records sees each row once. One run per writer at a time. The group's offset expires with the broker's
-``offsets.retention.minutes`` (7 days): a run that is repeated later than that would write everything again.
+The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads a range of one source in order,
+and numbers its rows. After a run was killed, the next one continues after the last committed number, so a reader of
+committed records sees each row once. One run per writer at a time. The group's offset expires with the broker's
+``offsets.retention.minutes`` (7 days): a run that is repeated later than that would write all rows again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows of one transaction at most: about 10 MB of 100-byte records.
+#: Limit of the rows in one transaction: about 10 MB of 100-byte records.
 CHUNK_ROWS = 100_000
 _INIT, _FETCH = 4, 7
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,60}")
@@ -47,14 +47,16 @@ _NOTED = re.compile(r"rows from (\d+) on")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _PATIENCE_S = 30.0
 _RETRY_S = 0.2
-#: With a rate, transactions are so short that a second has several.
+#: Transactions per second when the rate is limited, at most.
 _CHUNKS_PER_SECOND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Target of the rows: a topic of the brokers at ``bootstrap``; ``codec`` by Kafka's number; records per second and
-    task, None for as fast as it goes."""
+    """Target of the rows: a topic of the brokers at ``bootstrap``; ``codec`` is Kafka's number of it.
+
+    ``rate``: records per second; None: no limit.
+    """
 
     bootstrap: str
     topic: str
@@ -68,14 +70,14 @@ class Target:
         return CHUNK_ROWS if self.rate is None else max(1, min(CHUNK_ROWS, int(self.rate / _CHUNKS_PER_SECOND)))
 
     def share(self, tasks: int) -> Target:
-        """Return the target for one of ``tasks`` that run side by side."""
+        """Return the target for one of ``tasks`` that run at the same time, with its share of the rate."""
         rate = None if self.rate is None else self.rate / max(tasks, 1)
         return replace(self, rate=rate)
 
 
 def check_names(target: Target, name: str) -> None:
-    """Raise BadRequestError for what cannot be a topic, and for what cannot be part of a transactional id and of a
-    file's name.
+    """Raise BadRequestError for an invalid topic name, and for a name that cannot be part of a transactional id and a
+    file name.
     """
     if not _TOPIC.fullmatch(target.topic):
         raise BadRequestError(
@@ -88,7 +90,7 @@ def check_names(target: Target, name: str) -> None:
 
 
 def check_addresses(bootstrap: str) -> None:
-    """Raise BadRequestError for what cannot be brokers' addresses."""
+    """Raise BadRequestError for an invalid address of a broker."""
     try:
         for server in bootstrap.split(","):
             parse_bootstrap(server.strip())
@@ -97,7 +99,7 @@ def check_addresses(bootstrap: str) -> None:
 
 
 def check_broker(target: Target) -> None:
-    """Raise BadRequestError for an address that cannot be one, JobError when no broker answers there."""
+    """Raise BadRequestError for an invalid address, JobError when no broker answers there."""
     check_addresses(target.bootstrap)
     try:
         Cluster(target.bootstrap, _PATIENCE_S, target.security).close()
@@ -106,7 +108,7 @@ def check_broker(target: Target) -> None:
 
 
 def is_there(target: Target) -> bool:
-    """Return whether the topic exists; asking does not create it. Raises JobError."""
+    """Return whether the topic exists, without creating it. Raises JobError."""
     try:
         with Cluster(target.bootstrap, _PATIENCE_S, target.security) as cluster:
             cluster.leaders(target.topic)
@@ -120,7 +122,7 @@ def is_there(target: Target) -> bool:
 
 
 def partitions_of(target: Target) -> int:
-    """Ask for the topic's number of partitions; it is made where the broker allows that. Raises PipelineError."""
+    """Return the topic's number of partitions; the topic is created if the broker allows it. Raises PipelineError."""
     options = SinkOptions(target.bootstrap, Path(), topic=target.topic, security=target.security)
     return PartitionCounts(options).of(target.topic)
 
@@ -128,14 +130,14 @@ def partitions_of(target: Target) -> int:
 @dataclass(frozen=True, slots=True)
 class Written:
     """The rows that a writer has committed: all from number ``first`` to ``last``, which is -1 for none. ``first`` is
-    None where the group does not say it."""
+    None if the group's metadata does not have it."""
 
     last: int = -1
     first: int | None = None
 
 
 def read_written(target: Target, writer: str) -> Written:
-    """Return what a writer has committed to the target's brokers. Ends what a killed run left open.
+    """Read which rows a writer has committed to the target's brokers. This ends the open transaction of a killed run.
 
     Raises JobError; BadRequestError when the writer has written to another topic.
     """
@@ -151,7 +153,7 @@ def read_written(target: Target, writer: str) -> Written:
 
 
 class Pace:
-    """Holds writing down to a rate."""
+    """Limits writing to a rate in rows per second."""
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class Pace:
         self._rows = 0
 
     def wrote(self, rows: int) -> None:
-        """Wait as long as so many more rows take at the rate."""
+        """Wait until the rate allows ``rows`` more rows than before."""
         self._rows += rows
         if self._rate is not None:
             ahead = self._rows / self._rate - (self._clock() - self._began)
@@ -175,7 +177,7 @@ class Pace:
 
 
 class TopicWriter:
-    """Writes one source's rows. Use as a context; one thread. Raises JobError when the broker does not take them."""
+    """Writer of one source's rows, a context manager. One thread."""
 
     def __init__(self, target: Target, writer: str, *, first: int = 0) -> None:
         self._target = target
@@ -200,20 +202,21 @@ class TopicWriter:
         self._stack.close()
 
     def begin(self, first: int) -> int:
-        """Return the number of the row to go on with, for a source whose rows begin with number ``first``. Ends what a
-        killed run left open.
+        """Return the number of the first row to write, for a source whose rows begin with number ``first``.
 
-        Raises JobError; BadRequestError when this name has written to another topic.
+        This ends the open transaction of a killed run. Raises JobError; BadRequestError when this name has written to
+        another topic.
         """
         written = read_written(self._target, self._writer)
-        if written.last < 0 or first > written.last + 1:  # none yet, or none of those between
+        if written.last < 0 or first > written.last + 1:  # no row yet, or a gap before ``first``
             self._note = _NOTE.format(first)
             return first
         self._note = "" if written.first is None else _NOTE.format(written.first)
         return written.last + 1
 
     def write(self, rows: Iterable[pa.RecordBatch], number: int) -> None:
-        """Write rows of one schema in one transaction; ``number`` is that of the last. Raises PipelineError."""
+        """Write rows of one schema in one transaction; ``number`` is the number of the last row. Raises
+        PipelineError."""
         batches = list(rows)
         names = batches[0].schema.names if batches else []
         task = TaskIdentity(self._writer, number, self._first, 0)
@@ -245,7 +248,7 @@ def _read_committed(cluster: Cluster, topic: str, name: str) -> Written:
 
 
 def written_of(name: str, topic: str, answer: OffsetFetchResponse) -> Written:
-    """Read what the group ``name`` has committed. Raises KafkaError; BadRequestError when it is not of ``topic``."""
+    """Return the rows that the group ``name`` has committed. Raises KafkaError; BadRequestError for another topic."""
     written = Written()
     topics = tuple(entry.name for entry in answer.topics)
     for partition in (partition for entry in answer.topics for partition in entry.partitions):
@@ -262,7 +265,7 @@ def written_of(name: str, topic: str, answer: OffsetFetchResponse) -> Written:
 
 
 class Chunks:
-    """Collects rows to transactions: ``add`` gives out a chunk as soon as there are enough."""
+    """Divides rows into chunks of one transaction each."""
 
     def __init__(self, rows: int) -> None:
         self._wanted = rows

@@ -3,8 +3,8 @@
     key binary | value binary | topic string | partition int | offset bigint | timestamp timestamp | timestampType int
     | headers array<struct<key: string, value: binary>>            the last one with includeHeaders=true only
 
-``timestampType``: 0 create time, 1 log append time, -1 for magic 0, which knows no times (timestamp -1 ms then).
-Importing this module imports neither pyarrow nor pyspark.
+``timestampType``: 0 create time, 1 log append time, -1 for magic 0, which has no timestamps (-1 ms then). Importing
+this module imports neither pyarrow nor pyspark.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 from tidelog.pipeline.errors import OptionError
 
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-#: The begin of the year 1 and the end of the year 9999 in microseconds: tables that are partitioned by time have no
-#: hour or day outside.
+#: The start of the year 1 and the end of the year 9999 in microseconds since 1970: tables that are partitioned by time
+#: cannot have other hours or days.
 CALENDAR_START, CALENDAR_END = -62_135_596_800_000_000, 253_402_300_800_000_000
 #: Column -> its type in Spark's DDL.
 SPARK_TYPES = {
@@ -33,7 +33,8 @@ SPARK_TYPES = {
 
 
 def within_calendar(batch: Any) -> Any:
-    """Compute which rows of an Arrow batch have a time of the calendar: an array of booleans."""
+    """Compute which rows of an Arrow batch have a time from CALENDAR_START to before CALENDAR_END: an array of
+    booleans."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -58,7 +59,7 @@ class Columns:
 
     @classmethod
     def all(cls, *, headers: bool = False) -> Columns:
-        """Return every column, ``headers`` among them when asked for."""
+        """Return every column; ``headers`` only if it is set."""
         return cls(NAMES if headers else NAMES[:-1])
 
     @classmethod
@@ -79,7 +80,7 @@ class Columns:
         return ", ".join(f"{name} {SPARK_TYPES[name]}" for name in self.names)
 
     def arrow_schema(self) -> Any:
-        """Build the ``pyarrow.Schema`` that PySpark demands of batches, to the letter."""
+        """Build the ``pyarrow.Schema`` that PySpark demands of batches; it refuses any other."""
         import pyarrow as pa
 
         header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])

@@ -1,7 +1,7 @@
 """Offsets by topic and partition in the JSON of Spark's Kafka source: ``{"topic":{"0":123,"1":-1}}``.
 
--1 stands for latest, -2 for earliest. Written without spaces, topics and partitions ascending, as Spark writes them, so
-that a checkpoint of one source can be read beside one of the other.
+-1 stands for latest, -2 for earliest. It is written as Spark writes it, without spaces, topics and partitions
+ascending, so that checkpoints of both sources can be compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def to_json(offsets: PartitionOffsets) -> str:
 
 
 def from_json(text: str, option: str = "offsets", *, least: int = EARLIEST) -> PartitionOffsets:
-    """Parse such JSON. ``option`` names where it stands, ``least`` is the smallest number allowed.
+    """Parse offsets by topic and partition. ``option`` is the option's name, for errors; ``least`` is the smallest
+    number allowed.
 
     Raises OptionError.
     """

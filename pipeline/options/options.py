@@ -1,4 +1,5 @@
-"""The options of ``format("tidelog")`` for reading: names, defaults and precedence of Spark's Kafka source, and ours.
+"""The options of ``format("tidelog")`` for reading: names, defaults and precedence of Spark's Kafka source, and our
+own.
 
     which topics      exactly one of subscribe, assign, subscribePattern
     where to begin    startingTimestamp > startingOffsetsByTimestamp > startingOffsets        (likewise the end)
@@ -6,8 +7,8 @@
 
 Our own: ``path`` (data directories, comma separated), ``columns``, ``key``, ``minTimestamp``, ``maxTimestamp``,
 ``bytesPerTask``, ``maxBytesPerTrigger``, ``commitGroup``. Names are case-insensitive, as all Spark options are. An
-unknown one is an error that names the nearest. Options that tune a Kafka consumer are known and have no effect: no
-consumer is there.
+unknown one is an error that names the nearest. Options that tune a Kafka consumer are accepted without effect: there is
+no consumer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
 from tidelog.pipeline.options.row_filter import MAX_TIME, MIN_TIME, RowFilter
 
-#: The brokers' own; a pattern never means them, as in Spark's Kafka source.
+#: Topics of the brokers themselves; a pattern never matches them, as in Spark's Kafka source.
 INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"))
 DEFAULT_BYTES_PER_TASK = 128 * 1024 * 1024
 
@@ -40,7 +41,8 @@ _COMMON = (
 )  # fmt: skip
 _BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "commitGroup")
-#: Spark's Kafka source knows them, without a consumer they mean nothing: accepted, so that a query moves by its format.
+#: Options of Spark's Kafka source that mean nothing without a consumer. They are accepted, so that a query needs only
+#: another format.
 _WITHOUT_EFFECT = (
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
     "kafka.group.id", "kafka.client.id", "kafka.max.poll.records", "kafka.fetch.min.bytes", "kafka.fetch.max.bytes",
@@ -53,7 +55,7 @@ _WITHOUT_EFFECT = (
     "kafka.allow.auto.create.topics",
 )  # fmt: skip
 SECURITY = tuple(sorted(f"kafka.{key}" for key in known_keys()))
-"""Options of the connection to the brokers, as Kafka's clients have them."""
+"""Options of TLS and SASL for the connection to the brokers: the keys of Kafka's clients after ``kafka.``."""
 _STRATEGIES = ("subscribe", "assign", "subscribePattern")
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)i?b?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
@@ -70,7 +72,7 @@ class TopicChoice:
     partitions: tuple[tuple[str, int], ...] | None = None
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Return whether the partition is asked for."""
+        """Return whether the partition is chosen."""
         if self.pattern is not None:
             return topic not in INTERNAL_TOPICS and re.fullmatch(self.pattern, topic) is not None
         if self.partitions is not None:
@@ -80,9 +82,11 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Beginning or end of reading, in exactly one of three ways: ``offsets`` by partition (``default`` for those that
-    are not named: LATEST or EARLIEST; None means all must be named), ``timestamps`` in ms by partition, or one
-    ``timestamp`` in ms for all. ``option`` is the option's name, for errors."""
+    """Start or end of reading; exactly one of the four is given. ``option`` is the option's name, for errors.
+
+    ``default``: EARLIEST or LATEST for all partitions. ``offsets``, ``timestamps`` (ms): by partition, which must all
+    be named. ``timestamp``: one time in ms for all.
+    """
 
     option: str
     default: int | None = None
@@ -93,7 +97,7 @@ class OffsetSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Every option of the reading side, checked. Sizes in bytes, times in ms; None: not given."""
+    """All options of a read, checked. Sizes in bytes, times in ms; None: not given."""
 
     paths: tuple[str, ...]
     choice: TopicChoice
@@ -173,8 +177,8 @@ def security_of(given: Mapping[str, str]) -> Security:
 
 
 def checked_names(options: Mapping[str, str], known: Iterable[str], refused: Iterable[str] = ()) -> dict[str, str]:
-    """Return ``options`` with their names as they are documented. Raises OptionError at one that is not in ``known``;
-    ``refused`` are those of the other mode (batch, stream), for a clearer message.
+    """Return ``options`` with their names spelled as in ``known``. Raises OptionError for one that is not there.
+    ``refused`` are the options of the other mode (batch or stream), which get an error of their own.
     """
     spelled = {name.lower(): name for name in known}
     other_mode = {name.lower(): name for name in refused}
@@ -265,8 +269,8 @@ def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _given_place(path: str) -> str:
-    """Return a path, or that of an address such as ``file:/data``, as which Spark keeps the place of a table. The
-    address of an object store is looked at here and stays as it is.
+    """Return a path as it is, and an address such as ``file:/data``, which Spark makes of a table's path, as a path.
+    The address of an object store is only checked.
     """
     found = place_of(path)
     return path if is_remote(found) or not path.startswith("file:") else found
@@ -326,7 +330,7 @@ def _check_columns(given: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The beginning and end of reading from the three pairs of options."""
+    """Parser of where reading starts and ends, from the three pairs of options."""
 
     given: Mapping[str, str]
     streaming: bool

@@ -8,14 +8,14 @@
     compression               none, gzip, snappy, lz4, zstd (or kafka.compression.type)  none
     kafka.batch.size          bytes of a batch before compression                        900k
     kafka.buffer.memory       bytes of rows a task gathers before it builds batches      32m
-    kafka.transaction.timeout.ms   a transaction whose driver died ends after this       300000
-    kafka.request.timeout.ms  a broker that does not answer this long is tried again     30000
-    kafka.delivery.timeout.ms until then publishing is tried again                       120000
+    kafka.transaction.timeout.ms   when the broker aborts the transaction of a dead driver  300000
+    kafka.request.timeout.ms  how long to wait for a response before another attempt     30000
+    kafka.delivery.timeout.ms how long publishing is attempted                           120000
     txnAppId, txnVersion      batch writes: the writer's name and a growing number; a write done again is left out
 
 Names are case-insensitive; an unknown one is an error that names the nearest. Options that tune a Kafka producer are
-known and have no effect; those that would weaken what is promised (acks below all) are refused. TLS and SASL are asked
-for as with Kafka's clients, by the keys of ``tidelog.client.security``: ``kafka.security.protocol`` and so on.
+accepted without effect; those that would weaken the guarantees (acks below all) are refused. TLS and SASL are
+configured as for Kafka's clients, by the keys of ``tidelog.client.security``: ``kafka.security.protocol`` and so on.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _KNOWN = (
     "kafka.request.timeout.ms", "kafka.delivery.timeout.ms",
 )  # fmt: skip
 _BATCH_ONLY = ("txnAppId", "txnVersion")
-#: Spark's own, which reach every sink.
+#: Options that Spark itself passes to every sink.
 _OF_SPARK = ("queryName", "mergeSchema")
-#: Meaningless without a producer: accepted, so that a query moves by its format alone.
+#: Options that mean nothing without a producer. They are accepted, so that a query needs only another format.
 _WITHOUT_EFFECT = (
     "kafka.linger.ms", "kafka.client.id", "kafka.retries", "kafka.retry.backoff.ms", "kafka.max.block.ms",
     "kafka.max.request.size", "kafka.max.in.flight.requests.per.connection", "kafka.send.buffer.bytes",
@@ -54,7 +54,7 @@ _FIXED = {
 _APPLICATION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _STAGING_BELOW_CHECKPOINT = "tidelog-staging"
 DEFAULT_BATCH_BYTES = 900 * 1024
-"""With its header still below Kafka's default ``max.message.bytes`` of 1 MiB."""
+"""Such a batch and its header stay below Kafka's default ``max.message.bytes`` of 1 MiB."""
 DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
 DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
@@ -63,7 +63,7 @@ DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Every option of the writing side, checked. Sizes in bytes, times in ms."""
+    """All options of a write, checked. Sizes in bytes, times in ms."""
 
     bootstrap: str
     staging: Path
@@ -86,7 +86,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     given = checked_names(options, known)
     for name, allowed in _FIXED.items():
         if given.get(name, allowed[0]).lower() not in allowed:
-            raise OptionError(f"{name}={given[name]}: expected {allowed[0]}, this sink knows nothing else")
+            raise OptionError(f"{name}={given[name]}: expected {allowed[0]}, the only value that this sink supports")
     application, version = given.get("txnAppId"), given.get("txnVersion")
     if (application is None) != (version is None):
         raise OptionError("txnAppId and txnVersion: expected both or none")
@@ -148,7 +148,8 @@ def _staging(given: Mapping[str, str]) -> Path:
 
 
 def _local_path(option: str, text: str) -> Path:
-    """Return a path, or the path of a ``file:`` address: tasks write and the driver reads plain files."""
+    """Return the path, or that of a ``file:`` address, of a directory where tasks write and the driver reads plain
+    files."""
     parts = urlsplit(text)
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         text = unquote(parts.path)

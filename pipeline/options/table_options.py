@@ -2,13 +2,13 @@
 
 Spark asks a Python source for the schema of a new table with the statement's options, spelled ``option.<name>``, and
 keeps that schema in its catalogue. The reader of a query on the table gets this schema and the query's own options, but
-none of the table's (Spark 4.2). The catalogue keeps names, types and metadata of a schema; so the options travel as
-metadata of the first column.
+none of the table's (Spark 4.2). The catalogue keeps names, types and metadata of a schema; so the options are carried
+as metadata of the first column.
 
 A batch query's own options (``SELECT ... FROM t WITH (...)``, ``spark.read.option(...).table("t")``) are refused: a
-statement that names a table twice has one source for both, made with the options of the mention that Spark plans
-first. A stream's own options (``spark.readStream.option(...).table("t")``) come before the table's: it has a source of
-its own.
+statement that names a table twice has one source for both, created with the options of the mention that Spark plans
+first. A stream's own options (``spark.readStream.option(...).table("t")``) override the table's, because a stream has a
+source of its own.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ _TYPES: dict[str, DataType] = {
 
 
 def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a ``CREATE TABLE``, None where no table is being made; ``path`` is what Spark makes of
-    it.
-    """
+    """Return the options of a ``CREATE TABLE`` statement, None for any other; ``path`` is as Spark resolved it."""
     given = {name[len(_PREFIX) :]: value for name, value in options.items() if name.lower().startswith(_PREFIX)}
     if not given:
         return None
@@ -56,24 +54,24 @@ def options_of_statement(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructType:
-    """Build the columns' schema, the first of which carries the options."""
+    """Build the schema of the columns, with the options as metadata of the first."""
     first, *rest = [StructField(name, _TYPES[name]) for name in columns.names]
     return StructType([StructField(first.name, first.dataType, metadata={_KEY: json.dumps(dict(options))}), *rest])
 
 
 def options_of_table(schema: StructType, options: Mapping[str, str]) -> Mapping[str, str]:
-    """Lay a query's ``options`` over those that the table's schema carries."""
+    """Merge a query's ``options`` into those that the table's schema carries; the query's win."""
     return {**_list_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
 
 
 def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) -> None:
-    """Raise OptionError for a query's option that is not one of the table that the schema is of."""
+    """Raise OptionError for a query's option that differs from the options in the table's schema."""
     carried = _list_carried(schema.fields)
     for name, value in options.items():
         if carried and carried.get(name.lower()) != value:
             raise OptionError(
-                f"option {name} stands beside a table: Spark 4.2 reads all mentions of a table in a statement with "
-                "the options of one; expected a table made with this option, or spark.read.format('tidelog')"
+                f"option {name} is given for a query on a table: Spark 4.2 reads all mentions of a table in a "
+                "statement with the options of one; expected a table created with it, or spark.read.format('tidelog')"
             )
 
 

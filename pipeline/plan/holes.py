@@ -13,8 +13,8 @@ two batches do not follow each other, a cleaner has been there, or records are l
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
 is read again for a while. Apache Kafka saves it only at the end of a cleaner's round; a replica that was fetched
 from a compacted leader has holes before any cleaner of its own; there the third rule helps, where batches have several
-records. No entry, no file: nothing is known to be compacted. A segment that is missing below the
-checkpoint cannot be told from compaction.
+records. Without the file, or without an entry in it, nothing is known to be compacted. A segment that is
+missing below the checkpoint cannot be told from compaction.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ MAX_REMEMBERED = 100
 
 
 class Hole(NamedTuple):
-    """Offsets from ``start`` to below ``end`` that are in no batch; between files ``before`` and ``after``, which are
-    one when it lies within a file."""
+    """Offsets from ``start`` to below ``end`` that are in no batch. ``before`` and ``after`` are the files around it,
+    the same one for a hole within a file.
+    """
 
     start: int
     end: int
@@ -70,7 +71,8 @@ class Hole(NamedTuple):
 
 
 class Holes:
-    """Judges the holes of one partition. ``cleaned_below`` grows as it learns how far a cleaner came. One thread."""
+    """Decides which holes of one partition are lost records. ``cleaned_below`` is the offset up to which a cleaner is
+    known to have worked. One thread."""
 
     def __init__(
         self,
@@ -90,7 +92,8 @@ class Holes:
         self.cleaned_below = 0
 
     def meet(self, hole: Hole) -> None:
-        """Judge a hole. Raises DataLossError when it is lost and that is an error; else a lost one is logged."""
+        """Decide whether a hole is lost records. Raises DataLossError if it is and that is an error; else logs and
+        keeps it."""
         if self._is_compacted(hole):
             return
         topic, number = self._partition
@@ -118,7 +121,7 @@ class Holes:
         return hole.end <= below or (hole.is_in_file and hole.before.base_offset < below)
 
     def _checkpoint_comes(self, hole: Hole) -> bool:
-        """Wait for the checkpoint if a file was swapped just now; True when it then explains the hole."""
+        """Wait for the checkpoint if a file was swapped just now; returns whether it then explains the hole."""
         deadline = time.monotonic() + SAVE_PATIENCE_S
         while any(_is_recent(file.path) for file in (hole.before, hole.after)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -140,7 +143,7 @@ class Holes:
 
 
 def checkpointed_below(partition: TopicPartition, directory: str) -> int:
-    """Return the offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not been there.
+    """Return the offset up to which the cleaner has worked in the log of ``directory``; 0 when it has not worked there.
 
     Raises CheckpointCorruptError.
     """
@@ -194,4 +197,4 @@ def _is_recent(path: str) -> bool:
     try:
         return abs(time.time() - os.stat(path).st_ctime) < RECENT_S
     except OSError:
-        return True  # gone this moment
+        return True  # deleted or renamed this moment

@@ -1,12 +1,12 @@
 """Offsets of one key from the key index that the broker keeps beside a log (``index.keys=true``), read only.
 
-    keys/index-checkpoint       the files, and the offset below which everything is in them
+    keys/index-checkpoint       the index files, and the offset below which all records are in them
     keys/<offset>.keys          slot of the hash -> newest entry -> the one before it ...
 
-The broker writes on while we read. Only entries that the checkpoint covers are believed, found by following the chain
-down from its current newest entry. Offsets from the checkpoint's ``next_offset`` on are not looked up but read from the
-log by the caller. A chain that contradicts itself (pages lost with a machine) is no index: the log is read instead.
-Each candidate is a hash match only, and possibly cleaned away: its reader compares the key.
+The broker may write to the index meanwhile. Only entries that the checkpoint covers are used; they are found by
+following the chain from its newest entry. Offsets from the checkpoint's ``next_offset`` on are not looked up: the
+caller reads those records from the log. An index with a chain that contradicts itself (pages were lost when a machine
+failed) is not used. A candidate only has the key's hash, and its record may be cleaned away: the reader compares keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 
 @dataclass(frozen=True, slots=True)
 class KeyCandidates:
-    """Offsets that may hold a key: ``offsets``, ascending, below ``indexed_to``; from there on nothing is known."""
+    """Offsets of records that may have a key, ascending, below ``indexed_to``; the index does not cover later
+    records."""
 
     offsets: tuple[int, ...]
     indexed_to: int

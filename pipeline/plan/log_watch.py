@@ -1,7 +1,7 @@
-"""The chosen partitions of a stream and their bounds, found at every trigger at the cost of what has changed.
+"""The chosen partitions of a stream and their bounds, looked up at every trigger; only what has changed is read again.
 
-    data directory unchanged                     its names are not listed          (``tidelog.pipeline.plan.selection``)
-    checkpoint of start offsets the same file    it is not parsed
+    data directory unchanged                     it is not listed                  (``tidelog.pipeline.plan.selection``)
+    checkpoint of start offsets unchanged        it is not parsed
     partition directory and active segment unchanged, same start     the bounds are those of the last time
 
 So a partition in which nothing happens costs three ``stat``s, and a data directory with thousands of others nothing.
@@ -45,7 +45,7 @@ class Partition(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A log when its bounds were looked for."""
+    """Bounds of a log, and the stamps of its directory and active segment from when they were looked up."""
 
     directory: Stamp | None
     active_path: str
@@ -58,7 +58,7 @@ class LogWatch:
     """Follows the partitions that the options choose. One thread."""
 
     def __init__(self, options: SourceOptions, *, accepts_damage: bool = False) -> None:
-        """``accepts_damage``: a partition whose metadata cannot be read has no topic id, else it is an error."""
+        """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error."""
         self._options = options
         self._finder = PartitionFinder(options.paths, options.choice, accepts_damage=accepts_damage)
         self._logs: dict[str, _Seen] = {}
@@ -83,7 +83,7 @@ class LogWatch:
     def _chosen(
         self, replicas: tuple[PartitionDirectory, ...], ends: PartitionOffsets, count: ReadCount | None
     ) -> Partition:
-        """Choose the partition of one directory, or the best of its replicas up to where they are known to be
+        """Return the partition of one directory, or of the best of several replicas, up to where they are known to be
         committed.
         """
         if len(replicas) == 1:
@@ -105,7 +105,7 @@ class LogWatch:
         found = self._bounds(directory, self._options.read_committed and end is None, count)
         if end is None:
             return Partition(directory, found)
-        if found.end < end:  # what a broker shows is in its files before
+        if found.end < end:  # a broker writes records to its files before it reports their offsets
             raise OffsetRangeError(
                 f"{directory.path} ends at offset {found.end}, {self._options.bootstrap} has {end}: "
                 "expected its data directory"
@@ -124,7 +124,7 @@ class LogWatch:
         return checkpointed_start(directory, self._checkpoint(start_offsets_path(directory)))
 
     def _checkpoint(self, path: str) -> Mapping[TopicPartition, int]:
-        """Read a checkpoint of a data directory, when it has changed."""
+        """Return a checkpoint of a data directory, which is read when it has changed."""
         stamp = stamp_of(path)
         known = self._checkpoints.get(path)
         if known is None or known[0] != stamp:

@@ -8,9 +8,9 @@ Without one (files alone):
                  after it; the end when no transaction is open
 
 The broker's own checkpoint of high watermarks is written every five seconds: a reader that trusted it would miss the
-newest records. On a broker that keeps the only copy, as a lone node does, the high watermark *is* the end of the log.
-Over the directory of one replica of several, the valid end may lie above the high watermark: give
-``kafka.bootstrap.servers`` there, and one ListOffsets says how far to read.
+newest records. On a broker that has the only replica, the high watermark *is* the end of the log.
+In the directory of one of several replicas, the valid end may lie above the high watermark: give
+``kafka.bootstrap.servers`` there, and one ListOffsets request tells how far to read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ATTEMPTS = 5
 
 
 class LogBounds(NamedTuple):
-    """First offset, the offset after the last record, and the end of what read_committed sees."""
+    """First offset, the offset after the last record, and the last stable offset, where read_committed ends."""
 
     start: int
     end: int
@@ -59,8 +59,8 @@ class LogBounds(NamedTuple):
 def log_bounds(
     directory: PartitionDirectory, *, read_committed: bool = False, count: ReadCount | None = None
 ) -> LogBounds:
-    """Compute the bounds of a partition from its files. ``last_stable`` is looked for under ``read_committed`` only,
-    else it is the end. Raises PipelineError, CorruptBatchError.
+    """Compute the bounds of a partition from its files. ``last_stable`` is looked up only with ``read_committed``,
+    otherwise it is the end. Raises PipelineError, CorruptBatchError.
     """
     start = checkpointed_start(directory, read_start_offsets(directory))
     return while_files_go(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
@@ -80,7 +80,7 @@ def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> 
 def bounds_of(
     segments: Sequence[SegmentFile], checkpointed: int, read_committed: bool, count: ReadCount | None
 ) -> LogBounds:
-    """Compute the bounds of a log of these segments. Raises FileNotFoundError when one is deleted meanwhile,
+    """Compute the bounds of a log that has these segments. Raises FileNotFoundError when one is deleted meanwhile,
     CorruptBatchError.
     """
     if not segments:
@@ -130,8 +130,8 @@ def broker_bounds(
     read_committed: bool = False,
     security: Security = PLAIN,
 ) -> PartitionOffsets:
-    """Ask for the end of each partition by one ListOffsets: the high watermark, or the last stable offset under
-    ``read_committed``. Raises PipelineError.
+    """Ask a broker by one ListOffsets for the end of each partition: the high watermark, or with ``read_committed`` the
+    last stable offset. Raises PipelineError.
     """
     by_topic: dict[str, list[int]] = {}
     for directory in directories:
@@ -156,7 +156,7 @@ def broker_bounds(
 
 
 def _ask_any(bootstrap: str, request: ListOffsetsRequest, security: Security) -> ListOffsetsResponse:
-    """Return the answer of the first server that gives one. Raises PipelineError."""
+    """Return the response of the first server that answers. Raises PipelineError."""
     failure: Exception = ClientError("expected HOST:PORT")
     for server in filter(None, map(str.strip, bootstrap.split(","))):
         try:

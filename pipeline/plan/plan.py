@@ -1,13 +1,13 @@
 """The plan of a query: offset ranges become byte ranges of segments that begin and end at batches.
 
-    range of offsets -> narrowed by the key index, when one key is asked for
+    range of offsets -> narrowed by the key index, when the query asks for one key
                      -> cut to maxRecordsPerPartition
                      -> the segments that hold it (those too early for a time filter left out), with no hole between
                      -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
                      -> cut further by offsets when there are fewer than minPartitions
 
-A slice has both: the bytes to read and the offsets that belong to it. If the file is another one when the task runs
-(the cleaner swapped it), the bytes are worthless and the task plans its offsets again.
+A slice names the bytes to read and the offsets of their records. If the file is another one when the task runs
+(the cleaner swapped it), the byte positions mean nothing and the task plans the offsets again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 #: How often a range is planned again because the cleaner or retention took its files away meanwhile.
 ATTEMPTS = 5
-#: Looking up so many places of one key costs as much as reading what lies between them.
+#: Limit of the spans of one key: to seek to more costs as much as to read the records between them.
 MAX_KEY_SPANS = 1000
 
 
@@ -53,9 +53,7 @@ def plan(request: ReadRequest) -> list[SegmentSlice]:
 
 
 def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[SegmentSlice, ...]]:
-    """Group slices by task: neighbours of one partition that are small together share one, as far as the request
-    allows.
-    """
+    """Group slices by task: small neighbours of one partition share a task, as far as the request allows."""
     tasks: list[list[SegmentSlice]] = []
     most_records = request.max_records_per_partition or 1 << 62
     for piece in slices:
@@ -132,7 +130,8 @@ def _holes(wanted: OffsetRange, request: ReadRequest) -> Holes:
 def _met_hole(
     segment_plan: SegmentPlan, files: tuple[SegmentFile, SegmentFile], wanted: OffsetRange, holes: Holes
 ) -> int:
-    """Find where the batches of the first of two files end, and judge the hole after them. Raises DataLossError."""
+    """Find the offset where the batches of the first of two files end, and judge the hole after it. Raises
+    DataLossError."""
     following = files[1].base_offset
     end = segment_plan.end_of_batches(min(following, wanted.end))
     if end is None or end >= following:
@@ -145,7 +144,7 @@ def _met_hole(
 
 
 def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
-    """Note what is gone at the log's beginning. Raises DataLossError where that is an error."""
+    """Record the wanted offsets that lie before the log's beginning. Raises DataLossError where that is an error."""
     first = segments[0].base_offset if segments else wanted.end
     if first <= wanted.start:
         return
@@ -158,7 +157,7 @@ def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request:
 
 
 def _narrow(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
-    """Narrow a range to offsets where the key may be: those from the key index, and those it does not cover yet."""
+    """Narrow a range to offsets that may have the key: those of the key index, and those it does not cover yet."""
     key = request.row_filter.key
     if key is None or wanted.start >= wanted.end:
         return [wanted]
@@ -171,8 +170,8 @@ def _narrow(wanted: OffsetRange, request: ReadRequest) -> list[OffsetRange]:
 
 
 def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return spans of offsets that hold all of ``offsets``: one each, or few that hold others too when there are
-    many.
+    """Return at most MAX_KEY_SPANS spans that hold all of ``offsets``; if these are many, spans hold other offsets
+    too.
     """
     gap = 0
     while True:

@@ -4,13 +4,12 @@
     broker 2   |================|                 ends at 90,  its checkpoint says 88
     broker 3   |=======================|----|     ends at 125, its checkpoint says 110    -> read, up to 110
 
-Each broker writes how far it knows the partition to be committed (``replication-offset-checkpoint``, every five
-seconds). What one of them knows holds for all: below the largest of these high watermarks all replicas are equal, above
-it a record may be taken back. So the replica is read that has most below that mark, and of equal ones the one that
-begins first, or that was named first.
+Each broker writes its high watermarks to ``replication-offset-checkpoint`` every five seconds. Records below the
+largest of them are committed: all replicas are equal there, while a record above it may still be truncated. So the
+replica that has most records below it is read; of equal ones the one that begins first, or that was named first.
 
-A partition that is not in any checkpoint is younger than they are: nothing of it is known to be committed. Without any
-checkpoint nothing is known at all, which is an error.
+A partition that is in no checkpoint was created after they were written: nothing of it is known to be committed.
+It is an error when there is no checkpoint at all.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def high_watermarks_path(directory: PartitionDirectory) -> str:
 def known_high_watermark(
     replicas: Sequence[PartitionDirectory], checkpoints: Sequence[Mapping[TopicPartition, int]]
 ) -> int:
-    """Return the offset up to which the replicas are known to be committed. Raises SelectionError."""
+    """Return the largest high watermark that a checkpoint has for the partition. Raises SelectionError."""
     place = TopicPartition(replicas[0].topic, replicas[0].partition)
     if not any(checkpoints):
         paths = ", ".join(replica.path for replica in replicas)
@@ -45,7 +44,7 @@ def known_high_watermark(
 
 
 def cut_to(bounds: LogBounds, high_watermark: int) -> LogBounds:
-    """Cut the bounds to what is committed of a log."""
+    """Cut the bounds of a log to its committed records."""
     end = max(bounds.start, min(bounds.end, high_watermark))
     return LogBounds(bounds.start, end, min(bounds.last_stable, end))
 

@@ -1,4 +1,4 @@
-"""The read request of a query's options: its partitions, with beginnings and ends resolved to offsets.
+"""The read request that follows from a query's options: its partitions, with start and end resolved to offsets.
 
 OffsetSpec      batch start                       batch end
 earliest        log start                         (refused)
@@ -53,7 +53,7 @@ def batch_request(options: SourceOptions) -> ReadRequest:
 
 
 def ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
-    """Check that offsets by partition name exactly the existing partitions, as Spark's Kafka source asks."""
+    """Check that offsets by partition name exactly the existing partitions, as Spark's Kafka source demands."""
     given = spec.offsets if spec.offsets is not None else spec.timestamps
     if given is None:
         return
@@ -62,7 +62,7 @@ def ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
     if named != there:
         missing = ", ".join(f"{topic}-{number}" for topic, number in sorted(there - named)) or "none"
         extra = ", ".join(f"{topic}-{number}" for topic, number in sorted(named - there)) or "none"
-        raise OptionError(f"{spec.option} must name every partition: missing {missing}, not there {extra}")
+        raise OptionError(f"{spec.option} must name every partition: missing {missing}, unknown {extra}")
 
 
 def _range(partition: Partition, options: SourceOptions, count: ReadCount) -> OffsetRange:

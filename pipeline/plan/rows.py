@@ -37,8 +37,8 @@ class SegmentSlice:
     """One row of a plan: bytes ``start_position`` to ``end_position`` of a segment file.
 
     A task reads the records from ``start_offset`` (inclusive) to ``end_offset`` (exclusive) in them. ``inode`` is the
-    file's at planning, 0 when unknown. ``changed_ns`` is its ``st_ctime_ns``, 0 for the active segment, which only
-    grows. ``is_exact`` says that every batch in the slice begins below ``end_offset``; one that does not is damaged.
+    file's at planning, 0 when unknown. ``ctime_ns`` is its ``st_ctime_ns``, 0 for the active segment, which only
+    grows. ``is_exact``: every batch of these bytes should begin below ``end_offset``; one that does not is damaged.
     """
 
     topic: str
@@ -51,7 +51,7 @@ class SegmentSlice:
     start_offset: int
     end_offset: int
     inode: int = 0
-    changed_ns: int = 0
+    ctime_ns: int = 0
     is_exact: bool = False
 
     @property

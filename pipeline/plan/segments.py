@@ -1,8 +1,8 @@
 """The plan of one segment: which bytes hold a range of its offsets, cut at batches into slices of a wanted size.
 
-Every position comes from the offset index and is believed only when a batch that fits the entry stands there: the index
-of an active segment may hold stale entries. A slice begins at an indexed batch at or before its first record and ends
-at one after its last. So a little is read twice, and no record is left out.
+Every position comes from the offset index and is used only when a batch that fits the entry begins there: the index
+of an active segment may have stale entries. A slice begins at an indexed batch at or before its first record and ends
+at one after its last. So a few bytes are read twice, and no record is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.pipeline.files.sparse_index import SparseIndex, offset_index, time_
 from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
-#: How many entries after the best one are tried, when it is stale, before the end of the file is taken.
+#: How many entries are tried, because an entry may be stale, before the end of the file is taken.
 _END_CANDIDATES = 3
 
 
@@ -44,8 +44,8 @@ class SegmentPlan:
         self._file.close()
 
     def slices(self, start: int, end: int) -> Iterator[SegmentSlice]:
-        """Yield slices of the records from ``start`` to below ``end``, those that a time filter rules out by index
-        excepted.
+        """Yield slices of the records from ``start`` to below ``end``, without those that the time index shows to be
+        too early.
 
         Raises PipelineError.
         """
@@ -57,7 +57,7 @@ class SegmentPlan:
             cut = self._next_cut(position, last)
             following = end if cut is None else cut.base_offset
             upper = last if cut is None else cut.position
-            if following > start:  # else the cut lies in front of the first record that is wanted
+            if following > start:  # otherwise the cut lies before the first wanted record
                 is_exact = following < end if cut is not None else end == self.following
                 yield self._slice((position, upper), (start, min(following, end)), is_exact)
             position, start = upper, max(start, following)
@@ -92,12 +92,13 @@ class SegmentPlan:
             start_offset=offsets[0],
             end_offset=offsets[1],
             inode=self._file.inode,
-            changed_ns=0 if self.following is None else self._file.changed_ns,
+            ctime_ns=0 if self.following is None else self._file.ctime_ns,
             is_exact=is_exact,
         )
 
     def _first_in_time(self, end: int) -> int:
-        """Find the first offset that may be as late as the filter asks; ``end`` when the whole segment is too early."""
+        """Find the first offset whose record may be late enough for the time filter; ``end`` when the whole segment is
+        too early."""
         least = self._request.row_filter.min_time
         if least <= 0:  # times before 1970 (magic 0 has -1) are not in time indices
             return self._segment.base_offset
@@ -113,7 +114,8 @@ class SegmentPlan:
             times.close()
 
     def _batch_at(self, slot: int) -> BatchHeader | None:
-        """Read the header of the batch that an index entry points to, when one that fits the entry does begin there."""
+        """Read the header of the batch that an index entry points to; None when no batch that fits the entry begins
+        there."""
         entry = self._index.entry(slot)
         try:
             header = header_at(self._file, entry.value)
@@ -158,8 +160,9 @@ class SegmentPlan:
         return self._next_cut_after_index(position, target, last)
 
     def _next_cut_after_index(self, position: int, target: int, last: int) -> BatchHeader | None:
-        """Find the cut where there are no entries: after the last one, or in a copy without its index. The offsets of a
-        header are believed when those of its neighbours fit."""
+        """Find the cut by walking over headers: after the last index entry, or in a copy without its index.
+
+        A header whose offsets do not fit those of its neighbours is damaged: then there is no cut."""
         start = position
         if self._index.entries and self._batch_at(self._index.entries - 1) is not None:
             start = max(start, self._index.entry(self._index.entries - 1).value)

@@ -1,12 +1,12 @@
 """The partition directories of a query: topics chosen by name, list or pattern, found below data directories.
 
 A data directory holds ``<topic>-<partition>`` directories and usually ``meta.properties``. Directories being deleted
-or moved (``-delete``, ``-stray``, ``-future``) are passed over. A path that is missing, or holds neither, is refused: a
+or moved (``-delete``, ``-stray``, ``-future``) are left out. A path that is missing, or holds neither, is refused: a
 mistyped path must not look like an empty topic.
 
-A stream looks at every trigger, so a finder remembers: names are listed only when a data directory has changed, and of
-those that are listed only new ones are looked at; partitions that are assigned are looked for by name. A trigger
-costs one ``stat`` of ``partition.metadata`` per chosen partition, which shows a topic that was created again.
+A stream looks at every trigger, so a finder keeps what it found. It lists a data directory only when that has changed,
+and looks only at names that are new; assigned partitions are looked up by name. A trigger costs one ``stat`` of
+``partition.metadata`` per chosen partition, which shows a topic that was created again.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class PartitionDirectory:
 
 
 class PartitionFinder:
-    """Finds the directories of the chosen partitions, again and again. One thread."""
+    """Finds the directories of the chosen partitions, at each call as they are then. One thread."""
 
     def __init__(self, paths: Iterable[str], choice: TopicChoice, *, accepts_damage: bool = False) -> None:
-        """``accepts_damage``: a partition whose metadata cannot be read has no topic id, else it is an error."""
+        """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error."""
         self._places = [_Place(place_of(path), choice, accepts_damage=accepts_damage) for path in paths]
         self._choice = choice
 
@@ -63,8 +63,8 @@ class PartitionFinder:
         return [directory for (directory,) in found]
 
     def find_replicas(self) -> list[tuple[PartitionDirectory, ...]]:
-        """Find the directories as they are now, by topic and partition; one that several brokers have, in the paths'
-        order.
+        """Find the directories as they are now, by topic and partition; the replicas of one partition in the order of
+        the paths.
 
         Raises SelectionError when a path is no data directory, or a topic or partition that was named is not there;
         or when the directories of one partition have different topic ids.
@@ -119,7 +119,7 @@ class _Place:
         return found
 
     def _list(self) -> None:
-        """Bring the names up to date."""
+        """List the data directory again if it has changed, and note which new names are chosen."""
         stamp = settled_stamp_of(self.path)
         if stamp is not None and stamp == self._stamp:
             return
@@ -170,7 +170,8 @@ def _partition_of(path: str, name: str, *, accepts_damage: bool) -> PartitionDir
     if name.endswith(_GOING_SUFFIXES) or not is_directory(directory):
         return None
     try:
-        # In this order: a broker writes the id before the first segment, so what is made meanwhile has it.
+        # In this order: a broker writes the id before the first segment, so a partition that is created meanwhile has
+        # it.
         names = names_in(directory)
         topic_id = read_partition_metadata(files_at(directory), directory)
     except CheckpointCorruptError as error:
@@ -196,7 +197,7 @@ def _ensure_one_topic(replicas: Sequence[PartitionDirectory]) -> None:
             assert first.topic_id is not None
             raise SelectionError(
                 f"{first.path} and {replica.path} are no replicas of one partition: the topic's id is "
-                f"{uuid_to_str(first.topic_id)} there and {uuid_to_str(replica.topic_id)} here"
+                f"{uuid_to_str(first.topic_id)} in the first and {uuid_to_str(replica.topic_id)} in the second"
             )
 
 
@@ -215,7 +216,8 @@ def _ensure_complete(found: Iterable[PartitionDirectory], choice: TopicChoice, p
 
 
 def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: Iterable[PartitionDirectory]) -> None:
-    """Compare ``known`` (topic, id) pairs with today's. Raises TopicRecreatedError when an id has changed."""
+    """Compare ``known`` pairs of topic and id with the directories' ids. Raises TopicRecreatedError when one has
+    changed."""
     ids = dict(known)
     for directory in directories:
         before = ids.get(directory.topic)

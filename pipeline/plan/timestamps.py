@@ -1,8 +1,8 @@
 """The first offset at or after a time, from files alone, equal to the answer of ListOffsets.
 
 Timestamps are as producers sent them, in any order: the answer is the first *offset* whose timestamp is large enough.
-A closed segment whose time index ends below the time is passed over; within a segment the time index says from which
-offset on to look, batch headers which batch to open.
+A closed segment whose time index ends below the time is skipped. Within a segment the time index says from which offset
+on to search, and batch headers say which batch to decode.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def first_offset_at_or_after(
 
 
 def largest_timestamp(segment: SegmentFile, count: ReadCount | None = None) -> int | None:
-    """Read the largest timestamp of a closed segment in ms from its time index; None when that does not say."""
+    """Read the largest timestamp of a closed segment in ms from its time index; None if that has no entries."""
     index = time_index(segment, count)
     try:
         return index.entry(index.entries - 1).key if index.entries else None
@@ -82,7 +82,7 @@ def _position_before(
             if header is not None and segment.base_offset <= header.base_offset <= segment.base_offset + entry.key:
                 return entry.value
     except CorruptBatchError:
-        pass  # a stale index: from the segment's beginning then
+        pass  # a stale index: the search begins at the segment's start
     finally:
         times.close()
         offsets.close()

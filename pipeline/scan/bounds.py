@@ -1,4 +1,4 @@
-"""The offsets, times and keys of a scan, from what its caller gives."""
+"""The offset ranges, time filter and keys of a scan, built from the arguments of its caller."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.plan import OffsetRange
 
 Moment = int | str | datetime
-"""Milliseconds since 1970, ISO 8601, or a datetime; local without a zone."""
+"""Milliseconds since 1970, ISO 8601 text, or a datetime; both in local time if they have no zone."""
 Span = tuple[int | None, int | None]
-"""Begin and end of offsets; the end is not included, None is the log's own."""
+"""First offset, and the offset after the last; None stands for the log's own start or end."""
 Offsets = Span | Mapping[int, Span]
 
 
 def offset_ranges(
     partitions: Sequence[Partition], offsets: Offsets | None, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
-    """Return the range of each partition that is asked for. An end beyond the log's is the log's.
+    """Return the range of each wanted partition. An end beyond the end of the log is reduced to it.
 
-    Raises OptionError, and DataLossError for a begin that the log does not have any more.
+    Raises OptionError, and DataLossError for a start before the log's own.
     """
     if isinstance(offsets, Mapping):
         there = {partition.directory.partition for partition in partitions}
         for number in offsets:
             if number not in there:
-                raise OptionError(f"offsets: partition {number} is not there: expected some of {sorted(there)}")
+                raise OptionError(f"offsets: partition {number} does not exist: expected some of {sorted(there)}")
         spans = {number: _span(span) for number, span in offsets.items()}
         partitions = [partition for partition in partitions if partition.directory.partition in spans]
     else:
@@ -69,7 +69,7 @@ def _range(partition: Partition, span: Span, *, fail_on_data_loss: bool) -> Offs
 
 
 def time_filter(times: tuple[Moment | None, Moment | None], key: bytes | None) -> RowFilter:
-    """Build the filter of records from the first time on and before the second, and of one key. Raises OptionError."""
+    """Build the filter of records from the first time on, before the second, and with one key. Raises OptionError."""
     try:
         begin, end = times
     except (TypeError, ValueError):
@@ -95,6 +95,6 @@ def _milliseconds(moment: Moment) -> int:
 
 
 def key_bytes(keys: bytes | str | Iterable[bytes | str]) -> list[bytes]:
-    """Return the keys as bytes, each once; text is UTF-8."""
+    """Return the keys as bytes, each once; text is encoded as UTF-8."""
     given = [keys] if isinstance(keys, bytes | str) else list(keys)
     return list(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in given))

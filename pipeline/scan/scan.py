@@ -1,12 +1,13 @@
-"""``tidelog.scan``: a log as a ``pyarrow.RecordBatchReader``, for pandas, polars, DuckDB and whatever else reads Arrow.
+"""``tidelog.scan``: a log as a ``pyarrow.RecordBatchReader``, for pandas, polars, DuckDB and all others that read
+Arrow.
 
     import tidelog
 
     tidelog.scan("/var/lib/tidelog", "orders").read_pandas()
 
 The files are read by the decoder of ``format("tidelog")``, batch by batch, so that a log may be larger than memory.
-Planning looks at file names and indices and is done by the call; what is appended later needs another call. Beside a
-running broker a scan is as safe as a query of Spark: segments that are swapped or rolled under it are found again.
+The call plans by file names and indices; records appended later need another call. Beside a running broker a scan is as
+safe as a query of Spark: segments that are swapped or rolled meanwhile are found again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tidelog.pipeline.scan.bounds import Moment, Offsets, key_bytes, offset_rang
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Bytes of the log whose files are open at the same time.
+#: Size of a slice in bytes: one slice is open at a time.
 _SLICE_BYTES = 256 * 1024 * 1024
 logger = logging.getLogger(__name__)
 
@@ -55,15 +56,15 @@ def scan(
     """Read records of topics from the files of data directories, ordered by topic, partition and offset.
 
     ``path``: a data directory (``log.dirs``), or several. ``topic``: a name, several, or topic -> partitions.
-    ``offsets``: (begin, end) of every partition, or partition -> (begin, end); the end is not included, None is the
-    log's own. ``times``: (begin, end), the end not included: ms since 1970, datetimes, or ISO 8601 (local without a
-    zone). ``keys``: records of these keys alone; of one key through the key index where the topic has one.
+    ``offsets``: (begin, end) of every partition, or partition -> (begin, end); the end is not included, None stands for
+    the log's own. ``times``: (begin, end), the end not included: ms since 1970, datetimes, or ISO 8601 (in local time
+    without a zone). ``keys``: only records with these keys; a single key is looked up in the topic's key index, if any.
     ``isolation``: as a consumer's ``isolation.level``. ``columns``: names among ``key value topic partition offset
-    timestamp timestampType headers``; all but headers without. ``skip_damage``: damaged batches are passed over as an
-    export does, each with a warning of what was lost; else they are a CorruptBatchError.
-    ``fail_on_data_loss`` false: reading goes on where records are missing.
+    timestamp timestampType headers``; by default all but headers. ``skip_damage``: damaged batches are left out, as by
+    an export, each with a warning that says what was lost; otherwise they raise CorruptBatchError.
+    ``fail_on_data_loss`` false: reading goes on after missing records.
 
-    Raises PipelineError, here for what is asked for, and from the reader for what is found on the way.
+    Raises PipelineError: this function for wrong arguments, the reader for damaged or missing records.
     """
     _require_arrow()
     wanted = Columns() if columns is None else Columns(tuple(columns))
@@ -119,7 +120,8 @@ def _choice(topic: Topics) -> TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """One scan: how its slices are read. ``keys`` are chosen from what was read, None where the reading does that."""
+    """One scan: its columns, read options and keys. Records are filtered by ``keys`` after decoding; None: by the
+    decoder, or not at all."""
 
     wanted: Columns
     options: ReadOptions
@@ -127,7 +129,7 @@ class _Scan:
     skip_damage: bool
 
     def reader(self, ranges: Sequence[OffsetRange]) -> pa.RecordBatchReader:
-        """Plan the ranges and begin to read. Raises PipelineError."""
+        """Plan the ranges and return their reader. Raises PipelineError."""
         import pyarrow as pa
 
         request = ReadRequest(
@@ -153,7 +155,7 @@ class _Scan:
         return (batch for piece in slices for batch in read_slice(piece, read, options=self.options))
 
     def _with(self, *needed: tuple[str, ...]) -> Columns:
-        """Return the columns that are read: the wanted ones, and those the reading itself needs."""
+        """Return the columns to read: the wanted ones, and those that this class itself needs."""
         names = (*self.wanted.names, *(name for some in needed for name in some))
         return Columns(tuple(dict.fromkeys(names)))
 

@@ -1,15 +1,15 @@
-"""The builder of record sections from columns: of an Arrow batch's buffers, not of its rows.
+"""The builder of records sections from columns: it works on an Arrow batch's buffers, not on Python objects.
 
-A writer that holds its records as columns has, per field, one buffer of bytes and where each row's stretch of it lies.
-From there to the records section of a magic 2 batch are three steps, each for many rows at once:
+Records as columns have, for each field, one buffer of bytes, and the start and length of each row's bytes in it. Three
+steps lead to the records section of a magic 2 batch, each for many rows at once:
 
-    key_hashes     murmur2 of each key: the partition it belongs to, as Kafka's own producer chooses it
-    take           how many rows, from the first on, make a section of at most so many bytes
-    encode         those rows' records, deltas against the first row's timestamp, offsets 0, 1, 2 ...
+    key_hashes     murmur2 of each key, by which Kafka's own producer chooses the partition
+    take           how many rows, from the first on, fit a section of a given size in bytes
+    encode         the records of those rows: time deltas to the first row's timestamp, offset deltas 0, 1, 2 ...
 
-The rows of one section need not lie side by side: ``rows`` names them in order, so that a batch of rows for many
-partitions is sorted by partition in its row numbers alone. ``tidelog.pipeline.sink.sections`` does the work, uncompiled
-as well (10 µs a row). Free functions, any thread.
+The rows of one section need not be adjacent: ``rows`` lists their numbers in order. So a batch for many partitions is
+sorted by its row numbers alone. ``tidelog.pipeline.sink.sections`` does the work; uncompiled it takes 10 µs a row. Any
+thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ByteColumn(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """Records as columns of equal length; row i has the headers from ``header_start[i]`` on, ``header_count[i]`` many.
+    """Records as columns of equal length; row i has ``header_count[i]`` headers, from number ``header_start[i]`` on.
 
     ``timestamp`` is in ms. ``header_key`` holds no nulls. Arrays are uint8 (data) and int64, contiguous.
     """
@@ -49,7 +49,7 @@ class RecordColumns(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """Rows that make one section: how many, its bytes, and the times of its batch in ms."""
+    """The rows of one section: their number, the section's size in bytes, and the timestamps of its batch in ms."""
 
     rows: int
     section_bytes: int
@@ -58,7 +58,7 @@ class Taken(NamedTuple):
 
 
 def read_only(array: IntegerArray) -> IntegerArray:
-    """Return the array as int64, contiguous and closed for writing."""
+    """Return the array as int64, contiguous and read-only."""
     view = np.ascontiguousarray(array, np.int64).view()
     view.flags.writeable = False
     return view
@@ -72,21 +72,20 @@ def byte_column(data: Buffer, start: IntegerArray, length: IntegerArray) -> Byte
 
 
 def key_hashes(keys: ByteColumn) -> IntegerArray:
-    """Compute ``murmur2 & 0x7fffffff`` per row, to be taken modulo the number of partitions; -1 for a null key."""
+    """Compute ``murmur2 & 0x7fffffff`` per row, -1 for a null key. Modulo the number of partitions it gives the
+    partition."""
     hashes: IntegerArray = np.empty(keys.length.size, np.int64)
     sections.key_hashes(keys, hashes)
     return hashes
 
 
 def take(columns: RecordColumns, rows: IntegerArray, first: int, limit_bytes: int) -> Taken:
-    """Take the rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however
-    large.
-    """
+    """Find how many of ``rows`` from ``first`` on fit a section of ``limit_bytes``; at least one row, however large."""
     return Taken(*sections.take(columns, rows, first, limit_bytes))
 
 
 def encode(columns: RecordColumns, rows: IntegerArray, first: int, taken: Taken) -> Buffer:
-    """Encode the records section of the rows ``take`` found from ``first`` on."""
+    """Encode the records section of the rows that ``take`` found from ``first`` on."""
     section = np.empty(taken.section_bytes, np.uint8)
     sections.encode(columns, rows, first, taken.rows, section)
     return section.data

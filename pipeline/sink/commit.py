@@ -4,21 +4,21 @@ The transactional id, and the group whose committed offset is the last published
 ``tidelog-spark-<query id>``:
 
     InitProducerId      fences every older driver of the query and ends the transaction it left open
-    OffsetFetch         committed batch id >= this one: published before, nothing to do
+    OffsetFetch         a committed batch id >= this one: the batch was published before, nothing to do
     AddPartitionsToTxn, Produce ...     staged batches, as ``tidelog.pipeline.sink.produce`` sends them
     AddOffsetsToTxn, TxnOffsetCommit    this batch id, in partition 0 of each topic that was written
-    EndTxn              from here on all of it is there for read_committed, or none
+    EndTxn              read_committed sees all of the batch after it, and nothing before
 
-No record is lost or doubled when a driver dies at any point: before EndTxn is in the broker's log the next driver's
-InitProducerId aborts records and batch id together; after it both stand, and the next driver's look-up finds them.
-The look-up is made under the new epoch, so no older driver can publish after it. Hence publishing as a whole can be
-tried again after any lost connection or retriable error, which is done until ``kafka.delivery.timeout.ms``. A driver
-that is fenced must not try again: another one works for the query.
+No record is lost or written twice when a driver dies at any point. Before EndTxn is in the broker's log, the next
+driver's InitProducerId aborts records and batch id together. After it both are committed, and the next driver's
+OffsetFetch finds them. It is sent under the new epoch, so no older driver can publish after it. Hence publishing as a
+whole is repeated after any lost connection or retriable error, until ``kafka.delivery.timeout.ms``. A fenced driver
+must not repeat it: another one works for the query.
 
 Requests are those of Kafka's first transaction protocol (before KIP-890), which all brokers since 2.5 serve.
 
-A group's offsets expire (``offsets.retention.minutes``, 7 days): a batch whose driver died between EndTxn and Spark's
-own commit log, restarted later than that, would be published again.
+A group's offsets expire (``offsets.retention.minutes``, 7 days): a batch would be published again if its
+driver died between EndTxn and Spark's own commit log and is restarted only after that time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from tidelog.protocol.messages.txn_offset_commit import (
 
 logger = logging.getLogger(__name__)
 
-#: The newest version of each request in which adding partitions is the client's part (KIP-890 came after).
+#: The newest version of each request with which the client itself adds partitions (before KIP-890).
 _ADD_PARTITIONS, _ADD_OFFSETS, _COMMIT_OFFSETS, _END, _INIT = 3, 3, 4, 4, 4
 _FETCH_ONE_GROUP = 7
 _DELETE_GROUPS = 2
@@ -70,13 +70,15 @@ _FENCED = (ProducerFencedError, InvalidProducerEpochError)
 
 
 class PublishError(PipelineError):
-    """The staged rows are not published; the message says what the broker answered."""
+    """The staged rows were not published; the message has the broker's error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One batch to publish: the staged ``files`` of batch ``batch_id`` of ``writer``. ``is_last``: the writer
-    writes no other batch, so its group is deleted afterwards."""
+    """One batch to publish: the staged ``files`` of batch ``batch_id`` of ``writer``.
+
+    ``is_last``: the writer writes no other batch, so its group is deleted afterwards.
+    """
 
     writer: str
     batch_id: int
@@ -87,12 +89,13 @@ class Publication:
 
     @property
     def name(self) -> str:
-        """Transactional id and group."""
+        """The transactional id, which is also the group."""
         return f"tidelog-spark-{self.writer}"
 
 
 def publish(options: SinkOptions, publication: Publication) -> bool:
-    """Publish once; False when it was published before. Raises PublishError, StagingError."""
+    """Publish a batch; returns False if it has no records or was published before. Raises PublishError,
+    StagingError."""
     if not any(file.batches for file in publication.files):
         return False
     deadline = time.monotonic() + options.delivery_timeout_ms / 1000
@@ -103,7 +106,7 @@ def publish(options: SinkOptions, publication: Publication) -> bool:
         except Trouble as error:
             if not is_passing(error) or isinstance(error, _FENCED) or time.monotonic() > deadline:
                 raise _as_publish_error(publication, options, error) from error
-            logger.info("batch %d of %s is tried again: %s", publication.batch_id, publication.name, error)
+            logger.info("publishing batch %d of %s is retried: %s", publication.batch_id, publication.name, error)
             time.sleep(RETRY_S)
 
 
@@ -118,7 +121,7 @@ def _as_publish_error(publication: Publication, options: SinkOptions, error: Exc
         hint = "; make kafka.batch.size smaller or the topic's max.message.bytes larger"
     elif isinstance(error, InvalidTopicError):
         hint = "; expected a topic's name"
-    return PublishError(f"batch {publication.batch_id} of {publication.name} is not published: {error}{hint}")
+    return PublishError(f"batch {publication.batch_id} of {publication.name} was not published: {error}{hint}")
 
 
 class _Transaction:
@@ -133,8 +136,8 @@ class _Transaction:
         self._producer_id = self._producer_epoch = -1
 
     def run(self) -> bool:
-        """Publish the batch in a transaction; return false where it was published before. Raises ClientError,
-        KafkaError, StagingError.
+        """Publish the batch in a transaction; return False if it was published before. Raises ClientError, KafkaError,
+        StagingError.
         """
         self._init_producer()
         if self._published() >= self._publication.batch_id:
@@ -194,7 +197,7 @@ class _Transaction:
             if result.partition_error_code
         ]
         for code, name in sorted(failed, key=lambda pair: pair[0] == OperationNotAttemptedError.code):
-            raise_for_code(code, f"AddPartitionsToTxn of {name}")  # the partition at fault, not its neighbours
+            raise_for_code(code, f"AddPartitionsToTxn of {name}")  # a failed partition comes before those not attempted
 
     def _commit_batch_id(self) -> None:
         """Commit the batch id as an offset, in the same transaction."""
@@ -231,11 +234,11 @@ class _Transaction:
         )
 
     def _abort(self) -> None:
-        """End the transaction now, so that readers need not wait for its timeout; the next driver would end it too."""
+        """Abort the transaction now, so that readers need not wait for its timeout or for the next driver."""
         try:
             self._end(committed=False)
-        except Trouble as error:  # it may not even have begun
-            logger.info("transaction of %s is not aborted: %s", self._name, error)
+        except Trouble as error:  # the transaction may not have begun
+            logger.info("transaction of %s was not aborted: %s", self._name, error)
 
     def _end(self, *, committed: bool) -> None:
         request = EndTxnRequest(
@@ -248,7 +251,7 @@ class _Transaction:
         raise_for_code(answer.error_code, f"EndTxn of {self._name}")
 
     def _delete_group(self) -> None:
-        """Delete the group, which no driver needs again; a failure is only logged, since the group expires."""
+        """Delete the group, which no driver needs again. A failure is only logged, because the group expires."""
         try:
             ask(
                 self._cluster.coordinator(self._name, GROUP),

@@ -1,15 +1,16 @@
-"""The sender of staged batches within an open transaction: in order, several Produce requests under way per broker.
+"""The sender of staged batches within an open transaction: in order, with several Produce requests in flight per
+broker.
 
-    staged files -> per partition a queue of batches with sequence numbers -> requests, one batch of a partition in each
-                 -> producer id, epoch, sequence, transactional bit and CRC put in -> the partition's leader
+    staged files -> per partition a queue of batches with sequence numbers -> requests, at most one batch per partition
+                 -> producer id, epoch, sequence, transactional bit and CRC are set -> the partition's leader
 
-A request holds one batch of a partition at most (so asks the protocol), and a broker appends what comes over one
-connection in its order. So MAX_IN_FLIGHT requests are under way: while the broker checks and appends one, the next is
-read, sealed and sent, and sequence numbers stay in order, as from Kafka's own producer. After any failure the
-outstanding answers are read first, because the end of the transaction may go over the same connection.
+A request has at most one batch per partition, as the protocol demands, and a broker appends the batches of one
+connection in order. MAX_IN_FLIGHT requests are in flight: while the broker checks and appends one, the next is read,
+completed and sent. Sequence numbers stay in order, as from Kafka's own producer. After a failure the outstanding
+responses are read first, because the end of the transaction may go over the same connection.
 
-Staged batches are checked by CRC before they are changed, then the CRC is computed again over each batch; its cost does
-not depend on the number of records.
+The CRC of a staged batch is checked before the batch is changed, and then computed again. The cost depends on its
+bytes alone, not on the number of records.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from tidelog.protocol.record.record_batch import (
     set_crc,
 )
 
-#: What one Produce request holds at most, over all partitions; brokers refuse 100 MiB (socket.request.max.bytes).
+#: Limit of one Produce request's batches, over all partitions; brokers refuse 100 MiB (socket.request.max.bytes).
 REQUEST_BYTES = 8 * 1024 * 1024
-#: The most that Kafka allows an idempotent producer.
+#: Requests in flight per broker: the most that Kafka allows an idempotent producer.
 MAX_IN_FLIGHT = 5
 _PRODUCE = 11
 _ACKS_ALL = -1
@@ -44,7 +45,7 @@ TopicPartition = tuple[str, int]
 
 
 class Staged(NamedTuple):
-    """One batch on its way: where it lies and the sequence number its first record gets."""
+    """One batch to send: its file, its place in the file, and the sequence number of its first record."""
 
     file: StagedFile
     batch: BatchAddress
@@ -55,7 +56,7 @@ Queues = dict[TopicPartition, deque[Staged]]
 
 
 class Producer(NamedTuple):
-    """The producing transaction: its id, producer id and epoch, and how long a broker may take, in ms."""
+    """The producer of a transaction: transactional id, producer id and epoch, and the timeout of a request in ms."""
 
     transactional_id: str
     producer_id: int
@@ -64,7 +65,7 @@ class Producer(NamedTuple):
 
 
 def sequenced(files: Sequence[StagedFile]) -> Queues:
-    """Number each partition's batches in order: the sequences of a new epoch begin at 0."""
+    """Queue each partition's batches in order, with sequence numbers: those of a new epoch begin at 0."""
     queues: Queues = defaultdict(deque)
     next_sequence: dict[TopicPartition, int] = defaultdict(int)
     for file in in_order(files):
@@ -76,7 +77,7 @@ def sequenced(files: Sequence[StagedFile]) -> Queues:
 
 
 def produce(cluster: Cluster, producer: Producer, queues: Queues) -> None:
-    """Send all of the queues, which are emptied. Raises ClientError, KafkaError, StagingError."""
+    """Send all batches of the queues, which are empty afterwards. Raises ClientError, KafkaError, StagingError."""
     under_way = _UnderWay(cluster)
     try:
         for batches in _requests(queues):
@@ -88,7 +89,7 @@ def produce(cluster: Cluster, producer: Producer, queues: Queues) -> None:
 
 
 class _UnderWay:
-    """Requests whose answers are due, oldest first for each broker; remembers the first failure."""
+    """The requests in flight, by broker, and the first failure among them."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -96,7 +97,8 @@ class _UnderWay:
         self._failure: Exception | None = None
 
     def post(self, address: Address, request: ProduceRequest) -> None:
-        """Send, once fewer than MAX_IN_FLIGHT are due there. Raises the failure of an earlier request."""
+        """Send a request, once fewer than MAX_IN_FLIGHT are in flight to that broker. Raises the failure of an earlier
+        request."""
         if self._due[address] == MAX_IN_FLIGHT:
             self._take(address)
         self.raise_failure()
@@ -105,13 +107,14 @@ class _UnderWay:
         self._due[address] += 1
 
     def settle(self) -> None:
-        """Take every answer that is due; a broker that sends none is given up."""
+        """Read the responses of all requests in flight; after a lost connection or timeout, no more from that
+        broker."""
         for address in self._due:
             while self._due[address]:
                 self._take(address)
 
     def raise_failure(self) -> None:
-        """Raise ClientError or KafkaError when a request failed."""
+        """Raise the first failure of a request, a ClientError or KafkaError, if there is one."""
         if self._failure is not None:
             raise self._failure
 
@@ -151,7 +154,7 @@ def _request(producer: Producer, batches: Sequence[Staged]) -> ProduceRequest:
 
 
 def _seal(staged: Staged, producer: Producer) -> bytearray:
-    """Read a staged batch and put the producer's id, epoch and sequence into it."""
+    """Read a staged batch and write the producer's id, epoch and sequence into it."""
     data = staged.file.read(staged.batch)
     if not RecordBatch(data).is_valid():
         raise StagingError(f"staged file {staged.file.path}: batch at {staged.batch.position} is damaged")
@@ -162,8 +165,8 @@ def _seal(staged: Staged, producer: Producer) -> bytearray:
 
 
 def _requests(queues: Queues) -> Iterator[list[Staged]]:
-    """Yield groups of batches for one request each: at most one of each partition, REQUEST_BYTES in all (one at
-    least).
+    """Yield the batches of each request: at most one per partition, and REQUEST_BYTES in all unless a single batch is
+    larger.
     """
     while queues:
         request: list[Staged] = []

@@ -4,14 +4,15 @@ Columns are those of Spark's Kafka sink; names without regard to case:
 
     value      string or binary, required             key      string or binary
     topic      string, unless the option names one    headers  array<struct<key: string, value: binary>>
-    partition  int: exactly there; null: as Kafka     timestamp  timestamp, null: now
+    partition  int; null: as Kafka's producer does    timestamp  timestamp, null: now
 
-``offset`` and ``timestampType``, which the sources have and a log assigns itself, are left out; any other column is an
-error, since it would be lost.
+``offset`` and ``timestampType`` of the sources are ignored, because a log assigns them itself. Any other column is an
+error, because it would be lost.
 
-A row without partition goes where Kafka's producer would put it: by murmur2 of its key; without key, to one
-partition until a batch is full, then to the next. Rows are gathered to ``kafka.buffer.memory``, their numbers sorted by
-target, and sections built for each (``tidelog.pipeline.sink.build``): no step of Python per row.
+A row without partition goes to the partition that Kafka's producer would choose: by murmur2 of its key; without a key,
+to one partition until a batch is full, then to the next. Rows are gathered up to ``kafka.buffer.memory``. Their numbers
+are sorted by topic-partition, and sections are built for each (``tidelog.pipeline.sink.build``), without Python code
+per row.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TYPES = {
     "timestamp": ("timestamp",),
 }
 _OF_SOURCES = ("offset", "timestamptype")
-#: Approximate bytes of a record beside key and value; only tells when a batch of rows without keys is full.
+#: Approximate bytes of a record besides key and value, to decide when a batch of rows without keys is full.
 _RECORD_OVERHEAD = 12
 
 
@@ -62,7 +63,7 @@ class BuiltBatch(NamedTuple):
 
 
 def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dict[str, int]:
-    """Map each column to its place among ``fields`` (name, Spark type). Raises OptionError."""
+    """Map each column to its index among ``fields`` (name, Spark type). Raises OptionError."""
     places: dict[str, int] = {}
     for place, (name, spark_type) in enumerate(fields):
         lower = name.lower()
@@ -73,7 +74,7 @@ def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dic
         if spark_type not in _TYPES[lower]:
             raise OptionError(f"column {name} has type {spark_type}: expected {' or '.join(_TYPES[lower])}")
         if lower in places:
-            raise OptionError(f"column {name} is there twice")
+            raise OptionError(f"column {name} appears twice")
         places[lower] = place
     if "value" not in places:
         raise OptionError("column value is missing: expected a column value of type string or binary")
@@ -88,8 +89,11 @@ def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dic
 
 @dataclass(slots=True)
 class BatchBuilder:
-    """Builds the batches of one task attempt. ``partitions_of`` asks how many partitions a topic has; ``first`` shifts
-    the partition that rows without key begin with, so that tasks begin with different ones."""
+    """Builder of the batches of one task attempt.
+
+    ``partitions_of`` returns a topic's number of partitions. ``first`` is added to the first partition for rows without
+    key, so that tasks begin with different ones. ``keyless_bytes``: the bytes of such rows so far, by topic.
+    """
 
     options: SinkOptions
     columns: dict[str, int]
@@ -98,7 +102,7 @@ class BatchBuilder:
     keyless_bytes: dict[str, int]
 
     def batches(self, arrow: Iterable[pa.RecordBatch]) -> Iterator[BuiltBatch]:
-        """Yield all batches of the task's rows. Raises RowError, and what ``partitions_of`` raises."""
+        """Yield all batches of the task's rows. Raises RowError, and the errors of ``partitions_of``."""
         gathered: list[pa.RecordBatch] = []
         size = 0
         for part in arrow:
@@ -142,7 +146,7 @@ class BatchBuilder:
             first += taken.rows
 
     def _column(self, table: pa.Table, name: str) -> Any:
-        """Return the column as one array, or None where it is not among the rows'."""
+        """Return the column as one array, or None if the rows do not have it."""
         place = self.columns.get(name)
         return None if place is None else _as_one(table.column(place))
 
@@ -160,7 +164,7 @@ class BatchBuilder:
         )
 
     def _topics(self, table: pa.Table) -> tuple[list[str], IntegerArray]:
-        """Return the topics of these rows and, per row, which of them."""
+        """Return the topics of these rows and, per row, the index of its topic."""
         if self.options.topic is not None:
             return [self.options.topic], np.zeros(table.num_rows, np.int64)
         column = self._column(table, "topic")
@@ -193,7 +197,7 @@ class BatchBuilder:
     def _place_keyless(
         self, columns: RecordColumns, rows: IntegerArray, topic: str, counts: IntegerArray, chosen: IntegerArray
     ) -> None:
-        """Choose one partition for as many rows as fill a batch, then the next; go on where the last rows ended."""
+        """Choose one partition for as many rows as fill a batch, then the next; go on from the last call's bytes."""
         ends = np.cumsum(np.maximum(columns.value.length[rows], 0) + _RECORD_OVERHEAD)
         ends += self.keyless_bytes.get(topic, 0)
         chosen[rows] = (ends // self.options.batch_bytes + self.first) % counts[rows]
@@ -205,7 +209,7 @@ def _as_one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _bytes_of(column: pa.Array | None, rows: int) -> ByteColumn:
-    """Convert a string or binary array to a column of bytes; None as nulls."""
+    """Convert a string or binary array to a column of bytes; None gives nulls."""
     if column is None:
         return byte_column(b"", np.zeros(rows, np.int64), np.full(rows, -1, np.int64))
     large = column.cast(pa.large_binary())
@@ -227,7 +231,8 @@ def _timestamps(column: pa.Array | None, rows: int) -> IntegerArray:
 
 
 def _headers(column: pa.Array | None, rows: int) -> tuple[IntegerArray, IntegerArray, ByteColumn, ByteColumn]:
-    """Return start and count per row, names and values. Raises RowError on a null name."""
+    """Return each row's first header and number of headers, and all names and values. Raises RowError on a null
+    name."""
     if column is None:
         none = read_only(np.zeros(rows, np.int64))
         return none, none, _bytes_of(None, 0), _bytes_of(None, 0)

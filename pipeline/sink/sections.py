@@ -1,8 +1,8 @@
-"""Record sections from columns, compiled: without a step of Python per row.
+"""Compiled routines that build records sections from columns, without Python code per row.
 
-``tidelog.pipeline.sink.build`` has the columns, and calls. ``take`` measures first, so ``encode`` writes into an array
-of the exact size and checks nothing: what it is given must come from ``take`` over the same columns. Everything runs
-without the interpreter lock. Types for C stand in ``sections.pxd``. Any thread.
+``tidelog.pipeline.sink.build`` describes the columns and calls these routines. ``take`` computes the size first, so
+``encode`` writes into an array of exactly that size and checks nothing: its count and array must come from ``take``
+over the same columns. Everything runs without the interpreter lock. Types for C stand in ``sections.pxd``. Any thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class HeldColumn:
 
 
 class HeldColumns:
-    """The buffers of a ``RecordColumns`` and of the numbers of its rows in order, held until :meth:`release`."""
+    """The buffers of a ``RecordColumns`` and of the row numbers of a section, held until :meth:`release`."""
 
     def __init__(self, columns: Any, rows: Any) -> None:
         self.key = HeldColumn(columns.key)
@@ -68,7 +68,7 @@ class HeldColumns:
 
 
 def key_hashes(keys: Any, hashes: Any) -> None:
-    """See :func:`tidelog.pipeline.sink.build.key_hashes`; into ``hashes`` (int64)."""
+    """See :func:`tidelog.pipeline.sink.build.key_hashes`; writes to ``hashes`` (int64)."""
     column = HeldColumn(keys)
     found = words.hold_writable(hashes)
     with cython.nogil:
@@ -78,7 +78,8 @@ def key_hashes(keys: Any, hashes: Any) -> None:
 
 
 def take(columns: Any, rows: Any, first: int, limit_bytes: int) -> tuple[int, int, int, int]:
-    """See :func:`tidelog.pipeline.sink.build.take`: rows, section bytes, base and largest timestamp."""
+    """See :func:`tidelog.pipeline.sink.build.take`; returns (rows, section bytes, base timestamp, largest
+    timestamp)."""
     held = HeldColumns(columns, rows)
     with cython.nogil:
         count, section_bytes, base, largest = _take(held, first, held.rows.size // 8, limit_bytes)

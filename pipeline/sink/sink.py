@@ -1,15 +1,15 @@
 """The sink of ``format("tidelog")``: rows of a stream, or of one batch write, into topics exactly once.
 
     task (executor)     Arrow rows -> batches per topic-partition -> one staged file -> commit message
-    driver              commit messages of the attempts that count -> one transaction -> staged files removed
+    driver              commit messages of the successful attempts -> one transaction -> staged files removed
 
 A task's work is in ``tidelog.pipeline.sink.rows`` and ``tidelog.pipeline.sink.staging``, the driver's in
-``tidelog.pipeline.sink.commit``. A stream is known by its query id, which its checkpoint keeps, and a batch of it by
-Spark's batch id; both reach tasks as local properties of the job. A batch write is known by an id of its own, or by
-``txnAppId`` and ``txnVersion``. With these a write that is done again (from ``foreachBatch``, say) is left out. In the
+``tidelog.pipeline.sink.commit``. A stream is identified by its query id, which its checkpoint keeps, and a batch of it
+by Spark's batch id; tasks get both as local properties of the job. A batch write is identified by a random id, or by
+``txnAppId`` and ``txnVersion``. With these a repeated write (for example from ``foreachBatch``) is left out. In the
 output modes update and complete every batch's rows are appended, as by Spark's Kafka sink.
 
-Writers are pickled into tasks and created again for each commit, so they hold options alone. Spark's Kafka sink, for
+Writers are pickled into tasks and created again for each commit, so they hold only options. Spark's Kafka sink, for
 comparison, produces from its tasks and may write rows twice.
 """
 
@@ -43,7 +43,7 @@ class StagedMessage(WriterCommitMessage):
 
 
 class _TaskWriter:
-    """The options, columns and staging that both kinds of writers share."""
+    """The part that both kinds of writers share: options, columns, and the staging of a task's rows."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, streaming: bool) -> None:
         """Raises OptionError."""
@@ -61,10 +61,10 @@ class _TaskWriter:
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
-    """Writes a streaming query's batches, each exactly once."""
+    """The writer of a streaming query's batches, each exactly once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool = False) -> None:
-        """``overwrite`` is output mode complete, which a log cannot follow: rows are appended. Raises OptionError."""
+        """``overwrite`` means output mode complete; a log can only append the rows. Raises OptionError."""
         self._tasks = _TaskWriter(options, schema, streaming=True)
 
     @plain
@@ -74,23 +74,23 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the batch, unless it is already; runs in the driver. Raises PublishError, StagingError."""
+        """Publish the batch, unless it was published before; runs in the driver. Raises PublishError, StagingError."""
         staged = _collect_staged(messages)
-        for writer in {file.task.writer for file in staged}:  # the query: one, or none without tasks
+        for writer in {file.task.writer for file in staged}:  # the query's id; empty if there were no tasks
             _publish(self._tasks.options, writer, batchId, staged=staged, is_last=False)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Remove what was staged for a batch that failed."""
+        """Remove the staged files of a batch that failed."""
         remove_files(_collect_staged(messages))
 
 
 class TidelogBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once."""
+    """The writer of a DataFrame, exactly once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Made in the driver when the job begins. Raises OptionError, StagingError."""
+        """Called in the driver when the job begins. Raises OptionError, StagingError."""
         if overwrite:
-            raise OptionError('mode overwrite: a log is only appended to, expected mode("append")')
+            raise OptionError('mode overwrite: records can only be appended to a log, expected mode("append")')
         self._tasks = _TaskWriter(options, schema, streaming=False)
         self._writer = self._tasks.options.application or str(uuid.uuid4())
         self._run = begin_run(self._tasks.options.staging, self._writer, self._tasks.options.version)
@@ -104,13 +104,13 @@ class TidelogBatchWriter(DataSourceArrowWriter):
 
     @plain
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish; runs in the driver. Raises PublishError, StagingError."""
+        """Publish the rows; runs in the driver. Raises PublishError, StagingError."""
         options = self._tasks.options
         is_last = options.application is None
         _publish(options, self._writer, options.version, staged=_collect_staged(messages), is_last=is_last)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged for a write that failed, and the place where tasks that still run would stage."""
+        """Remove the staged files of a write that failed, and the directory where tasks that still run would stage."""
         end_run(self._tasks.options.staging, self._writer, self._tasks.options.version, self._run)
 
 
@@ -128,7 +128,7 @@ def _collect_staged(messages: Sequence[WriterCommitMessage | None]) -> list[Stag
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("rows are written by Spark's tasks alone: there is no task here")
+        raise PipelineError("rows are written only in a task of Spark, and this is none")
     return context
 
 
@@ -136,5 +136,5 @@ def _stream_task() -> TaskIdentity:
     context = _context()
     query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
     if query is None or batch is None:
-        raise PipelineError(f"Spark gives this task no {_QUERY_ID} or {_BATCH_ID}: expected a micro-batch query")
+        raise PipelineError(f"this task has no property {_QUERY_ID} or {_BATCH_ID}: expected a micro-batch query")
     return TaskIdentity(query, int(batch), context.partitionId(), context.attemptNumber())

@@ -3,22 +3,23 @@
     <stagingPath>/<writer's name>/<batch id, 20 digits>/[<run>/]<partition>-<attempt>-<random>.batches
 
 One file per task attempt: magic 2 batches one after the other, for all topic-partitions of its rows. A file is written
-under ``.part`` and renamed, so a name that ends in ``.batches`` is whole. Its contents are described by the commit
-message (:class:`StagedFile`), which only the attempt that Spark counts delivers. Files of other attempts, of killed
-workers and of killed drivers are never looked at. They go with their directory once their batch id, or a later one, is
-published. So nothing is synced: a file that a crash of its machine cuts short fails the batch by its size or its
-batches' CRC, and the batch is staged again.
+under ``.part`` and renamed, so a file named ``.batches`` is complete. Its contents are described by the commit
+message (:class:`StagedFile`), which only a successful attempt sends. Files of other attempts, of killed workers and of
+killed drivers are never read. They are removed with their directory once their batch id, or a later one, is
+published. So nothing is synced: if a crash of a machine cuts a file short, its size or the CRC of its batches fails the
+batch, and the batch is staged again.
 
-A batch write is a run of its own (``begin_run``), also where another one has the same ``txnAppId`` and ``txnVersion``.
-Its directory is made by the driver, never by a task, and a run that fails is ended by taking the directory away:
-renamed, then removed. Spark names to a failing driver only the attempts that had reported. Of the others, one that had
-staged goes with the directory; one that is being written finds its name gone (its file already is); one that comes
-later finds no place to begin. So nothing stays and nothing has to be waited for.
+Each batch write has a run of its own (``begin_run``), even with the ``txnAppId`` and ``txnVersion`` of another one. Its
+directory is created by the driver, never by a task. A run that fails ends with its directory: it is renamed, then
+removed. Spark names to a failing driver only the attempts that had reported. The file of any other attempt is removed
+with the directory. An attempt that is writing then fails when it renames its file, and one that begins later finds no
+directory. So nothing stays, and the driver need not wait for tasks.
 
-A stream's driver hears of a batch only when its tasks are done, so there each task makes the directory where it is
-missing. A batch that failed is tried again under its number, and what the failed try left goes when that is published.
+A stream's driver hears of a batch only when its tasks are done, so each task creates the directory if it is
+missing. A failed batch is repeated under the same batch id, and files of the failed attempt are removed when that is
+published.
 
-The random part keeps an attempt of a killed driver, still running somewhere, apart from the same attempt made again.
+The random part separates an attempt of a killed driver that still runs from the same attempt started again.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ logger = logging.getLogger(__name__)
 _DIGITS = 20
 _WHOLE, _PART = ".batches", ".part"
 _GONE = ".removed"
-#: A directory may be made, or get a last file, while its neighbour or parent is being removed: seldom more than once.
+#: How often a directory is created or removed again, because another run removes its parent or a task adds a last file.
 _TRIES = 10
 
 
 class StagingError(PipelineError):
-    """A staged file cannot be written, is not there for the driver, or is damaged."""
+    """A staged file cannot be written, cannot be read by the driver, or is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAddress:
-    """One staged batch: its topic-partition, where in the file it lies (bytes), how many records it has."""
+    """One staged batch: its topic-partition, position and size in bytes within its file, and number of records."""
 
     topic: str
     partition: int
@@ -81,7 +82,7 @@ class StagedFile:
     batches: tuple[BatchAddress, ...]
 
     def read(self, batch: BatchAddress) -> bytearray:
-        """Read the bytes of one batch. Raises StagingError when they are not there."""
+        """Read the bytes of one batch. Raises StagingError when the file is missing or too short."""
         assert self.path is not None
         try:
             with self.path.open("rb", buffering=0) as file:
@@ -98,17 +99,17 @@ class StagedFile:
 
 
 def directory_of(staging: Path, writer: str, batch_id: int) -> Path:
-    """Return the directory of one batch's attempts or runs."""
+    """Return the directory of one batch, which has its staged files or runs."""
     return staging / writer / f"{batch_id:0{_DIGITS}d}"
 
 
 def begin_run(staging: Path, writer: str, batch_id: int) -> str:
-    """Make a directory for one batch write and return the run's name. Raises StagingError."""
+    """Create a directory for one batch write and return the run's name. Raises StagingError."""
     run = secrets.token_hex(8)
     directory = directory_of(staging, writer, batch_id) / run
     try:
         for _ in range(_TRIES):
-            with contextlib.suppress(FileNotFoundError):  # the end of another run took an empty parent away
+            with contextlib.suppress(FileNotFoundError):  # another run that ended removed the empty parent
                 directory.mkdir(parents=True)
                 return run
     except OSError as error:
@@ -117,7 +118,8 @@ def begin_run(staging: Path, writer: str, batch_id: int) -> str:
 
 
 def end_run(staging: Path, writer: str, batch_id: int, run: str) -> None:
-    """End a batch write that failed: remove the run's files so that none can come. Files that stay are logged."""
+    """End a batch write that failed: remove the run's directory, so that tasks can add no files. A failure is
+    logged."""
     directory = directory_of(staging, writer, batch_id)
     _remove_directory(directory / run)
     _remove_empty(directory)
@@ -125,7 +127,7 @@ def end_run(staging: Path, writer: str, batch_id: int, run: str) -> None:
 
 
 class StagingFile:
-    """The file of one task attempt being written. Use as a context: leaving it without ``finish`` removes the file."""
+    """The file that a task attempt is writing. It is a context manager, which removes the file without ``finish``."""
 
     def __init__(self, staging: Path, task: TaskIdentity) -> None:
         self._staging = staging
@@ -146,7 +148,7 @@ class StagingFile:
             self._part().unlink(missing_ok=True)
 
     def append(self, topic: str, partition: int, batch: Buffer, records: int) -> None:
-        """Add a batch. Raises StagingError."""
+        """Append a batch. Raises StagingError."""
         try:
             if self._descriptor < 0:
                 self._open()
@@ -159,7 +161,7 @@ class StagingFile:
         self._size += len(batch)
 
     def finish(self) -> StagedFile:
-        """Close and name the file. Raises StagingError."""
+        """Close the file and give it its final name. Raises StagingError."""
         if self._path is None:
             return StagedFile(self._task, None, ())
         try:
@@ -168,7 +170,7 @@ class StagingFile:
             self._part().rename(self._path)
             self._is_whole = True
         except FileNotFoundError as error:
-            raise StagingError(f"cannot stage {self._path}: the write was given up meanwhile") from error
+            raise StagingError(f"cannot stage {self._path}: the write was aborted meanwhile") from error
         except OSError as error:
             raise StagingError(f"cannot stage {self._path}: {error}") from error
         return StagedFile(self._task, self._path, tuple(self._batches))
@@ -180,8 +182,8 @@ class StagingFile:
             directory.mkdir(parents=True, exist_ok=True)
         elif not directory.is_dir():
             raise StagingError(
-                f"staging directory {directory} of this write is not there: "
-                "the write was given up, or stagingPath is not shared by driver and executors"
+                f"staging directory {directory} of this write does not exist: "
+                "the write was aborted, or stagingPath is not shared by driver and executors"
             )
         self._path = directory / f"{task.partition:05d}-{task.attempt}-{secrets.token_hex(6)}{_WHOLE}"
         self._descriptor = os.open(self._part(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -201,7 +203,7 @@ def remove_files(files: Iterable[StagedFile]) -> None:
 def remove_published(staging: Path, writer: str, batch_id: int) -> None:
     """Remove every attempt of ``batch_id`` and of the batches before it, and the writer's directory once it is empty.
 
-    What cannot be removed is logged: the data is published, so this is no reason to fail.
+    A directory that cannot be removed is logged: the data is published, so the write has succeeded.
     """
     home = staging / writer
     for directory in _batch_directories(home):
@@ -218,27 +220,27 @@ def _batch_directories(home: Path) -> Iterator[Path]:
 
 
 def _remove_directory(directory: Path) -> None:
-    """Rename a directory, so that no file can be made below it, then remove its contents."""
+    """Rename a directory, so that no file can be created in it under the old path, then remove it."""
     gone = directory.with_name(f"{directory.name.partition('.')[0]}.{secrets.token_hex(6)}{_GONE}")
     try:
         directory.rename(gone)
     except FileNotFoundError:
         return
     except OSError as error:
-        logger.warning("staging %s stays: %s", directory, error)
+        logger.warning("staging directory %s cannot be renamed and stays: %s", directory, error)
         return
-    for _ in range(_TRIES):  # a file whose making had begun under the old name may still come
+    for _ in range(_TRIES):  # a file that a task was creating under the old path may still appear
         shutil.rmtree(gone, ignore_errors=True)
         if not gone.exists():
             return
-    logger.warning("staging %s stays: it cannot be removed", gone)
+    logger.warning("staging directory %s cannot be removed and stays", gone)
 
 
 def _remove_empty(directory: Path) -> None:
-    with contextlib.suppress(OSError):  # not there, or in use by another run
+    with contextlib.suppress(OSError):  # it does not exist, or another run uses it
         directory.rmdir()
 
 
 def in_order(files: Sequence[StagedFile]) -> list[StagedFile]:
-    """Sort by task: the order in which one partition's batches are published, the same at every attempt."""
+    """Sort the files by Spark partition: the order in which batches are published, the same in every attempt."""
     return sorted((file for file in files if file.path is not None), key=lambda file: file.task.partition)

@@ -1,7 +1,7 @@
 """The work of a sink task: its Arrow rows become record batches in one staged file. Runs in executors' Python workers.
 
-Of the broker it asks only how many partitions each topic has, on the first row of the topic; like a producer's, the
-question creates a topic where the broker allows that.
+It asks the broker only for each topic's number of partitions, once. Like a producer's Metadata request, this creates a
+missing topic if the broker allows it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RETRY_S = 0.2
-#: How long a topic may have no leaders, as while it is being created.
+#: How long, in seconds, to wait for the leaders of a topic, for example while it is being created.
 TOPIC_WAIT_S = 10.0
 
 
 class UnknownTopicError(PipelineError):
-    """A topic that rows are for is not there and is not created, or its broker does not answer."""
+    """A topic of the rows does not exist and is not created, or no broker answers."""
 
 
 class PartitionCounts:
-    """Numbers of partitions of topics, asked once for each. One thread at a time."""
+    """The number of partitions of each topic, which a broker is asked for once. One thread at a time."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

@@ -1,14 +1,14 @@
-"""Limits of one trigger: rows, bytes and patience, from the options and Spark's read limit.
+"""Limits of one trigger in rows, bytes and waiting time, from the options and Spark's read limit.
 
-    ReadAllAvailable     everything there is (trigger once; no option set)
+    ReadAllAvailable     all records up to the logs' ends (trigger once; no option set)
     ReadMaxRows(n)       n offsets            with maxBytesPerTrigger also below that many bytes
     ReadMaxBytes(n)      n bytes of segments, to the nearest index entry (index.interval.bytes), at least one step
     ReadMinRows(n)       nothing until n offsets wait, or maxTriggerDelay (15 min) has passed since the last trigger
 
-Spark hands a source one limit, while Spark's Kafka source knows a maximum and a minimum at once; so for any limit but
-ReadAllAvailable all options apply, and the number Spark hands over stands for its own kind. Offsets are counted, not
-rows: control batches, aborted and compacted records take part, as in Spark's Kafka source. Under AvailableNow a minimum
-would never be met and is left aside.
+Spark passes one limit to a source, while Spark's Kafka source has a maximum and a minimum at once. So for any limit but
+ReadAllAvailable all options apply, and the number from Spark replaces the option of its kind. Offsets are counted, not
+rows: control batches, aborted and compacted records count too, as in Spark's Kafka source. Under AvailableNow a minimum
+would never be reached and is ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TriggerLimits:
 
     @classmethod
     def of(cls, options: SourceOptions) -> TriggerLimits:
-        """Read the limits of the options. Raises OptionError when the minimum is above the maximum."""
+        """Return the limits that the options set. Raises OptionError when the minimum is above the maximum."""
         most, least = options.max_offsets_per_trigger, options.min_offsets_per_trigger
         if most is not None and least is not None and least > most:
             raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
@@ -54,7 +54,7 @@ class TriggerLimits:
         )
 
     def default(self) -> ReadLimit:
-        """Build the limit that Spark is given; it hands the same back unless its trigger wants everything."""
+        """Build the limit for Spark, which passes the same one back unless its trigger reads everything."""
         if self.max_offsets is not None:
             return ReadMaxRows(self.max_offsets)
         if self.max_bytes is not None:
@@ -64,7 +64,8 @@ class TriggerLimits:
         return ReadAllAvailable()
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
-        """Combine these limits with the one Spark hands over. Raises PipelineError on a kind a log does not have."""
+        """Combine these limits with the one that Spark passes. Raises PipelineError for a kind that a log does not
+        have."""
         if isinstance(limit, ReadAllAvailable):
             return TriggerLimits()
         if isinstance(limit, ReadMaxRows):
@@ -77,7 +78,7 @@ class TriggerLimits:
 
 
 class Patience:
-    """Holds triggers back until enough offsets wait. One thread."""
+    """Delays reading until enough offsets wait or enough time has passed. One thread."""
 
     def __init__(self) -> None:
         self._last_trigger_s: float | None = None
@@ -121,7 +122,7 @@ def _limited_by_bytes(ranges: Ranges, limit: int) -> dict[PartitionDirectory, in
 
 
 def _end_within(directory: PartitionDirectory, span: tuple[int, int], share: int) -> int:
-    """Find the end offset that ``share`` bytes reach, one step at least."""
+    """Find the end offset of the first ``share`` bytes of the span; at least one step."""
     reached, used = span[0], 0
     while reached < span[1]:
         size, end = next(iter(_steps(directory, (reached, span[1]), max(1, share - used))), (0, span[1]))
@@ -134,8 +135,8 @@ def _end_within(directory: PartitionDirectory, span: tuple[int, int], share: int
 
 
 def _steps(directory: PartitionDirectory, span: tuple[int, int], bytes_per_step: int) -> list[tuple[int, int]]:
-    """Return bytes and end offset of each piece of the first segment of ``span`` that holds any, cut at index entries;
-    with ``_WHOLE_SEGMENT`` of all segments.
+    """Return size in bytes and end offset of each slice of ``span``, cut at index entries: those of the first segment
+    with records of it, or of all segments with ``_WHOLE_SEGMENT``.
     """
     segments = list_segments(directory.path) if span[0] < span[1] else []
     steps: list[tuple[int, int]] = []

@@ -2,12 +2,12 @@
 
     {"events":{"0":123,"1":99},"@topicIds":{"events":"XbCq..."}}
 
-The first part is what Spark's Kafka source writes. The ids are ours ('@' cannot stand in a topic's name): a topic
-that was deleted and created again while the query was down has another id, and no number could tell. A position without
-ids, as a checkpoint of Spark's Kafka source holds it, is accepted; its topics are known by id from then on.
+The first part is what Spark's Kafka source writes. The ids are an addition ('@' cannot stand in a topic's name): a
+topic that was deleted and created again while the query was down has another id, which offsets alone do not show. A
+position without ids, as in a checkpoint of Spark's Kafka source, is accepted; the next position has the ids.
 
-Shares: a trigger's limit is divided over partitions in proportion to what each has waiting, at least one unit where
-anything waits. So a small partition never starves (and the limit may be passed by as many units).
+Shares: a trigger's limit is divided over partitions in proportion to what waits in each, at least one offset (or byte)
+where anything waits. So a small partition never starves, and the limit may be exceeded by one per partition.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Per topic and partition the next offset to read, and the topics' ids."""
+    """The next offset to read, by topic and partition, and the topics' ids."""
 
     offsets: PartitionOffsets = field(default_factory=dict)
     ids: Mapping[str, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, directories: Iterable[PartitionDirectory], offsets: PartitionOffsets) -> StreamOffset:
-        """Build ``offsets`` with the ids that the directories name."""
+        """Build the position of ``offsets`` with the topic ids of the directories."""
         named = {d.topic: d.topic_id for d in directories if d.topic_id is not None and d.topic in offsets}
         return cls(offsets, named)
 
     @classmethod
     def from_json(cls, parsed: Mapping[str, Any]) -> StreamOffset:
-        """Parse a position from decoded JSON. Raises PipelineError when it is no position of ours or of Spark's Kafka
-        source."""
+        """Parse a position from decoded JSON. Raises PipelineError when it is not a position of this source or of
+        Spark's Kafka source.
+        """
         try:
             ids = {str(topic): uuid_from_str(text) for topic, text in parsed.get(TOPIC_IDS, {}).items()}
             offsets = {
@@ -66,19 +67,22 @@ class StreamOffset:
         return written
 
     def get(self, directory: PartitionDirectory) -> int | None:
-        """Return the position in a partition; None when the position knows nothing of it."""
+        """Return the next offset of a partition; None when the position does not have the partition."""
         return self.offsets.get(directory.topic, {}).get(directory.partition)
 
 
 def shares(waiting: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Divide ``limit`` in proportion to ``waiting``, at least 1 for each that waits; all where the limit suffices."""
+    """Divide ``limit`` in proportion to ``waiting``, at least 1 for each that is not 0; all of it if the limit
+    suffices."""
     total = sum(waiting.values())
     if total <= limit:
         return dict(waiting)
     taken: dict[_Key, int] = {}
     before = 0
     for key, size in waiting.items():
-        share = limit * (before + size) // total - limit * before // total  # rounded so that all shares make the limit
+        share = (
+            limit * (before + size) // total - limit * before // total
+        )  # rounded so that the shares add up to the limit
         taken[key] = max(1, share) if size else 0
         before += size
     return taken

@@ -1,8 +1,8 @@
 """``commitGroup``: a stream's progress as committed offsets of a consumer group, so that tools that show lag see it.
 
-Spark keeps the position that counts in its checkpoint; nothing is ever read back from the group. So a broker that does
-not answer costs a warning and the next commit makes good for it. A refusal (the group has members of its own,
-say) is an error: the user asked for something that will never work.
+Spark keeps the position that counts in its checkpoint; nothing is ever read back from the group. So if a broker does
+not answer, a warning is logged and the next commit includes these offsets. A refusal (for example because the group
+has members) is an error: a commit to this group will never work.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GroupProgress:
     """Commits a stream's positions to one group; does nothing without ``commitGroup``. One thread."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Raises OptionError without a broker to commit to."""
+        """Raises OptionError for a group without ``kafka.bootstrap.servers``."""
         if options.commit_group is not None and options.bootstrap is None:
             raise OptionError(f"commitGroup={options.commit_group} needs kafka.bootstrap.servers to commit to")
         self._group = options.commit_group
@@ -44,7 +44,8 @@ class GroupProgress:
         self._reached = offsets
 
     def commit(self) -> None:
-        """Commit what was reached since the last time. Raises PipelineError when the broker refuses it."""
+        """Commit the noted offsets if they differ from the last commit. Raises PipelineError when the broker refuses
+        it."""
         if self._group is None or not self._reached or self._reached == self._committed:
             return
         try:
@@ -52,7 +53,9 @@ class GroupProgress:
         except Trouble as error:
             if not is_passing(error):
                 raise PipelineError(f"commitGroup={self._group}: {error}") from error
-            logger.warning("progress of %s is not committed, the next commit brings it: %s", self._group, error)
+            logger.warning(
+                "progress of group %s was not committed, the next commit includes it: %s", self._group, error
+            )
         else:
             self._committed = self._reached
 

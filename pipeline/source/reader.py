@@ -1,8 +1,8 @@
 """The batch reader of ``format("tidelog")``: options -> plan in the driver, slices -> Arrow in the tasks.
 
-The reader takes no filters of a query (``pushFilters``). Spark 4.2 keeps one plan for each source that was loaded, and
-what one query pushes replaces the plan of all others over that source: of a frame that was filtered once, every later
-count was short (``PythonDataSourceV2.setReadInfo``). So a plan follows from the options alone.
+The reader accepts no filters of a query (``pushFilters``). Spark 4.2 keeps one plan for each loaded source, and the
+filters of one query replace the plan of all others over that source (``PythonDataSourceV2.setReadInfo``): after one
+filtered query, every later count of the frame was too small. So a plan follows from the options alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.pipeline.plan.request import batch_request
 
 
 class SlicePartition(InputPartition):
-    """A task's share: the slices it reads, in order."""
+    """The slices that one task reads, in order."""
 
     def __init__(self, slices: tuple[SegmentSlice, ...]) -> None:
         super().__init__(None)
@@ -36,7 +36,7 @@ class TidelogReader(DataSourceReader):
         self.wanted = wanted
 
     def request(self) -> ReadRequest:
-        """Build the query's read request; asks the files (or the broker) for their ends. Raises PipelineError."""
+        """Build the query's read request; ends come from the files (or the broker). Raises PipelineError."""
         return batch_request(self.options)
 
     def read_options(self) -> ReadOptions:
@@ -56,7 +56,7 @@ class TidelogReader(DataSourceReader):
     @plain_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the records of one task as ``pyarrow.RecordBatch``es. Raises PipelineError."""
-        if not isinstance(partition, SlicePartition):  # Spark makes one partition of an empty plan
+        if not isinstance(partition, SlicePartition):  # Spark makes one partition of its own for an empty plan
             return
         options = self.read_options()
         for piece in partition.slices:

@@ -1,24 +1,24 @@
 """The streaming reader of ``format("tidelog")``: the batch source's planning and decoding, one trigger at a time.
 
-    initialOffset         where the startingOffsets options point                       a new query only
+    initialOffset         the position that the startingOffsets options give            a new query only
     latestOffset          the logs' ends, cut to the trigger's limits                   every trigger
     partitions(start, end)  slices of segments, as the batch source plans them          every batch
     read(slice)           Arrow batches                                                 in executors
-    commit(end), stop     progress to ``commitGroup``, if that is asked for and not there yet
+    commit(end), stop     progress to ``commitGroup``, if given and not committed yet
 
 Positions are those of ``tidelog.pipeline.source.offsets``; ends come from the files, or from the broker's ListOffsets
-when ``kafka.bootstrap.servers`` is given. What differs between two triggers:
+when ``kafka.bootstrap.servers`` is given. What may have changed since the last trigger:
 
-    a partition that was not there       is read from offset 0; data loss if its log begins later
-    a partition that is gone             data loss
-    a log that begins above the position (retention, DeleteRecords)   data loss, goes on at the log's start
-    a log that ends below the position   (an unclean start cut it)    data loss, goes on at the log's end
-    a topic with another id              error, whatever the options: its offsets are another topic's
+    a new partition                      is read from offset 0; data loss if its log begins later
+    a partition was deleted              data loss
+    a log begins above the position (retention, DeleteRecords)     data loss, goes on at the log's start
+    a log ends below the position   (truncated by recovery)        data loss, goes on at the log's end
+    a topic has another id               error, whatever the options: its offsets are another topic's
 
-Data loss raises DataLossError under ``failOnDataLoss=true``; with false it is logged and reading goes on as said.
+Data loss raises DataLossError under ``failOnDataLoss=true``; with false it is logged and reading goes on as above.
 
-Progress goes to ``commitGroup`` with each ``latestOffset``: its start is the end of the batch that is done. Spark calls
-``commit`` one trigger later, so never for the last batch of AvailableNow, and ends the process without ``stop``.
+Progress is committed to ``commitGroup`` in each ``latestOffset``, whose start is the end of the last finished batch.
+Spark calls ``commit`` one trigger later, so never for the last batch of AvailableNow, and ends without ``stop``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ logger = logging.getLogger(__name__)
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of one streaming query, in one process of the driver while the query runs; ``read`` runs elsewhere."""
+    """The reader of one streaming query, in one process of the driver while the query runs; ``read`` runs in
+    executors."""
 
     def __init__(self, options: SourceOptions, wanted: Columns) -> None:
         """Raises OptionError."""
@@ -69,7 +70,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset.of(_directories(partitions), offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return the limit of the options."""
+        """Return the limit that the options set."""
         return self._limits.default()
 
     @plain
@@ -122,7 +123,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plain
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Note that records below ``end`` are processed. Raises PipelineError when ``commitGroup`` is refused."""
+        """Commit to ``commitGroup`` that records below ``end`` are processed. Raises PipelineError when it is
+        refused."""
         self._progress.reached(StreamOffset.from_json(end).offsets)
         self._progress.commit()
 
@@ -132,7 +134,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._progress.commit()
 
     def _visible_end(self, partition: Partition) -> int:
-        """Return the end; under AvailableNow at most the end when the query began."""
+        """Return the partition's end; under AvailableNow at most its end when the query began."""
         if self._target is None:
             return partition.end
         directory = partition.directory
@@ -147,7 +149,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin is None and partition.bounds.start > 0:
                 self._lost(f"new partition {name} begins at {partition.bounds.start}, not 0")
             elif begin is not None and begin > partition.end:
-                self._lost(f"{name} ends at {partition.end}, below {begin} where reading is; it goes on at the end")
+                self._lost(f"{name} ends at {partition.end}, below the position {begin}; reading goes on at the end")
         return partitions
 
     def _ensure_there(self, position: StreamOffset, partitions: Sequence[Partition]) -> None:
@@ -173,7 +175,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusedStreamReader(DataSourceStreamReader):
-    """A reader in place of one whose options are wrong: Spark's first call raises their error."""
+    """A reader for wrong options: each call of Spark raises their error."""
 
     def __init__(self, error: PipelineError) -> None:
         self._error = error
@@ -196,7 +198,7 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 
 def _begin(position: StreamOffset, partition: Partition) -> int:
-    """Find where the next batch begins in a partition: one that is new to the query at its first offset."""
+    """Find the offset at which the next batch begins in a partition; in a new partition it is the log's start."""
     known = position.get(partition.directory)
     return partition.bounds.start if known is None else known
 

@@ -1,8 +1,8 @@
-"""Avro schemas whose values may be larger or deeper than their bytes let expect.
+"""The check of Avro schemas for values that are far larger or deeper when decoded than their bytes.
 
-An array of items that take no byte, such as nulls, has as many as four bytes say: 2 GB of a value of 9 bytes. So have
-records of two records, of two records each, down to nulls: thirty of them are 2^30 nulls without a byte. A type that
-contains itself is read by calls within calls, for which a thread's stack may be too small.
+Items such as nulls take no bytes, so an array of 9 bytes may decode to 2^31 of them. A record of two records, each of
+two records, and so on for thirty levels, decodes to 2^30 nulls from no bytes. A type that contains itself is read by
+recursive calls, for which a thread's stack may be too small.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 RECORDS = ("record", "error")
 NODES_PER_BYTE = 16
-"""Nulls, empty and nested records that may come with each byte of a value."""
+"""Nodes without bytes (nulls, empty and nested records) that are allowed for each byte of a value."""
 NODES_OF_ALL = 1000
-"""Those that a value may have besides."""
+"""Nodes without bytes that any value may have besides."""
 
 
 class AvroBounds:
-    """Bounds of one schema, as fastavro parses it; ``named`` has its named types by their whole names."""
+    """Bounds of one schema, as fastavro parses it; ``named`` has its named types by full name."""
 
     def __init__(self, parsed: Any, named: Mapping[str, Any]) -> None:
         self._named = named
@@ -27,7 +27,7 @@ class AvroBounds:
         self._excesses: dict[str, int] = {}
         self.is_recursive = False
         self.is_inflated = self._excess(parsed) > NODES_OF_ALL
-        """Return whether few bytes may stand for any number of items or fields."""
+        """Whether few bytes may decode to any number of items or fields."""
         self._walk(parsed, ())
 
     def _walk(self, node: Any, around: tuple[str, ...]) -> None:
@@ -55,7 +55,7 @@ class AvroBounds:
             self._done.add(name)
 
     def _excess(self, node: Any) -> int:
-        """Return by how many nodes without bytes a value may exceed NODES_PER_BYTE for each of its bytes."""
+        """Return the most nodes without bytes that a value may have beyond NODES_PER_BYTE for each of its bytes."""
         if isinstance(node, list):  # the number of the branch has a byte
             return max(map(self._excess, node), default=0) - NODES_PER_BYTE
         if isinstance(node, str) and node not in PRIMITIVES:

@@ -1,11 +1,10 @@
-"""Avro's JSON form: what fastavro reads and writes, as JSON has it, by the schema.
+"""Avro's JSON form: conversion between the Python values of fastavro and JSON, by the schema.
 
-    bytes, fixed     text of one character for each byte
+    bytes, fixed     text with one character for each byte
     a union          null, or an object that names the branch: {"string": "a"}
     NaN, infinities  text, as Avro's own library writes them
 
-fastavro's own JSON takes the branch of a union that fits first, and drops fields that a nested record has not. Each
-named type is written out at each place.
+fastavro's own JSON form takes the first branch of a union that fits, and drops unknown fields of a nested record.
 """
 
 from __future__ import annotations
@@ -22,17 +21,18 @@ _BRANCHES: dict[type, tuple[str, ...]] = {
     bool: ("boolean",), int: ("long", "int"), float: ("double", "float"), str: ("string",), bytes: ("bytes",),
     list: ("array",), dict: ("map",),
 }  # fmt: skip
-"""Branches of a union by what fastavro reads; a named type comes with its name."""
+"""Python type of a value from fastavro -> branches of a union that it may be of. Named types come with their names."""
 
 
 class AvroJson:
-    """Both ways of one schema, as fastavro parses it; ``named`` has its named types by their whole names."""
+    """Conversion from and to the JSON form, by a schema as fastavro parses it; ``named`` has its named types by full
+    name."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
 
     def json_of(self, node: Any, datum: Any) -> Any:
-        """Return what was read as JSON."""
+        """Convert a value from fastavro to JSON."""
         if isinstance(node, list):
             return self._json_of_union(node, datum)
         kind, node = self._kind(node)
@@ -59,7 +59,7 @@ class AvroJson:
         return {name: self.json_of(branches[name], datum)}
 
     def datum_of(self, node: Any, value: Any) -> Any:
-        """Return JSON as fastavro writes it. Raises ValueError for what is not of the schema."""
+        """Convert JSON to a value for fastavro. Raises ValueError if it does not match the schema."""
         if isinstance(node, list):
             return self._datum_of_union(node, value)
         kind, node = self._kind(node)
@@ -93,7 +93,7 @@ class AvroJson:
         if "default" not in field:
             raise ValueError(f"{node['name']} needs the field {name!r}")
         default, first = field["default"], self._label(kind[0]) if isinstance(kind, list) else "null"
-        if first != "null":  # a default is of the first branch, which it does not name
+        if first != "null":  # a default is a value of the first branch, and does not name it
             default = {first: default}
         return self.datum_of(kind, default)
 

@@ -1,7 +1,7 @@
-"""Bounds of the columns that a schema describes: how many fields, and how deep within each other.
+"""Limits of the columns that a schema describes: the number of fields, and the depth to which they are nested.
 
-A schema names types, so a short text may stand for columns without end: thirty records that have the next one twice are
-2^30 fields. Arrow itself reads a schema back to a depth of 64 only.
+A schema refers to types by name, so a short text may describe any number of columns: thirty records, each with two
+fields of the next one, have 2^30 fields. Arrow itself reads a schema back only to a depth of 64.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ class ColumnBounds:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Count a type, and what is built inside as one level deeper. Raises BadRequestError for too many."""
+        """Count a type; types that are counted inside ``with`` are one level deeper. Raises BadRequestError beyond a
+        limit."""
         self._fields += 1
         self._depth += 1
         if self._fields > MOST_FIELDS or self._depth > MOST_DEPTH:
             raise BadRequestError(
-                f"{self._what}: it describes over {MOST_FIELDS} columns, or some over {MOST_DEPTH} deep, where each "
-                "name of a type stands for its fields"
+                f"{self._what}: with the fields of all types that it names, it has over {MOST_FIELDS} columns or is "
+                f"over {MOST_DEPTH} levels deep"
             )
         yield
         self._depth -= 1

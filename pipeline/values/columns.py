@@ -1,4 +1,5 @@
-"""Columns of a table that come from values: the pinned schema, how it widens, and batches that get them.
+"""Columns of a table that come from decoded values: the table's pinned schema, how it widens, and the columns of a
+batch.
 
 A field has the column of its name, or ``value_<name>`` where records have a column of that name. All are nullable. The
 table's schema only widens: a new field adds a column, in a struct too. A field whose type changes is refused.
@@ -21,30 +22,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = ("json", "registry")
-"""Plain JSON, and values that begin with the id of a registry's schema."""
+"""Formats of values: plain JSON, and values that begin with the id of a schema in a registry."""
 
 
 def pin(schema: pa.StructType) -> str:
-    """Write a struct type as text."""
+    """Encode a struct type as text."""
     import pyarrow as pa
 
     return base64.b64encode(pa.schema(list(schema)).serialize().to_pybytes()).decode()
 
 
 def unpin(text: str) -> pa.StructType:
-    """Read the struct type of a text of ``pin``."""
+    """Decode a struct type from the text of ``pin``."""
     import pyarrow as pa
 
     return pa.struct(list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
 
 
 def column_fields(schema: pa.StructType) -> list[pa.Field]:
-    """Name the columns of a table for the fields of its values."""
+    """Return the table columns for the fields of its values."""
     return [one.with_name(f"value_{one.name}" if one.name in NAMES else one.name) for one in schema]
 
 
 def widen(known: Any, new: Any, path: str = "") -> Any:
-    """Return the type that has the fields of both. Raises TypeError that names the first field of two types."""
+    """Return the type that has the fields of both. Raises TypeError with the first field whose types do not fit."""
     import pyarrow as pa
 
     if known.equals(new) or {known, new} == {pa.int32(), pa.int64()}:
@@ -67,9 +68,10 @@ def widen(known: Any, new: Any, path: str = "") -> Any:
 
 @dataclass(slots=True)
 class ValueColumns:
-    """Values of a table as columns. ``pinned``: the text of the table's schema. ``registry`` None: plain JSON.
+    """Decoder of a table's values to columns. ``pinned``: the text of the table's schema. ``registry`` None: plain
+    JSON.
 
-    One process; pickled without what it has read.
+    One process; it is pickled without the schemas that it has read.
     """
 
     pinned: str
@@ -80,11 +82,11 @@ class ValueColumns:
         return ValueColumns, (self.pinned, self.registry)
 
     def fields(self) -> list[pa.Field]:
-        """Return the columns, after those of the record."""
+        """Return the columns of values, which follow those of the record in a table."""
         return column_fields(unpin(self.pinned))
 
     def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
-        """Add the columns to the batch; return it, and row -> reason of the values that could not be decoded, whose
+        """Add the columns to the batch. Also return row -> reason of the values that could not be decoded, whose
         columns are null. Raises JobError for a schema that does not fit the table's.
         """
         import pyarrow as pa
@@ -128,7 +130,8 @@ class ValueColumns:
 
 
 def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.StructArray:
-    """Build an array of rows; those that do not fit become null, and are told."""
+    """Build an array of rows; those that do not fit the schema become null, and their reasons are added to
+    ``wrong``."""
     import pyarrow as pa
 
     try:
@@ -145,8 +148,7 @@ def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.
 
 
 def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructType | None) -> pa.StructType | None:
-    """Return the type that has the fields of all schemas of the topics' subjects, ``<topic>-value``, and of the known
-    one.
+    """Return the type that has the fields of ``known`` and of all schemas of the topics' subjects, ``<topic>-value``.
 
     Raises BadRequestError.
     """
@@ -164,7 +166,8 @@ def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructT
 
 
 def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
-    """Infer the type of JSON values; None without any that tells. Fields that are always null are left out."""
+    """Infer the type of JSON values; None if no value has a field that is not null. Fields that are always null are
+    left out."""
     import pyarrow as pa
 
     rows = []

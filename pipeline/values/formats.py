@@ -21,7 +21,8 @@ Reader = Callable[[bytes], Any]
 
 
 def arrow_type(schema: RegisteredSchema) -> pa.StructType:
-    """Return the Arrow type of a schema's records: for Protobuf, of its first message. Raises BadRequestError."""
+    """Return the Arrow type of a schema's records; for Protobuf it is that of the first message. Raises
+    BadRequestError."""
     import pyarrow as pa
 
     found = _TYPES[schema.kind](schema)
@@ -57,7 +58,7 @@ def _avro_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 class _AvroColumns:
-    """The Arrow types of a parsed schema, whose ``named`` types stand for their fields."""
+    """Converter of a parsed Avro schema to Arrow types; ``named`` has the types that it refers to by name."""
 
     def __init__(self, number: int, named: Mapping[str, Any]) -> None:
         self._number = number
@@ -114,7 +115,7 @@ class _AvroColumns:
         return _simple(_AVRO_TYPES, name, self._number, otherwise)
 
 
-#: Avro's logical types that have an Arrow type; values of others are those of the plain type.
+#: Avro's logical types that have an Arrow type; others are read as their plain type.
 _LOGICAL = ("decimal", "date", "time-millis", "time-micros", "timestamp-millis", "timestamp-micros")
 _MOST_DIGITS = 38
 """Digits of the widest decimal column, a decimal128."""
@@ -143,9 +144,9 @@ def parsed_avro(
     known: set[int],
     logical: tuple[str, ...] = _LOGICAL,
 ) -> Any:
-    """Parse a schema, and first those it refers to. Its names become full names; other logical types are removed.
+    """Parse a schema, after those it refers to. Names become full names; logical types not in ``logical`` are removed.
 
-    ``named`` collects the named types, ``known`` the ids of the schemas that were parsed into it. Raises
+    ``named`` collects the named types, and ``known`` the ids of the schemas that were parsed. Raises
     BadRequestError.
     """
     import fastavro
@@ -162,7 +163,7 @@ def parsed_avro(
 
 
 def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
-    """Remove logical types that are not ``kept``, and decimals too wide for a column: their plain types remain."""
+    """Replace logical types not in ``kept``, and decimals too wide for a column, by their plain types."""
     if isinstance(node, list):
         return [_without_logical(one, kept) for one in node]
     if not isinstance(node, dict):
@@ -180,14 +181,14 @@ def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
 def checked_bounds(schema: RegisteredSchema, parsed: Any, named: Mapping[str, Any]) -> AvroBounds:
     """Return the bounds of a schema that ``parsed_avro`` parsed, with its ``named`` types.
 
-    Raises BadRequestError if few bytes may stand for any number of items or fields.
+    Raises BadRequestError if few bytes may decode to any number of items or fields.
     """
     try:
         bounds = AvroBounds(parsed, named)
     except RecursionError:
-        raise BadRequestError(f"schema {schema.id}: its types lie too deep within each other") from None
+        raise BadRequestError(f"schema {schema.id}: its types are nested too deeply") from None
     if bounds.is_inflated:
-        raise BadRequestError(f"schema {schema.id}: a few bytes may stand for any number of items or fields")
+        raise BadRequestError(f"schema {schema.id}: a few bytes may decode to any number of items or fields")
     return bounds
 
 
@@ -224,7 +225,7 @@ def _json_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
-    """Return the Arrow type of a JSON schema, which errors call ``what``. Raises BadRequestError."""
+    """Return the Arrow type of a JSON schema; errors name it as ``what``. Raises BadRequestError."""
     import pyarrow as pa
 
     with bounds.inside():
@@ -239,7 +240,7 @@ def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
         known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
         if known is None:
             told = json.dumps(node)[:100]
-            raise BadRequestError(f"{what}: no column for {told}, expected one type with its properties")
+            raise BadRequestError(f"{what}: no column for {told}, expected a single type, and properties for an object")
         return known()
 
 
@@ -256,7 +257,7 @@ def read_json_of(payload: bytes, kind: pa.DataType) -> Any:
 
 
 def _check_json(value: Any, kind: Any, path: str) -> None:
-    """Raise UndecodableError for a value that pyarrow would change for the type, such as 1.5 for an integer."""
+    """Raise UndecodableError for a value that pyarrow would change to fit the type, such as 1.5 for an integer."""
     import pyarrow as pa
 
     if value is None:
@@ -286,9 +287,9 @@ def read_json(payload: bytes) -> Any:
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError) as error:
-        raise UndecodableError(f"it is no JSON: {error}") from error
+        raise UndecodableError(f"it is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise UndecodableError(f"it is no JSON object, found {type(found).__name__}")
+        raise UndecodableError(f"it is not a JSON object, but {type(found).__name__}")
     return found
 
 
@@ -328,7 +329,7 @@ def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
 
 
 def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
-    """Return the descriptor of a message: its number in the file, then those of nested ones.
+    """Return the descriptor of a message. ``indices``: its index in the file, then those of messages nested in it.
 
     Raises UndecodableError.
     """
@@ -346,7 +347,7 @@ def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
 
 
 class _MessageColumns:
-    """The Arrow types of a schema's messages, each of which stands for its fields."""
+    """Converter of a schema's Protobuf messages to Arrow types."""
 
     def __init__(self, number: int) -> None:
         self._number = number

@@ -1,7 +1,7 @@
-"""Values as JSON for people and programs, and JSON as values, by a schema of a registry.
+"""Conversion of values to JSON and of JSON to values, by a schema of a registry.
 
-Avro has a JSON form of its own: bytes are text of one character for each, a union's value names its type, and logical
-types stand as the plain ones below them. Protobuf's is that of protojson, with the names of the schema's fields.
+Avro has a JSON form of its own: bytes are text with one character for each, a union's value names its type, and logical
+types appear as their plain types. Protobuf's is protojson, with the field names of the schema.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ FIRST_MESSAGE = b"\0"
 
 
 class JsonForm(NamedTuple):
-    """The two ways between a payload and JSON. Both raise UndecodableError for what is not of the schema.
+    """A function from payload to JSON and one back. Both raise UndecodableError for a value that does not match the
+    schema.
 
-    Where ``is_recursive``, reading a hostile payload may need more stack than a thread has.
+    If ``is_recursive``, reading a hostile payload may need more stack than a thread has.
     """
 
     read: Callable[[bytes], Any]
@@ -35,7 +36,7 @@ class JsonForm(NamedTuple):
 
 @lru_cache(maxsize=100)
 def json_form(schema: RegisteredSchema) -> JsonForm:
-    """Return the JSON form of values of a schema. Raises BadRequestError for what is no schema, ImportError."""
+    """Return the JSON form of values of a schema. Raises BadRequestError for an invalid schema, ImportError."""
     kind = _KINDS.get(schema.kind)
     if kind is None:
         raise BadRequestError(f"schema {schema.id}: values of {schema.kind} have no JSON form")
@@ -43,13 +44,14 @@ def json_form(schema: RegisteredSchema) -> JsonForm:
 
 
 def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
-    """Put the header before the bytes of a value whose schema has an id."""
+    """Return the bytes of a value with the header that names its schema."""
     return bytes([MAGIC]) + schema.id.to_bytes(4, "big") + payload
 
 
 def _avro_form(schema: RegisteredSchema) -> JsonForm:
-    # Not the compiled reader: calls within calls are limited here, and the broker's loop runs in between. There 100 KB
-    # of a type that contains itself take the process with them, and 64 KiB of small items hold the loop for 150 ms.
+    # Not fastavro's compiled reader. In it, 100 KB of a type that contains itself overflow the stack and end the
+    # process, and 64 KiB of small items block the broker's loop for 150 ms. Python limits recursion, and lets the loop
+    # run.
     import fastavro
     from fastavro._read_py import schemaless_reader
 
@@ -103,7 +105,7 @@ def _json_form(schema: RegisteredSchema) -> JsonForm:
         try:
             return json.loads(payload)
         except (ValueError, RecursionError) as error:
-            raise UndecodableError(f"it is no JSON: {error}") from error
+            raise UndecodableError(f"it is not JSON: {error}") from error
 
     def write(value: Any) -> bytes:
         try:

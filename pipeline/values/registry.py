@@ -1,9 +1,9 @@
-"""The schemas of a registry with Confluent's API, and the bytes by which a value names its schema.
+"""The schemas of a registry with Confluent's API, and the header by which a value names its schema.
 
     value    0 | schema id, 4 bytes | payload           Avro and JSON
              0 | schema id, 4 bytes | indices of the message in its file, as varints | payload       Protobuf
 
-The client is that of the package confluent-kafka. It is made again in each process that decodes.
+The client is the one of the package confluent-kafka. Each process that decodes creates its own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 MAGIC = 0
 HEADER = 5
-#: Limit of a request; the client itself would wait without end.
+#: Timeout of a request in seconds; without it the client would wait forever.
 TIMEOUT_S = 30
-#: A registry's codes for a subject, a version and a schema that it has not.
+#: A registry's error codes for a missing subject, version and schema.
 _NOT_FOUND = (40401, 40402, 40403)
 MOST_WAYS, MOST_DEPTH = 1000, 100
-"""Bounds of references. Thirty schemas that each refer to the next one twice have 2^30 ways."""
+"""Limits of references: paths along them, and depth. Thirty schemas, each with two references to the next, have 2^30
+paths."""
 _VARINT_BITS = 35
-"""Seven bits of each of the five bytes that a varint of 32 bits takes."""
+"""Bits in the five bytes of the longest varint of 32 bits, seven in each."""
 _NUMBERS = (
     "timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec",
 )  # fmt: skip
@@ -42,9 +43,9 @@ class UndecodableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """A schema of a registry. ``references``: name by which it imports another one -> that one.
+    """A schema of a registry. ``references``: pairs of the name by which it imports another schema, and that schema.
 
-    Raises UndecodableError where references lead on in too many ways: comparing a schema follows every one of them.
+    Raises UndecodableError when references have too many paths: to compare two schemas follows every one of them.
     """
 
     id: int
@@ -52,30 +53,33 @@ class RegisteredSchema:
     text: str
     references: tuple[tuple[str, RegisteredSchema], ...] = ()
     ways: int = field(init=False, compare=False, repr=False)
-    """Ways along references, each of which leads to a schema."""
+    """Number of paths along references from this schema, itself included."""
     depth: int = field(init=False, compare=False, repr=False)
+    """Number of schemas on the longest path."""
 
     def __post_init__(self) -> None:
         ways = 1 + sum(one.ways for _, one in self.references)
         depth = 1 + max((one.depth for _, one in self.references), default=0)
         if ways > MOST_WAYS or depth > MOST_DEPTH:
-            raise UndecodableError(f"schema {self.id} refers to others in over {MOST_WAYS} ways, or {MOST_DEPTH} deep")
+            raise UndecodableError(
+                f"schema {self.id} has over {MOST_WAYS} paths of references, or over {MOST_DEPTH} levels"
+            )
         object.__setattr__(self, "ways", ways)
         object.__setattr__(self, "depth", depth)
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """A registry: settings of the client, ``url`` among them."""
+    """A schema registry, known by the settings of its client, such as ``url``."""
 
     settings: Settings = field(repr=False)
 
     def by_id(self, number: int) -> RegisteredSchema:
-        """Return the schema of an id. Raises UndecodableError where there is none, JobError."""
+        """Return the schema of an id. Raises UndecodableError if there is none, JobError."""
         return _by_id(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """List all schemas of a subject, the oldest first; none where there is no such subject. Raises JobError."""
+        """List all schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
         client = _client(self.settings)
         try:
             with _trouble(f"subject {subject}"):
@@ -88,14 +92,14 @@ class Registry:
             raise BadRequestError(f"subject {subject}: {error}") from error
 
     def latest(self, subject: str) -> RegisteredSchema:
-        """Return the newest schema of a subject. Raises UndecodableError where there is none, JobError."""
+        """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
         with _trouble(f"subject {subject}"):
             number = _client(self.settings).get_latest_version(subject).schema_id
         assert number is not None
         return self.by_id(number)
 
     def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
-        """Register a schema under a subject, unless it has it. Raises JobError."""
+        """Register a schema under a subject, unless it has the schema already. Raises JobError."""
         client = _client(self.settings)
         from confluent_kafka.schema_registry import Schema
 
@@ -117,7 +121,8 @@ def split_header(value: bytes) -> tuple[int, bytes]:
 
 
 def read_indices(payload: bytes) -> tuple[list[int], bytes]:
-    """Read the indices of a Protobuf message in its file, and what comes after them. Raises UndecodableError."""
+    """Read the indices of a Protobuf message in its file; return them and the bytes after them. Raises
+    UndecodableError."""
     numbers = _varints(payload)
     try:
         count, end = next(numbers)
@@ -125,7 +130,7 @@ def read_indices(payload: bytes) -> tuple[list[int], bytes]:
             return [0], payload[end:]
         found = [next(numbers) for _ in range(count)]
     except StopIteration:
-        raise UndecodableError("the indices of its message are cut") from None
+        raise UndecodableError("the indices of its message are incomplete") from None
     if count < 0 or any(index < 0 for index, _ in found):
         raise UndecodableError("an index of its message is negative")
     return [index for index, _ in found], payload[found[-1][1] :]
@@ -146,9 +151,10 @@ def _varints(data: bytes) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _trouble(what: str) -> Iterator[None]:
-    """Errors of the client as JobErrors. Raises UndecodableError where the registry says that it has no such thing.
+    """Turn errors of the client inside ``with`` into JobErrors, or UndecodableError if the registry does not have
+    ``what``.
 
-    Another server's 404, such as a gateway's before a registry that is away, does not say that.
+    A 404 of another server, such as a gateway before a registry that is down, does not mean that it is missing.
     """
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -166,7 +172,7 @@ def _trouble(what: str) -> Iterator[None]:
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
-    """Return errors of the client: its own, and those of its HTTP library, which has one of two names."""
+    """Return the error types of the client and of its HTTP library, whose package is httpx2 or httpx."""
     from confluent_kafka.schema_registry.error import OAuthTokenError
 
     own = (OSError, ValueError, TypeError, OAuthTokenError)
@@ -191,7 +197,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
         client = SchemaRegistryClient({"timeout": TIMEOUT_S, **given})
     except (ValueError, TypeError) as error:
         raise BadRequestError(f"schema registry: {error}") from error
-    # A client that others displaced may still be asked by its user: its connections close with the last reference.
+    # A client that left this cache may still be in use: its connections close with the last reference to it.
     finalize(client, client._rest_client.session.close)
     return client
 
@@ -200,7 +206,8 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 def _by_id(settings: Settings, number: int) -> RegisteredSchema:
     client = _client(settings)
     with _trouble(f"schema {number}"):
-        # A registry keeps Protobuf as text; other types have no such form. The client keeps its first answer.
+        # Only Protobuf has a serialized form beside its text; for other types the format is ignored. The client caches
+        # the first response.
         found = client.get_schema(number, fmt="serialized")
         references = tuple((one.name or "", _referenced(settings, one)) for one in found.references or ())
     return RegisteredSchema(number, found.schema_type or "AVRO", found.schema_str or "", references)

@@ -159,7 +159,7 @@ def test_a_transaction_is_aborted_in_one_partition(shell: Shell) -> None:
         (["acl", "create", "--allow-principal", "User:a", "--operation", "read"], "expected a resource"),
         (["acl", "create", "--topic", "t", "--operation", "read", "--allow-principal", "a"], "User:a"),
         (["acl", "create", "--topic", "t", "--group", "g", "--operation", "read"], "one resource"),
-        (["acl", "delete"], "all ACLs would go"),
+        (["acl", "delete"], "all ACLs would be deleted"),
         (["transaction", "abort"], "expected a transactional id"),
         (["transaction", "abort", "x", "--topic", "t"], "expected a transactional id"),
     ],

@@ -173,7 +173,7 @@ class Following:
         with process.stdout:
             for line in process.stdout:
                 self.lines.append(line)
-                self.failures += "it is tried again" in line
+                self.failures += "the next attempt is" in line
                 self.commits += line.startswith("version ")
 
     def kill(self) -> None:

@@ -235,7 +235,7 @@ def test_an_earlier_range_and_another_target_under_a_name_in_use_are_refused(
 
 def test_a_topic_that_is_not_there_is_told_and_not_made(tidelog_broker: TidelogProcess, topic: str) -> None:
     to = f"jobs-{uuid.uuid4().hex[:8]}"
-    with pytest.raises(BadRequestError, match=f"--to {to}: the topic is not there: expected one with 2 partitions"):
+    with pytest.raises(BadRequestError, match=f"--to {to}: the topic does not exist: expected one with 2 partitions"):
         replay(None, replay_request(tidelog_broker, topic, to))
     assert to not in Admin(tidelog_broker.bootstrap).topics()
 

@@ -1,8 +1,8 @@
-"""Connections to the brokers of a cluster: any of them, leaders of partitions, coordinators.
+"""Connections to the brokers of a cluster: to any broker, to leaders of partitions, and to coordinators.
 
-A ``Cluster`` asks any of the servers that answers, finds leaders by Metadata and coordinators by FindCoordinator, and
-keeps one connection per broker until ``close``. Errors in answers are raised as the KafkaError of their code, so that
-a caller sees ``retriable``; a connection that fails raises ClientError. One thread at a time.
+A ``Cluster`` uses any bootstrap server that answers, finds leaders by Metadata and coordinators by FindCoordinator, and
+keeps one connection per broker until ``close``. Errors in responses are raised as the KafkaError of their code, which
+has ``retriable``; a connection that fails raises ClientError. One thread at a time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def raise_for_code(code: int, what: str, message: str | None = None) -> None:
 
 
 def version_for(client: Client, request: type[Message], highest: int) -> int:
-    """Choose the newest version of a request that the broker serves up to ``highest``. Raises ClientError."""
+    """Choose the newest version of a request up to ``highest`` that the broker serves. Raises ClientError."""
     lowest_served, highest_served = client.api_versions().get(request.API_KEY, (0, -1))
     version = min(highest, highest_served, request.VERSIONS.highest)
     if version < max(lowest_served, request.VERSIONS.lowest):
@@ -49,19 +49,19 @@ def version_for(client: Client, request: type[Message], highest: int) -> int:
 
 
 def ask(client: Client, request: Message, response_type: type[_Response], highest: int) -> _Response:
-    """Ask in the newest version the broker serves up to ``highest``. Raises ClientError."""
+    """Send a request in the newest version up to ``highest`` that the broker serves. Raises ClientError."""
     return client.send(request, response_type, version_for(client, type(request), highest))
 
 
 class Cluster:
-    """Connections to the brokers. Use as a context or ``close`` it."""
+    """Connections to the brokers of a cluster; a context manager."""
 
     def __init__(
         self, servers: str, timeout_s: float, security: Security = PLAIN, connect: Callable[[str], Client] | None = None
     ) -> None:
-        """Connect to the first of the comma separated ``servers`` that answers, by ``connect`` where it is given.
+        """Connect to the first of the comma separated ``servers`` that answers; ``connect`` replaces ``Client``.
 
-        Raises ClientError of the last; KafkaError where one refuses the login: it would be refused by all.
+        Raises the ClientError of the last server; KafkaError if a server refuses the login, as all others would.
         """
         self._timeout_s = timeout_s
         self._connect = partial(Client, timeout_s=timeout_s, security=security) if connect is None else connect
@@ -72,7 +72,7 @@ class Cluster:
 
     @classmethod
     def open(cls, settings: ClientSettings) -> Self:
-        """Connect as the settings say. Raises ClientError, KafkaError."""
+        """Connect with the given settings. Raises ClientError, KafkaError."""
         return cls(settings.bootstrap, settings.timeout_s, settings.security)
 
     def __enter__(self) -> Self:
@@ -90,19 +90,19 @@ class Cluster:
             client.close()
 
     def ask(self, request: Message, response_type: type[_Response], highest: int = _NEWEST) -> _Response:
-        """Ask any broker, in the newest version both sides know up to ``highest``. Raises ClientError."""
+        """Send a request to any broker, in the newest version up to ``highest`` that both know. Raises ClientError."""
         if self._any.is_broken:
             self._any.close()
             self._any = self._first_of(self._servers)
         return ask(self._any, request, response_type, highest)
 
     def brokers(self) -> dict[int, Address]:
-        """Ask for the addresses of all brokers, by node id. Raises ClientError."""
+        """Return the addresses of all brokers, by node id. Raises ClientError."""
         answer = self.ask(MetadataRequest(topics=[]), MetadataResponse)
         return {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
 
     def until_settled(self, attempt: Callable[[], _Result]) -> _Result:
-        """Return what ``attempt`` returns; an error that Kafka calls retriable is tried again within the time-out.
+        """Return the result of ``attempt``, which is repeated within the timeout after a retriable KafkaError.
 
         Raises ClientError, KafkaError.
         """
@@ -117,14 +117,14 @@ class Cluster:
             time.sleep(_PAUSE_S)
 
     def forget_leaders(self) -> None:
-        """Ask for leaders again when they are needed next: one may have moved."""
+        """Forget the known leaders, of which one may have moved: the next use asks a broker again."""
         self._leaders.clear()
 
     def leaders(self, topic: str, *, create: bool = False) -> list[Address]:
-        """Return the address of each partition's leader, by partition. With ``create`` a topic that is not there is
-        made where the broker allows that, as for a producer.
+        """Return the address of each partition's leader, by partition.
 
-        Raises ClientError, KafkaError (retriable while a topic is not there or has no leaders).
+        With ``create`` a missing topic is created if the broker allows it, as for a producer. Raises ClientError,
+        KafkaError (retriable while a topic does not exist or has no leaders).
         """
         found = self._known_leaders(topic, create)
         leaders = [one for one in found if one is not None]
@@ -135,7 +135,7 @@ class Cluster:
         return leaders
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Return the address of one partition's leader; others may have none. Raises as ``leaders``."""
+        """Return the address of one partition's leader, even if other partitions have none. Raises as ``leaders``."""
         leaders = self._known_leaders(topic)
         if partition >= len(leaders):
             raise UnknownTopicOrPartitionError(f"topic {topic} has {len(leaders)} partitions, there is no {partition}")
@@ -146,7 +146,7 @@ class Cluster:
         return found
 
     def client_for(self, address: Address) -> Client:
-        """Return the connection to a broker, a new one where the last was cut off. Raises ClientError, KafkaError."""
+        """Return the connection to a broker, a new one if the last is broken. Raises ClientError, KafkaError."""
         client = self._clients.get(address)
         if client is not None and client.is_broken:
             client.close()
@@ -157,14 +157,14 @@ class Cluster:
         return client
 
     def coordinator(self, key: str, key_type: int) -> Client:
-        """Find the connection to the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
+        """Return the connection to the coordinator of a group or transactional id. Raises ClientError, KafkaError."""
         request = FindCoordinatorRequest(key=key, key_type=key_type)
         answer = self.ask(request, FindCoordinatorResponse, _SINGLE_KEY)
         raise_for_code(answer.error_code, f"coordinator of {key}", answer.error_message)
         return self.client_for((answer.host, answer.port))
 
     def _first_of(self, servers: Iterable[str]) -> Client:
-        failure = ClientError("no bootstrap server is named: expected HOST:PORT")
+        failure = ClientError("no bootstrap server is given: expected HOST:PORT")
         for server in servers:
             try:
                 return self._connected(server)
@@ -205,5 +205,5 @@ Trouble = (ClientError, KafkaError)
 
 
 def is_passing(error: Exception) -> bool:
-    """Return whether trying again may help: no answer, or an error Kafka calls retriable."""
+    """Return whether a retry may help: after a failed connection, or an error that Kafka calls retriable."""
     return isinstance(error, ClientError) or (isinstance(error, KafkaError) and error.retriable)

@@ -1,10 +1,11 @@
-"""A small blocking client: one connection. For the commands and the pipeline, not for applications.
+"""A small blocking client with one connection, for the commands and the pipeline, not for applications.
 
 It asks the broker which versions it serves and uses the newest that both sides know. ``post`` sends without waiting, so
-that several requests are under way; a broker answers in their order, and so ``answer`` takes them.
+that several requests can be in flight; a broker answers in their order, and ``answer`` reads the responses in that
+order.
 
-With credentials each connection begins with a login. Before its session ends (KIP-368), the next request that finds no
-other under way goes over a new connection.
+With credentials each connection begins with a login. Before its session ends (KIP-368), a new connection is opened for
+the next request, once no request is in flight.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 10.0
 PLAIN = Security({})
 RENEWAL_AT = 0.85
-"""Share of a session's lifetime after which a new one is begun, as Kafka's own clients do at the earliest."""
+"""Share of a session's lifetime after which a new one begins: the earliest time of Kafka's own clients."""
 
 _Response = TypeVar("_Response", bound=Message)
 
@@ -41,18 +42,19 @@ def parse_bootstrap(text: str, option: str = "--bootstrap") -> tuple[str, int]:
 
 
 class Client:
-    """A connection to one broker, closed by ``close`` or at the end of ``with``. One thread at a time."""
+    """A connection to one broker; a context manager. One thread at a time."""
 
     def __init__(
         self, bootstrap: str = DEFAULT_BOOTSTRAP, timeout_s: float = DEFAULT_TIMEOUT_S, security: Security = PLAIN
     ) -> None:
-        """Connect and log in; every later wait is bounded by ``timeout_s`` too. Raises ClientError, KafkaError."""
+        """Connect and log in; ``timeout_s`` limits each wait, also later ones. Raises ClientError, KafkaError."""
         self.bootstrap = bootstrap
         self._timeout_s = timeout_s
         self._security = security
         self._served: dict[int, tuple[int, int]] | None = None
         self.is_broken = False
-        """Whether a request or an answer was cut off, by an error or a signal: nothing more can be asked here."""
+        """True when an error or a signal interrupted a request or a response: the connection cannot be used any
+        more."""
         self._connect()
 
     def __enter__(self) -> Self:
@@ -84,7 +86,7 @@ class Client:
             raise
 
     def _secure(self, host: str) -> None:
-        """Do the handshake of TLS where the settings want it. Raises ClientError."""
+        """Do the TLS handshake, if the settings require TLS. Raises ClientError."""
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = self._security.secure(self._socket, host)
@@ -92,7 +94,7 @@ class Client:
             raise ClientError(f"cannot connect to {self.bootstrap}: {error}") from error
 
     def _log_in(self) -> None:
-        """Log in, where the settings have a login. Raises ClientError, KafkaError."""
+        """Log in, if the settings have credentials. Raises ClientError, KafkaError."""
         if self._security.credentials is None:
             return
         from tidelog.client.sasl.login import log_in
@@ -103,16 +105,16 @@ class Client:
             self._session_end = start + RENEWAL_AT * lifetime_ms / 1000
 
     def _renew_session(self) -> None:
-        """Go over to a new connection if the session of this one is about to end. Raises ClientError, KafkaError."""
+        """Open a new connection if the session of this one is about to end. Raises ClientError, KafkaError."""
         if self._session_end is None or self._wire.waiting or time.monotonic() < self._session_end:
             return
-        self.is_broken = True  # until the new one stands
+        self.is_broken = True  # until the new connection is open
         self.close()
         self._connect()
         self.is_broken = False
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Map each API key to the lowest and highest version served; asked once per connection. Raises ClientError."""
+        """Map each API key to the lowest and highest version that the broker serves; asked once. Raises ClientError."""
         if self._served is None:
             request = ApiVersionsRequest(client_software_name="tidelog", client_software_version="1")
             response = self.send(request, ApiVersionsResponse, 3)
@@ -122,7 +124,8 @@ class Client:
         return self._served
 
     def call(self, request: Message, response_type: type[_Response]) -> _Response:
-        """Ask in the newest version both sides know. Raises ClientError, UnsupportedVersionError."""
+        """Send a request in the newest version that both sides know, and return the response. Raises ClientError,
+        UnsupportedVersionError."""
         lowest, highest = self.api_versions().get(request.API_KEY, (0, -1))
         version = min(highest, request.VERSIONS.highest)
         if version < max(lowest, request.VERSIONS.lowest):
@@ -133,18 +136,19 @@ class Client:
         return self.send(request, response_type, version)
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
-        """Ask in this version and wait for the answer; nothing else may wait for one. Raises ClientError."""
+        """Send a request in this version and return the response; no other request may be in flight. Raises
+        ClientError."""
         if self._wire.waiting:
             raise ClientError(f"{self.bootstrap} has left {self._wire.waiting} requests without an answer")
         self.post(request, version)
         return self.answer(response_type)
 
     def post(self, request: Message, version: int) -> None:
-        """Send in this version. Raises ClientError; KafkaError if a new login is refused."""
+        """Send a request in this version, without waiting. Raises ClientError; KafkaError if a new login is refused."""
         self._renew_session()
         parts = self._wire.encode(request, version)
         try:
-            for part in parts:  # large ones are not worth a copy
+            for part in parts:  # sent one by one: joining them would copy large ones
                 self._socket.sendall(part)
         except OSError as error:
             self.is_broken = True
@@ -154,7 +158,7 @@ class Client:
             raise
 
     def answer(self, response_type: type[_Response]) -> _Response:
-        """Read the answer to the oldest request that has none yet. Raises ClientError."""
+        """Read the response to the oldest request in flight. Raises ClientError."""
         try:
             return self._wire.decode(self._read_frame(), response_type)
         except OSError as error:

@@ -1,8 +1,8 @@
 """The client's side of a secured connection, by the keys of Kafka's clients: TLS with PEM stores, SASL.
 
 security.protocol                       PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
-ssl.truststore.location, .certificates  trusted certificates and revocation lists, as a file or as text; else those of
-                                        the system
+ssl.truststore.location, .certificates  trusted certificates and revocation lists, as a file or as text; by default
+                                        those of the system
 ssl.keystore.location                   the client's own key and certificate in one file; ssl.key.password
 ssl.endpoint.identification.algorithm   empty: the certificate need not name the host
 sasl.*                                  see ``tidelog.client.sasl.credentials``
@@ -40,14 +40,16 @@ TLS_KEYS = frozenset(
 
 
 def known_keys() -> frozenset[str]:
-    """Return the keys that are understood."""
-    from tidelog.client.sasl.credentials import KEYS  # a third of the imports of a command without a profile
+    """Return all supported keys."""
+    from tidelog.client.sasl.credentials import (
+        KEYS,
+    )  # late: it is a third of a command's imports
 
     return TLS_KEYS | KEYS
 
 
 class Security:
-    """Protocol, stores and credentials of a client. Raises ClientError for what is not understood."""
+    """Protocol, stores and credentials of a client. Raises ClientError for unsupported values."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -64,11 +66,11 @@ class Security:
         self._context: ssl.SSLContext | None = None
 
     def __reduce__(self) -> tuple[type[Security], tuple[dict[str, str]]]:
-        """Leave the context out, which no other process can have: Spark's tasks get these settings."""
+        """Leave out the TLS context, which cannot be pickled: Spark's tasks get these settings."""
         return Security, (dict(self._properties),)
 
     def secure(self, plain: socket.socket, host: str) -> socket.socket:
-        """Return the connection as the protocol wants it, after the handshake of TLS. Raises ClientError, OSError."""
+        """Return the connection, after the TLS handshake if the protocol has TLS. Raises ClientError, OSError."""
         if self.protocol in (PLAINTEXT, SASL_PLAINTEXT):
             return plain
         import ssl
@@ -79,7 +81,7 @@ class Security:
             raise ClientError(f"the certificate of {host} is not trusted: {error.verify_message}") from error
 
     def context(self) -> ssl.SSLContext:
-        """Return the stores as OpenSSL takes them. Raises ClientError, OSError."""
+        """Return the TLS context with the client's stores. Raises ClientError, OSError."""
         if self._context is None:
             self._context = self._build_context()
         return self._context
@@ -97,7 +99,7 @@ class Security:
 
 
 def read_login(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
-    """Read the credentials of a profile. Raises ClientError, which shows no password."""
-    from tidelog.client.sasl.credentials import read_credentials  # few commands log in
+    """Read the credentials of a profile. Raises ClientError, whose message has no password."""
+    from tidelog.client.sasl.credentials import read_credentials  # late: few commands log in
 
     return read_credentials(properties)

@@ -1,7 +1,7 @@
-"""Settings of a client: the addresses to begin with, the security keys of Kafka's clients, and how long to wait.
+"""Settings of a client: bootstrap addresses, the security keys of Kafka's clients, and the timeout.
 
-A profile file is a properties file with Kafka's own client keys, so that one written for Kafka's tools
-(``--command-config``) serves here too.
+A profile is a properties file with Kafka's own client keys, so a file for Kafka's tools
+(``--command-config``) can be used here too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BOOTSTRAP_KEY = "bootstrap.servers"
 
 
 class ClientSettings(NamedTuple):
-    """Addresses (``HOST:PORT``, separated by commas), security and the time-out of each answer."""
+    """Addresses (``HOST:PORT``, separated by commas), security, and the timeout of each response."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     security: Security = PLAIN
@@ -33,7 +33,7 @@ class ClientSettings(NamedTuple):
 def load_settings(
     bootstrap: str | None, profile: str | None, timeout_s: float, environment: Mapping[str, str]
 ) -> ClientSettings:
-    """Load the settings of a command: what it was given wins over the profile. Raises ClientError, OSError."""
+    """Load the settings of a command; its options override the profile. Raises ClientError, OSError."""
     properties = read_profile(profile, environment)
     chosen = bootstrap or properties.pop(BOOTSTRAP_KEY, None) or DEFAULT_BOOTSTRAP
     properties.pop(BOOTSTRAP_KEY, None)
@@ -41,7 +41,7 @@ def load_settings(
 
 
 def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the profile that is named, or the user's own if there is one. Raises ClientError, OSError."""
+    """Read the given profile, or else the user's own if it exists. Raises ClientError, OSError."""
     named = path or environment.get(PROFILE_VARIABLE)
     place = named or default_profile(environment)
     try:

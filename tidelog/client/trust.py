@@ -1,6 +1,6 @@
-"""The servers that a client trusts: brokers, admin interfaces and issuers of tokens are checked in the same way.
+"""The certificates that a client trusts; brokers, admin interfaces and token issuers are verified in the same way.
 
-Revocation lists beside the certificates count, as in a broker's truststore.
+Revocation lists in the same file are used, as in a broker's truststore.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_trusted(location: str | None, certificates: str | None) -> str | None:
-    """Read the certificates and lists of a store in PEM form; None where none is given.
+    """Read the certificates and revocation lists of a store in PEM form; None if none is given.
 
     Raises ClientError, OSError.
     """
@@ -40,5 +40,5 @@ def build_context(trusted: str | None) -> ssl.SSLContext:
     try:
         load_trusted(context, trusted)
     except MalformedCertificateError as error:
-        raise ClientError("ssl.truststore: expected certificates and whole revocation lists in PEM form") from error
+        raise ClientError("ssl.truststore: expected certificates and complete revocation lists in PEM form") from error
     return context

@@ -1,6 +1,6 @@
 """Requests and responses of one connection as bytes, without a socket: correlation ids, headers, frames.
 
-A broker answers in the order it was asked, so the oldest request that waits is the one that the next frame answers.
+A broker answers in the order of the requests, so the next frame is the response to the oldest request in flight.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Response = TypeVar("_Response", bound=Message)
 
 
 class ClientError(Exception):
-    """The broker cannot be reached, or sends no valid answer. The message names the address."""
+    """The broker cannot be reached, or sends no valid response. The message has the address."""
 
 
 class _Waiting(NamedTuple):
-    """A request that has no answer yet."""
+    """A request in flight."""
 
     correlation_id: int
     header_version: int
@@ -33,7 +33,7 @@ class _Waiting(NamedTuple):
 
 
 class Wire:
-    """The bytes of one connection to ``peer``, which errors name."""
+    """The encoder and decoder of one connection; ``peer`` is its address, for errors."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
@@ -42,32 +42,32 @@ class Wire:
 
     @property
     def waiting(self) -> int:
-        """Requests that have no answer yet."""
+        """Number of requests in flight."""
         return len(self._waiting)
 
     def encode(self, request: Message, version: int) -> list[Buffer]:
-        """Encode a request as the parts of its frame, and note that it waits for an answer."""
+        """Encode a request as the parts of its frame, and note that it is in flight."""
         self._correlation_id += 1
         api_key = ApiKey(request.API_KEY)
         client_id = CLIENT_ID.encode()
         header = struct.pack(">hhih", api_key, version, self._correlation_id, len(client_id)) + client_id
         if request_header_version(api_key, version) >= 2:
             header += b"\0"
-        # Files are promised in answers only.
+        # Only responses may have parts that are files.
         first, *rest = cast("list[Buffer]", request.encode_parts(version)) or [b""]
         size = len(header) + len(first) + sum(len(part) for part in rest)
         self._waiting.append(_Waiting(self._correlation_id, response_header_version(api_key, version), version))
         return [LENGTH.pack(size) + header + first, *rest]
 
     def frame_size(self, prefix: bytes) -> int:
-        """Read the size of the frame that a length begins. Raises ClientError."""
+        """Decode the size of a frame from its four-byte prefix. Raises ClientError."""
         (size,) = LENGTH.unpack(prefix)
         if not LENGTH.size <= size <= MAX_RESPONSE_BYTES:
             raise ClientError(f"{self._peer} sent a frame of {size} bytes: this is no Kafka broker")
         return int(size)
 
     def decode(self, frame: Buffer, response_type: type[_Response]) -> _Response:
-        """Decode the answer to the oldest request that waits. Raises ClientError."""
+        """Decode the response to the oldest request in flight. Raises ClientError."""
         expected, header_version, version = self._waiting.popleft()
         (correlation_id,) = LENGTH.unpack_from(frame)
         if correlation_id != expected:

@@ -1,9 +1,9 @@
 """``tidelog pipeline JOB``: export, audit, index, compact, replay and backfill over logs, on Spark or in this process.
 
-The jobs themselves are functions of ``tidelog.pipeline.jobs``; here are their progress and what they print, and in
-``pipeline_options`` their options.
+The jobs are functions of ``tidelog.pipeline.jobs``. This module calls them and prints their results;
+``pipeline_options`` has their options.
 
-Exit codes: 0 done; 1 the job failed, an audit found something, or a table is not complete; 2 the command line is wrong.
+Exit codes: 0 success; 1 the job failed, an audit found a fault, or a table is not complete; 2 wrong command line.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FLAGS = {
     "endingTimestamp": "--until",
     "kafka.bootstrap.servers": "--bootstrap",
 }
-"""Options of ``format("tidelog")`` that errors of reading name, with their command-line flags."""
+"""Options of ``format("tidelog")`` in errors -> their command-line flags."""
 _OPTION = "|".join(map(re.escape, sorted(FLAGS, key=len, reverse=True)))
 _NAMED = re.compile(rf"^(?P<first>{_OPTION})(?:=|(?=[: ]))|(?<=\()(?P<inside>{_OPTION})(?=\))")
 
@@ -89,7 +89,7 @@ def add_job(name: str, help_text: str, parameters: list[click.Parameter]) -> Non
 
 
 def run(arguments: SimpleNamespace) -> int:
-    """Run a job and print what went wrong, in one line. Returns the exit code."""
+    """Run a job, and print an error in one line. Returns the exit code."""
     from tidelog.pipeline.errors import OffsetRangeError, OptionError, PipelineError, SelectionError
     from tidelog.pipeline.job_errors import BadRequestError, MissingPackageError
     from tidelog.protocol.config_def import ConfigError
@@ -110,7 +110,7 @@ def run(arguments: SimpleNamespace) -> int:
 
 
 def _missing_package(error: ModuleNotFoundError) -> Exception:
-    """Build the error that names the extra with the missing package. Raises ``error`` itself when none has it."""
+    """Build the error that names the extra with the missing package. Raises ``error`` itself if no extra has it."""
     from tidelog.pipeline.job_errors import PACKAGES, missing
 
     package = (error.name or "").partition(".")[0]
@@ -124,8 +124,8 @@ def _complain(arguments: SimpleNamespace, error: Exception) -> None:
 
 
 def in_flags(message: str) -> str:
-    """Write the message with the flags that were typed instead of the options they stand for: at its beginning, where
-    an error names the option it is about, and in parentheses.
+    """Replace options in a message by the flags of the command line: at its beginning, where an error names its option,
+    and in parentheses.
     """
 
     def flag(found: re.Match[str]) -> str:
@@ -155,8 +155,8 @@ def _source(arguments: SimpleNamespace) -> LogSource:
 
 
 def _security(arguments: SimpleNamespace) -> Security:
-    """Load the security of the profile, as with every command that talks to a broker. Raises BadRequestError,
-    OSError.
+    """Load the security settings of the profile, as for every command that connects to a broker. Raises
+    BadRequestError, OSError.
     """
     from tidelog.client.connection import DEFAULT_TIMEOUT_S, ClientError
     from tidelog.client.settings import load_settings
@@ -224,7 +224,7 @@ def _export_request(arguments: SimpleNamespace) -> ExportRequest:
 
 
 def _registry(arguments: SimpleNamespace) -> Registry | None:
-    """Build the registry that the options name, if values are decoded by one. Raises BadRequestError."""
+    """Build the registry of ``--registry``, None if values are not decoded by one. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.values.registry import Registry
 
@@ -237,7 +237,7 @@ def _registry(arguments: SimpleNamespace) -> Registry | None:
 
 
 def _check_table_options(arguments: SimpleNamespace) -> None:
-    """Raise BadRequestError where options do not go together."""
+    """Raise BadRequestError for options that exclude or need each other."""
     from tidelog.pipeline.job_errors import BadRequestError
 
     has_catalog = arguments.catalog is not None
@@ -248,7 +248,7 @@ def _check_table_options(arguments: SimpleNamespace) -> None:
     if arguments.format != "parquet" and has_catalog:
         raise BadRequestError(f"--format {arguments.format}: expected it without --catalog")
     if arguments.mode == "upsert" and arguments.format == "parquet" and not has_catalog:
-        raise BadRequestError("--mode upsert: expected --catalog or --format delta with it, a folder only grows")
+        raise BadRequestError("--mode upsert: expected --catalog or --format delta with it")
     if arguments.complete_before is not None and arguments.follow:
         raise BadRequestError("--complete-before: expected it without --follow")
     if arguments.metrics is not None and not arguments.follow:
@@ -256,7 +256,7 @@ def _check_table_options(arguments: SimpleNamespace) -> None:
 
 
 def _print(arguments: SimpleNamespace, lines: Callable[[], Sequence[str]], document: Callable[[], Any]) -> None:
-    """Print a result in the form that was asked for."""
+    """Print a result as text or, with ``--json``, as a JSON document."""
     if arguments.as_json:
         print_json(document())
     else:
@@ -268,13 +268,13 @@ def _fields(results: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
-    """Export every so many seconds, until a signal comes; a run that is under way is finished then."""
+    """Export once per interval, until a signal ends it after the current run."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.exporting.follow import Follower
     from tidelog.pipeline.jobs.runner import require_running
 
     if arguments.as_json:
-        raise BadRequestError("--json: expected it without --follow, which tells programs by --metrics FILE")
+        raise BadRequestError("--json: expected it without --follow, whose results programs read from --metrics FILE")
     spark = _spark(arguments)
 
     def run() -> ExportResult:
@@ -297,7 +297,7 @@ def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
 
 
 def _exported(arguments: SimpleNamespace, request: ExportRequest, spark: SparkSession | None) -> ExportResult:
-    """Export into the kind of table that the options name. Raises PipelineError."""
+    """Run the export for the kind of table in the options. Raises PipelineError."""
     target = _iceberg_target(arguments)
     progress = _progress(arguments)
     if target is not None:
@@ -319,7 +319,7 @@ def _audit(arguments: SimpleNamespace) -> int:
 
     request = AuditRequest(_source(arguments), arguments.table, not arguments.quick, _audited_iceberg(arguments))
     if arguments.report is not None:
-        make_report_directory(arguments.report)  # an audit may take hours: not to be lost for a wrong name
+        make_report_directory(arguments.report)  # before the audit, which may take hours
     found = audit(_spark(arguments), request, _progress(arguments))
     if arguments.report is not None:
         write_report(found, arguments.report)
@@ -328,7 +328,7 @@ def _audit(arguments: SimpleNamespace) -> int:
 
 
 def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
-    """Build the Iceberg table that an audit compares with, None where none is named. Raises BadRequestError."""
+    """Build the target of the Iceberg table that an audit compares with, None without one. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
 
     if arguments.catalog is not None and arguments.table is None:
@@ -337,7 +337,7 @@ def _audited_iceberg(arguments: SimpleNamespace) -> IcebergTarget | None:
 
 
 def _iceberg_target(arguments: SimpleNamespace) -> IcebergTarget | None:
-    """Build the Iceberg table that the options name, None where they name none. Raises BadRequestError."""
+    """Build the target of the Iceberg table in the options, None without one. Raises BadRequestError."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.exporting.partitioning import parse_fields
     from tidelog.pipeline.jobs.iceberg import CATALOG_NAME, IcebergTarget
@@ -364,7 +364,8 @@ def _key_and_value(text: str, flag: str) -> tuple[str, str]:
 
 
 def _configuration(arguments: SimpleNamespace) -> Configuration:
-    """Read topic configurations from the broker's metadata, and lay --config over them. Raises BadRequestError."""
+    """Read topic configurations from the broker's metadata; --config overrides them. Raises BadRequestError,
+    JobError."""
     from tidelog.pipeline.jobs.offline_logs import Configuration
 
     overrides = dict(_key_and_value(text, "--config") for text in arguments.config)
@@ -376,7 +377,7 @@ def _configuration(arguments: SimpleNamespace) -> Configuration:
 
 
 def check_topic_configs(texts: Mapping[str, str]) -> None:
-    """Raise BadRequestError at a key that no topic has."""
+    """Raise BadRequestError for a key that is not a topic configuration."""
     from tidelog.log.config import TOPIC_CONFIG_DEF
     from tidelog.pipeline.job_errors import BadRequestError
 

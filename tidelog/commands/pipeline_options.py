@@ -1,4 +1,4 @@
-"""Options of the jobs of ``tidelog pipeline``, grouped by what they choose."""
+"""Options of the jobs of ``tidelog pipeline``, in groups that jobs share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def source_options(*, is_written: bool = False) -> list[click.Parameter]:
-    """Build the options that choose logs; logs that a job writes lie in directories."""
+    """Build the options that choose logs; logs that a job changes must be in local directories (``is_written``)."""
     copies = "" if is_written else ", or their copies in an object store: s3://BUCKET/PREFIX"
     return [
         click.Option(
@@ -21,7 +21,7 @@ def source_options(*, is_written: bool = False) -> list[click.Parameter]:
 
 
 def profile_option() -> click.Option:
-    """Build the option that names the properties of clients of the broker."""
+    """Build the option for a file of client properties."""
     return click.Option(
         ["--profile", "--command-config", "profile"],
         metavar="FILE",
@@ -30,7 +30,7 @@ def profile_option() -> click.Option:
 
 
 def committed_source_options() -> list[click.Parameter]:
-    """Build the options that choose logs and the records of them that count."""
+    """Build the options that choose logs and which of their records are read."""
     return [
         *source_options(),
         click.Option(["--bootstrap"], metavar="HOST:PORT", help="ask this broker where the logs end, not the files"),
@@ -80,7 +80,7 @@ def table_options() -> list[click.Parameter]:
 
 
 def value_options() -> list[click.Parameter]:
-    """Build the options that make columns of values' fields."""
+    """Build the options that decode values into columns."""
     return [
         click.Option(
             ["--values"],
@@ -98,7 +98,7 @@ def value_options() -> list[click.Parameter]:
 
 
 def new_iceberg_table_options() -> list[click.Parameter]:
-    """Build the options that name an Iceberg catalog, and say how a new table in it is laid out."""
+    """Build the options that name an Iceberg catalog, and those for a new table in it."""
     return [
         *catalog_options("Iceberg: a catalog, such as sqlite:////data/catalog.db, or its name in .pyiceberg.yaml"),
         click.Option(["--warehouse"], metavar="DIR", help="Iceberg: where a new table's files go"),
@@ -111,7 +111,7 @@ def new_iceberg_table_options() -> list[click.Parameter]:
 
 
 def commit_options() -> list[click.Parameter]:
-    """Build the options that say when files and commits end, and which time must be complete."""
+    """Build the options for the size of files and commits, and for the check of completeness."""
     return [
         click.Option(
             ["--complete-before"],
@@ -129,7 +129,7 @@ def commit_options() -> list[click.Parameter]:
 
 
 def follow_options() -> list[click.Parameter]:
-    """Build the options of an export that goes on."""
+    """Build the options of an export that runs again at an interval."""
     return [
         click.Option(["--follow"], is_flag=True, help="go on until SIGTERM or SIGINT, with a run every --interval"),
         click.Option(
@@ -149,7 +149,7 @@ def follow_options() -> list[click.Parameter]:
 
 
 def row_options() -> list[click.Parameter]:
-    """Build the options that say which rows and columns an export leaves out, and what does not stop it."""
+    """Build the options for rows and columns that an export leaves out, and for faults that do not stop it."""
     return [
         click.Option(["--no-headers"], is_flag=True, help="leave the headers column out"),
         click.Option(
@@ -202,7 +202,7 @@ def audit_options() -> list[click.Parameter]:
 
 
 def config_option() -> click.Parameter:
-    """Build the option that gives topic configurations."""
+    """Build the option for topic configurations."""
     return click.Option(
         ["--config"],
         multiple=True,
@@ -212,7 +212,7 @@ def config_option() -> click.Parameter:
 
 
 def target_options() -> list[click.Parameter]:
-    """Build the options that say which topic is written, and how."""
+    """Build the options for the topic to write to."""
     return [
         click.Option(["--to"], required=True, metavar="TOPIC", help="the topic to write to"),
         click.Option(["--bootstrap"], required=True, metavar="HOST:PORT", help="the broker to write to"),

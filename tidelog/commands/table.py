@@ -1,4 +1,4 @@
-"""The table of commands: each a module that is imported when it is called."""
+"""The table of commands; the module of a command is imported when it is called."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ root = LazyGroup(
 
 
 def dispatch(words: list[str]) -> int:
-    """Run the command that the words name, with one line for what is wrong. Returns the exit code."""
+    """Run the command that the arguments name, and print a failure in one line. Returns the exit code."""
     if COMPLETION_VARIABLE in os.environ:
         root.main(words, prog_name="tidelog", complete_var=COMPLETION_VARIABLE)
     try:

@@ -1,8 +1,8 @@
-"""The console: pages for people about one broker, served by its HTTP interface and rendered where it runs.
+"""The console: web pages about one broker, served by its admin interface and rendered in its process.
 
-``local_client`` asks the broker of this process as its caller; ``pages`` turn answers into models, ``rendering`` turns
-models into HTML. Read only: no page changes anything.
+``local_client`` sends requests to the broker of this process in the caller's name; ``pages`` turn responses into
+models, ``rendering`` turns models into HTML. It is read-only: no page changes anything.
 
-Imports: tidelog.client, tidelog.broker (admin, find, requests and what they stand on), jinja2 in ``rendering``, aiohttp
-in ``site``. Invariants: a page is built in a thread of its own pool; what the loop thread owns is asked there.
+Imports: tidelog.client, tidelog.broker (admin, find, requests and the layers below), jinja2 in ``rendering``, aiohttp
+in ``site``. Invariants: a page is built in a thread of the console's pool; state of the loop thread is read there.
 """

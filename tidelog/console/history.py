@@ -1,8 +1,8 @@
-"""The last minutes of a broker in samples: bytes and records in and out, requests, the lag of each group.
+"""Samples of a broker's last minutes: bytes and records in and out, requests, the lag of each group.
 
-Samples are taken while a page is looked at, and for some minutes after. Each costs the loop what
-``/metrics`` costs it, and the lags are worked out in a thread. Loop thread only, but for ``lags``, ``is_partial`` and
-``rates``, whose answers are copies.
+Samples are taken while pages are requested, and for some minutes after. Each takes as much time of the loop as
+``/metrics``; the lags are computed in a thread. Loop thread only, except ``lags``, ``is_partial`` and ``rates``, which
+return copies.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 KEPT = 150
-"""Samples that are kept: five minutes."""
+"""Number of samples that are kept: those of five minutes."""
 UNWATCHED_S = 180.0
-"""How long after the last page samples are still taken."""
+"""How long samples are still taken after the last page, in seconds."""
 MAX_GROUPS = 300
 
 
@@ -40,7 +40,7 @@ class Totals(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """Change of the counters between two samples, by the second."""
+    """Change of the counters between two samples, per second."""
 
     bytes_in: float
     bytes_out: float
@@ -49,7 +49,8 @@ class Rates(NamedTuple):
 
 
 class Latency(NamedTuple):
-    """Requests of one API since the start: how many were timed, and bounds of half and of 99 in 100 of them, in ms."""
+    """Times of one API's requests since the start: their number, and upper bounds of median and 99th percentile in
+    ms."""
 
     api: str
     timed: int
@@ -70,8 +71,9 @@ class History:
         self._totals.append(totals)
 
     def add_lags(self, lags: Mapping[str, int], partial: Iterable[str] = ()) -> None:
-        """Add the lag of each group; a group that is gone is forgotten. ``partial``: groups that have more partitions
-        than were summed."""
+        """Add the lag of each group; samples of groups without a lag are dropped. ``partial``: groups with more
+        partitions than were summed.
+        """
         self._partial = frozenset(partial)
         for group in [group for group in self._lags if group not in lags]:
             del self._lags[group]
@@ -83,33 +85,33 @@ class History:
             self._lags[group].append(lag)
 
     def lags(self, group: str) -> list[int]:
-        """Return the lags of a group, the latest last. Any thread."""
+        """Return the lags of a group, oldest first. Any thread."""
         return list(self._lags.get(group, ()))
 
     def is_partial(self, group: str) -> bool:
-        """Return whether the latest lag is of some of the group's partitions alone. Any thread."""
+        """Return whether the latest lag lacks some of the group's partitions. Any thread."""
         return group in self._partial
 
     def rates(self) -> list[Rates]:
-        """Compute the rates between the samples, the latest last. Any thread."""
+        """Compute the rates between the samples, oldest first. Any thread."""
         taken = list(self._totals)
         return [rate_between(before, after) for before, after in pairwise(taken)]
 
 
 def rate_between(before: Totals, after: Totals) -> Rates:
-    """Compute the change by the second."""
+    """Compute the change per second."""
     seconds = max(after.time_s - before.time_s, 0.001)
     pairs = zip(before[1:], after[1:], strict=True)
     return Rates(*(max(0.0, (new - old) / seconds) for old, new in pairs))
 
 
 def latency_of(api: str, histogram: Histogram) -> Latency:
-    """Compute the bounds of an API's times, by its buckets: each is less than twice the time."""
+    """Compute the bounds of an API's times from its buckets: each is below twice the real time."""
     return Latency(api, histogram.count, quantile_ms(histogram, 0.5), quantile_ms(histogram, 0.99))
 
 
 def quantile_ms(histogram: Histogram, share: float) -> float:
-    """Find the upper bound of the bucket in which a share of the values ends, in ms; 0 without any."""
+    """Return the upper bound in ms of the bucket with the quantile ``share``; 0 without values."""
     wanted, seen = histogram.count * share, 0
     for power, count in enumerate(histogram.buckets):
         seen += count
@@ -129,13 +131,13 @@ def take_totals(broker: Broker) -> Totals:
 
 
 def take_latencies(broker: Broker) -> list[Latency]:
-    """Read the times of all APIs, the busiest first. Loop thread."""
+    """Read the times of all APIs, those with most requests first. Loop thread."""
     found = [latency_of(labels["request"], one) for labels, one in broker.metrics.histograms(REQUEST_TIMES)]
     return sorted(found, key=lambda latency: -latency.timed)
 
 
 class Sampler:
-    """Takes samples while pages are looked at. Loop thread only."""
+    """A task that takes samples while pages are requested. Loop thread only."""
 
     def __init__(self, broker: Broker, history: History) -> None:
         self._broker = broker
@@ -144,7 +146,7 @@ class Sampler:
         self._watched_until_s = 0.0
 
     def watch(self) -> None:
-        """Take samples for some time: a page is shown."""
+        """Take samples for the next UNWATCHED_S seconds, because a page is requested."""
         self._watched_until_s = self._now_s() + UNWATCHED_S
         if self._task is None or self._task.done():
             self._task = self._broker.loop.create_task(self._run())
@@ -183,8 +185,10 @@ def group_lags(samples: Iterable[Sample]) -> dict[str, int]:
 
 
 def partial_groups(commits: Iterable[Commits], samples: Iterable[Sample]) -> set[str]:
-    """Find the groups with committed offsets that no sample is about: another broker leads the partition, or nothing
-    has touched its log since the start."""
+    """Find the groups with committed offsets of partitions without a sample.
+
+    Another broker leads such a partition, or its log has not been used since the start.
+    """
     missing: Counter[str] = Counter()
     for group, _, partitions in commits:
         missing[group] += len(partitions)

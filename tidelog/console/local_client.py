@@ -1,13 +1,13 @@
-"""Requests of a page to the broker of its own process, without a socket, under the name of the page's caller.
+"""Requests of a page to the broker of its own process, without a socket, in the name of the page's caller.
 
     page's thread   Cluster -> LocalClient: encodes, waits, decodes, as over the network
     loop thread     Dispatcher: the same handlers, the same checks of the caller's ACLs, long requests in steps
 
-Another broker that leads partitions is asked for their records and offsets under this broker's name
-(``LeaderClient``), after this broker's authorizer has allowed them to the caller.
+Records and offsets of partitions that another broker leads are requested from it in this broker's name
+(``LeaderClient``). This broker's authorizer must allow the request to the caller first.
 
-So the functions of ``tidelog.client.admin`` serve the console and the command line alike. A request that takes longer
-than the time-out is given up, and the next one has a connection of its own.
+So console and command line use the same functions of ``tidelog.client.admin``. A request that takes longer than the
+timeout is abandoned, and the next request gets a new connection.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Frame = bytes | list[Part] | None
 
 
 class Asker:
-    """The way of one caller's requests into the loop thread. Made there; pages' threads ask."""
+    """Sender of one caller's requests to the loop thread. It is created there, and used by the threads of pages."""
 
     def __init__(self, broker: Broker, dispatcher: Dispatcher, principal: Principal, host: str) -> None:
         self.broker = broker
@@ -67,7 +67,8 @@ class Asker:
         self._host = host
 
     def make_context(self) -> RequestContext:
-        """Describe the caller as a connection of the first listener, whose addresses the answers name. Any thread."""
+        """Build the context of the caller, as of a connection to the first listener, whose addresses responses have.
+        Any thread."""
         listener = self.broker.config.listeners[0]
         context = RequestContext(
             client_host=self._host, local_port=listener.port, listener_name=listener.listener_name
@@ -76,7 +77,7 @@ class Asker:
         return context
 
     def ask(self, context: RequestContext, frame: bytes) -> bytes:
-        """Answer one request; waits for the loop. Raises ClientError."""
+        """Send one request to the loop thread and wait for the response. Raises ClientError."""
         answered: Future[Frame] = Future()
         self.broker.loop.call_soon_threadsafe(self._dispatch, context, frame, answered)
         answer = wait_for(answered, release_slices)
@@ -85,13 +86,14 @@ class Asker:
         return read_frame(answer)
 
     def in_loop(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns in the loop thread, where it must be short. Raises what it raises."""
+        """Call ``work`` in the loop thread, where it must be short, and return its result. Raises its errors."""
         return wait_for(asyncio.run_coroutine_threadsafe(self._work(work), self.broker.loop))
 
     def ask_leader(
         self, node_id: int, request: LeaderRequest, response_type: type[_Response], highest: int
     ) -> _Response:
-        """Ask another broker what the caller may know. Raises ClientError, TopicAuthorizationFailedError."""
+        """Send a request to another broker, if the caller is allowed to. Raises ClientError,
+        TopicAuthorizationFailedError."""
         answered: Future[_Response] = Future()
 
         def ask() -> None:
@@ -107,11 +109,12 @@ class Asker:
         self.broker.loop.call_soon_threadsafe(ask)
         try:
             return wait_for(answered)
-        except LeaderNotAvailableError as error:  # not tried again: the page says so
+        except LeaderNotAvailableError as error:  # not retried: the page shows the error
             raise ClientError(str(error)) from None
 
     def _check_topics(self, request: LeaderRequest) -> None:
-        """Raise TopicAuthorizationFailedError unless the caller may know what the request asks. Loop thread."""
+        """Raise TopicAuthorizationFailedError unless the caller is authorized for all topics of the request. Loop
+        thread."""
         authorizer = self.broker.authorizer
         if authorizer is None:
             return
@@ -119,7 +122,7 @@ class Asker:
         is_fetch = isinstance(request, FetchRequest)
         operation = AclOperation.READ if is_fetch else AclOperation.DESCRIBE
         asked = {one.topic if isinstance(one, FetchTopic) else one.name for one in request.topics}
-        # A leader that does not know a topic (yet) may take its name for a virtual one: the base topic is checked, too.
+        # A leader that does not know a topic (yet) may read its name as a virtual one: the base topic is checked too.
         names = asked.union(map(base_name, asked))
         if not all(authorizer.authorize(context, operation, ResourceType.TOPIC, name) for name in names):
             raise TopicAuthorizationFailedError
@@ -141,7 +144,7 @@ class Asker:
 
 
 class LocalClient(Client):
-    """A connection without a socket."""
+    """A connection to the broker of this process, without a socket."""
 
     def __init__(self, asker: Asker) -> None:
         self.bootstrap = HERE
@@ -156,7 +159,7 @@ class LocalClient(Client):
         """Do nothing: there is no socket."""
 
     def post(self, request: Message, version: int) -> None:
-        """Ask in this version, and keep the answer. Raises ClientError."""
+        """Send a request in this version, and keep the response. Raises ClientError."""
         frame = b"".join(self._wire.encode(request, version))[LENGTH.size :]
         try:
             self._answers.append(self._asker.ask(self._context, frame))
@@ -165,12 +168,12 @@ class LocalClient(Client):
             raise
 
     def answer(self, response_type: type[_Response]) -> _Response:
-        """Decode the answer to the oldest request that has none yet. Raises ClientError."""
+        """Decode the response to the oldest request in flight. Raises ClientError."""
         return self._wire.decode(self._answers.popleft(), response_type)
 
 
 class LeaderClient(Client):
-    """Another broker as the leader of partitions; what it coordinates is shown on its own console."""
+    """A connection to another broker, only for the partitions that it leads; its own console shows its groups."""
 
     def __init__(self, asker: Asker, server: str, node_id: int) -> None:
         self.bootstrap = server
@@ -182,18 +185,19 @@ class LeaderClient(Client):
         """Do nothing: the connection is the broker's."""
 
     def api_versions(self) -> dict[int, tuple[int, int]]:
-        """Return any version of any API: the broker's connection knows what the other side serves."""
+        """Return all versions of all APIs: the broker's own connection chooses the version."""
         return dict.fromkeys(ApiKey, (0, NEWEST))
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
-        """Ask for records or offsets, in this version or an older one. Raises ClientError, KafkaError."""
+        """Send a Fetch or ListOffsets, in this version or an older one. Raises ClientError, KafkaError."""
         if not isinstance(request, FetchRequest | ListOffsetsRequest):
             raise ClientError(ELSEWHERE.format(self.bootstrap))
         return self._asker.ask_leader(self._node_id, request, response_type, version)
 
 
 class LocalCluster(Cluster):
-    """The broker of this process, and others as leaders: groups that they coordinate are shown on their consoles."""
+    """The broker of this process, and other brokers as leaders of partitions. Groups of others are on their own
+    consoles."""
 
     def __init__(self, asker: Asker) -> None:
         self._nodes: dict[Address, int] = {}
@@ -205,7 +209,7 @@ class LocalCluster(Cluster):
         return {self._node_id: self._own_address()}
 
     def coordinator(self, key: str, key_type: int) -> Client:
-        """Return this broker where it coordinates a group or transactional id. Raises ClientError, KafkaError."""
+        """Return this broker if it coordinates the group or transactional id. Raises ClientError, KafkaError."""
         client = super().coordinator(key, key_type)
         if isinstance(client, LeaderClient):
             raise ClientError(ELSEWHERE.format(client.bootstrap))
@@ -233,7 +237,7 @@ class LocalCluster(Cluster):
 
 
 def wait_for(done: Future[T], drop: Callable[[T], object] | None = None) -> T:
-    """Wait within the time-out; what comes later is dropped. Raises ClientError, and what the work raised."""
+    """Wait up to TIMEOUT_S for the result; ``drop`` gets a late one. Raises ClientError, and the errors of the work."""
     try:
         return done.result(TIMEOUT_S)
     except TimeoutError:
@@ -259,7 +263,7 @@ def _complete(answered: Future[Frame], answer: Frame) -> None:
 
 
 def read_frame(answer: bytes | list[Part]) -> bytes:
-    """Read the bytes of an answer without its length; parts that stand in files are read, and the files released."""
+    """Return the bytes of a response without the length; parts in files are read, and the files released."""
     if isinstance(answer, bytes):
         return answer[LENGTH.size :]
     try:
@@ -269,10 +273,10 @@ def read_frame(answer: bytes | list[Part]) -> bytes:
 
 
 def read_part(part: Part) -> bytes:
-    """Read the bytes of a part. Raises ClientError where a file has become shorter."""
+    """Read the bytes of a part. Raises ClientError if its file was truncated."""
     if not isinstance(part, TransferableRecords):
         return bytes(part)
     found = os.pread(part.file.fileno(), part.size, part.position)
     if len(found) != part.size:
-        raise ClientError("a log was cut while it was read: try again")
+        raise ClientError("a log was truncated while it was read: try again")
     return found

@@ -1,7 +1,7 @@
-"""HTML of pages: the templates, which escape every value, and the forms in which they show numbers, times and links.
+"""HTML of pages: the templates, which escape every value, and the formats of numbers, times and links.
 
-Jinja2 with autoescaping. A value becomes markup nowhere: no template marks one as safe, and ``link`` quotes what stands
-in a URL. Any thread.
+Jinja2 with autoescaping. No value becomes markup: no template marks one as safe, and ``link`` quotes all parts of a
+URL. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.console.view import Page
 PLACE = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
 NAME_LIMIT = 160
-"""Bytes of HTML that a name takes in a table."""
+"""Limit of a name in a table, in bytes of HTML."""
 CHART_WIDTH, CHART_HEIGHT = 600, 120
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _UNIT = 1024
@@ -33,7 +33,7 @@ def render(page: Page) -> str:
 
 @cache
 def environment() -> Environment:
-    """Build the templates, compiled when they are first used."""
+    """Build the environment of the templates, which are compiled at first use."""
     made = Environment(
         loader=FileSystemLoader(PLACE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -53,7 +53,7 @@ def link(*path: str | int, **parameters: str | int | None) -> str:
 
 
 def format_size(count: float | None) -> str:
-    """Format a number of bytes in the unit that suits it."""
+    """Format a number of bytes in the largest fitting unit."""
     if count is None or count < 0:
         return "–"
     for unit in _UNITS:
@@ -64,14 +64,14 @@ def format_size(count: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Format a number with its thousands apart."""
+    """Format a number with thousands separators."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
 
 
 def format_moment(time_ms: int | None) -> str:
-    """Format a time in ms as UTC; a dash where there is none."""
+    """Format a time in ms as UTC; a dash if there is none."""
     if time_ms is None or time_ms < 0:
         return "–"
     try:
@@ -81,7 +81,7 @@ def format_moment(time_ms: int | None) -> str:
 
 
 def format_duration(milliseconds: float | None) -> str:
-    """Format a time span in ms, or in s, min or h where that is easier to read."""
+    """Format a time span in the largest of ms, s, min and h that gives at least 2."""
     if milliseconds is None:
         return "–"
     for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
@@ -95,7 +95,7 @@ def format_duration(milliseconds: float | None) -> str:
 
 
 def format_name(text: str | None) -> str:
-    """Cut a name that clients chose to what a table has room for."""
+    """Cut a name that clients chose to NAME_LIMIT."""
     if text is None:
         return "–"
     cut = clip(text, NAME_LIMIT)
@@ -103,7 +103,7 @@ def format_name(text: str | None) -> str:
 
 
 def chart_points(values: Sequence[float]) -> str:
-    """Compute the points of a line over the width of a chart; its greatest value touches the top."""
+    """Compute the points of a line over the width of a chart; its largest value is at the top."""
     if len(values) < 2:
         return ""
     top = max(max(values), 1)

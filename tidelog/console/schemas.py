@@ -1,10 +1,10 @@
-"""Values that name a schema of this broker's registry, as JSON.
+"""Decoding of values that name a schema of this broker's registry, to JSON.
 
     page's thread   decode: the id in a value's first bytes -> its schema -> the value
-    loop thread     the registry's state, which is read from ``_schemas`` with the first value
+    loop thread     the registry's state, which is read from ``_schemas`` for the first value
 
-A value that does not fit its schema is shown as any other bytes. So is a value of a type that contains itself: a
-hostile one could need more stack than a thread has, and end the broker's process.
+A value that does not fit its schema is shown as plain bytes. So is a value of a type that contains itself: a hostile
+one could need more stack than a thread has, and crash the broker's process.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 SCHEMAS_TOPIC = "_schemas"
 MAX_BYTES = 64 * 1024
-"""A larger value is not decoded: it would be shown in part alone."""
+"""A larger value is not decoded, because only a part of it could be shown."""
 
 
 class Decoded(NamedTuple):
-    """A value as JSON has it, and the name of its schema for people."""
+    """A decoded value as JSON, and the name of its schema for people."""
 
     value: Any
     schema: str
@@ -42,19 +42,19 @@ Decode = Callable[[bytes], Decoded | None]
 
 
 def as_bytes(_content: bytes) -> Decoded | None:
-    """Decode nothing."""
+    """Return None: the value is not decoded."""
     return None
 
 
 class Schemas:
-    """The registry as the console's pages ask it; ``close`` in the loop thread."""
+    """The schemas of this broker's registry for the console's pages. ``close`` is called in the loop thread."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._registry: Registry | None = None
 
     def decoder(self) -> Decode:
-        """Return the decoder of one page, which asks for each schema once. It answers None for other bytes."""
+        """Return the decoder of one page, which looks up each schema once. It returns None for other bytes."""
         if not self._broker.config.get_str(SCHEMA_REGISTRY_LISTENER):
             return as_bytes
         schema_of = cache(self._ask)
@@ -66,7 +66,7 @@ class Schemas:
             self._registry.close()
 
     def _ask(self, number: int) -> RegisteredSchema | None:
-        """Return a schema. A page's thread. Raises ClientError."""
+        """Return a schema, None if it is missing. A page's thread. Raises ClientError."""
         return wait_for(asyncio.run_coroutine_threadsafe(self._find(number), self._broker.loop))
 
     async def _find(self, number: int) -> RegisteredSchema | None:
@@ -79,13 +79,13 @@ class Schemas:
             state = await self._registry.state()
             found = state.find_by_id(number)
             return await self._described(state, found[0]) if found else None
-        except (RegistryError, KeyError, UndecodableError):  # another broker leads the topic, or a reference is gone
+        except (RegistryError, KeyError, UndecodableError):  # another broker leads the topic, or a reference is missing
             return None
 
     async def _described(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema:
-        """Return a schema with all it refers to, as the decoder knows them. Each is described once.
+        """Convert a schema, with all that it refers to, for the decoder. Each is converted once.
 
-        Raises KeyError where one of those is gone, UndecodableError, RegistryError.
+        Raises KeyError if a reference is missing, UndecodableError, RegistryError.
         """
         found: dict[tuple[str, int], RegisteredSchema] = {}
         for one in (*(referred for _, referred in state.resolve(schema.references)), schema):
@@ -103,7 +103,7 @@ class Schemas:
 
 
 def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> Decoded | None:
-    """Return a value that names a schema; None for other bytes. Raises ClientError."""
+    """Decode a value that names a schema; None for other bytes. Raises ClientError."""
     if content[:1] != bytes([MAGIC]) or len(content) > MAX_BYTES:
         return None
     try:
@@ -118,7 +118,7 @@ def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) 
 
 
 def form_of(schema: RegisteredSchema) -> JsonForm | None:
-    """Return the JSON form of a schema; None where there is none that the broker may use."""
+    """Return the JSON form of a schema; None if there is none that is safe in a broker."""
     try:
         from tidelog.pipeline.values.json_form import json_form
 

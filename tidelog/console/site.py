@@ -1,7 +1,7 @@
 """The console's pages over HTTP: parameters, threads, errors, and the two static files.
 
-Two pages are built at a time, in threads of their own, so that a page that waits for the loop keeps no thread from the
-broker. Further pages wait; one whose client has gone meanwhile is not built. Loop thread only.
+Two pages are built at a time, in threads of their own, so that pages that wait for the loop take no thread of the
+broker. Further pages wait; a page whose client has disconnected meanwhile is not built. Loop thread only.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ class Site:
         self._places = asyncio.Semaphore(THREADS)
 
     async def close(self) -> None:
-        """End threads and samples."""
+        """Stop the threads and the sampler."""
         await self._sampler.close()
         self._schemas.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request that passed all checks."""
+        """Build the response to a request that has passed all checks."""
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
         if "name" in request.match_info:
@@ -107,7 +107,7 @@ class Site:
         return Asker(self._broker, self._dispatcher, caller.principal, request.remote or "")
 
     def _view(self, request: web.Request) -> Callable[[Asker, tuple[str, ...]], View]:
-        """Prepare the maker of the page's view, for its thread. It raises ValueError, ClientError."""
+        """Return a function that builds the page's view in its thread. The function raises ValueError, ClientError."""
         query, path = list(request.query.items()), dict(request.match_info)
         reads_schemas = may_read(self._broker, request, SCHEMAS_TOPIC)
 
@@ -126,7 +126,7 @@ class Site:
 
 
 def build_page(asker: Asker, path: str, make: Callable[[Asker, tuple[str, ...]], View]) -> tuple[int, str]:
-    """Build HTTP status and HTML of a page. In its thread."""
+    """Build HTTP status and HTML of a page. A page's thread."""
     entry = pages.TABLE[path]
     try:
         return 200, render(entry.build(make(asker, entry.parameters)))

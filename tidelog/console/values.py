@@ -1,12 +1,12 @@
-"""Keys, values and header values of records as text for people: text, JSON, hexadecimal; cut to what a page may show.
+"""Keys, values and header values of records as text for people: text, JSON or hexadecimal, cut to a limit.
 
-    auto   JSON where it is an object or an array, else text where it is UTF-8, else hexadecimal
+    auto   JSON if it is an object or an array, otherwise text if it is UTF-8, otherwise hexadecimal
     text   UTF-8, with U+FFFD in place of other bytes
-    json   indented; text where it is no JSON
-    hex    16 bytes a line, with their positions and characters
-    schema decoded by the schema that the value names, if this broker is its registry; so does ``auto``
+    json   indented; text if it is not JSON
+    hex    16 bytes in a line, with their positions and characters
+    schema decoded by the schema that the value names, if this broker is its registry; ``auto`` does the same
 
-A limit counts the bytes of the HTML: ``<`` takes four of them, ``"`` five, a letter of another script up to four.
+A limit counts the bytes of the HTML: ``<`` takes four of them, ``"`` five, a non-ASCII character up to four.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ AUTO, TEXT, JSON, HEX, SCHEMA = "auto", "text", "json", "hex", "schema"
 FORMATS = (AUTO, TEXT, JSON, HEX, SCHEMA)
 HEX_COLUMNS = 16
 MAX_JSON_BYTES = 64 * 1024
-"""A larger value is not parsed: it would be shown in part alone."""
+"""A larger value is not parsed, because only a part of it could be shown."""
 _ESCAPED = {"&": 5, "<": 4, ">": 4, '"': 5, "'": 5}
 
 
 class Shown(NamedTuple):
-    """Text of some bytes; ``text`` is None where there are none at all (null)."""
+    """The text of some bytes; ``text`` is None for null."""
 
     text: str | None
     format: str
@@ -39,7 +39,7 @@ def check_format(name: str) -> str:
 
 
 def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> Shown:
-    """Format bytes; ``limit`` is in bytes of HTML. JSON stands in one line where ``indent`` is None."""
+    """Format bytes; ``limit`` is in bytes of HTML. With ``indent`` None JSON is in one line."""
     if content is None:
         return Shown(None, TEXT, 0, False)
     format_used, text = _formatted(content, AUTO if wanted == SCHEMA else wanted, limit, indent)
@@ -48,17 +48,17 @@ def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None =
 
 
 def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> Shown:
-    """Format a value that was decoded by its schema; ``name`` says by which, ``size`` counts its bytes."""
+    """Format a value that was decoded by its schema: ``name`` of the schema, ``size`` of the value in bytes."""
     text, is_whole = _beginning(value, indent, limit)
     cut = clip(text, limit)
     return Shown(cut, name, size, not is_whole or len(cut) < len(text))
 
 
 def _beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
-    """Return the beginning of a value as JSON, and whether that is all.
+    """Return the beginning of a value as JSON, and whether it is complete.
 
-    Writing ends at ``limit``, since a few bytes may stand for many long names of fields, and where the value is nested
-    deeper than Python's calls go.
+    It ends at ``limit``, because a few bytes may decode to many long field names, or where the value is nested deeper
+    than Python's recursion limit.
     """
     parts, length = list[str](), 0
     try:
@@ -73,7 +73,7 @@ def _beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
 
 
 def clip(text: str, limit: int) -> str:
-    """Return the beginning of a text that takes up to ``limit`` bytes as HTML."""
+    """Return the longest beginning of a text that takes up to ``limit`` bytes as HTML."""
     used = 0
     for place, character in enumerate(text):
         used += _ESCAPED.get(character) or (1 if character < "\x80" else len(character.encode("utf-8", "replace")))
@@ -83,7 +83,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def dump(content: bytes) -> str:
-    """Format bytes in hexadecimal, with their places and characters."""
+    """Format bytes in hexadecimal, with their positions and characters."""
     lines = []
     for place in range(0, len(content), HEX_COLUMNS):
         row = content[place : place + HEX_COLUMNS]
@@ -109,7 +109,7 @@ def _is_in_part(content: bytes, format_used: str, limit: int) -> bool:
 
 
 def _as_json(content: bytes, indent: int | None, *, only_structures: bool) -> str | None:
-    """Write JSON again; None for what is none, or too large."""
+    """Format JSON again; None if the bytes are not JSON, or too large."""
     if len(content) > MAX_JSON_BYTES or (only_structures and content[:1] not in (b"{", b"[")):
         return None
     try:
@@ -119,7 +119,7 @@ def _as_json(content: bytes, indent: int | None, *, only_structures: bool) -> st
 
 
 def _is_text(content: bytes) -> bool:
-    """Return whether bytes are UTF-8, up to a last character that is cut, and no control characters."""
+    """Return whether bytes are UTF-8 without control characters; the last character may be incomplete."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:

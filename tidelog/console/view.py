@@ -1,4 +1,4 @@
-"""View of one request for a page, and the model that comes of it; bounds of what a page shows.
+"""The request for a page (View), its model (Page), and the limits of a page.
 
 A page is a function from a :class:`View` to a :class:`Page`: a template and its values. It runs in a thread.
 """
@@ -20,7 +20,7 @@ from tidelog.protocol.errors import KafkaError
 MAX_ROWS = 100
 """Rows of a table on one page; the next page begins after the last one."""
 MAX_ROW_CHARACTERS = 6_000
-"""Characters of names that the rows of one page show. Escaped, and quoted in a link, one may take 18 bytes."""
+"""Limit of the names' characters on one page. Escaped, and quoted in a link, a character may take 18 bytes."""
 MAX_NUMBER_DIGITS = 18
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
 
 class Listing(NamedTuple, Generic[T]):
-    """Rows of one page, and the name after which the next page begins; None on the last one."""
+    """Rows of one page, and the name after which the next page begins; None on the last page."""
 
     rows: list[T]
     next: str | None
@@ -42,7 +42,7 @@ class Listing(NamedTuple, Generic[T]):
 
 @dataclass(slots=True, kw_only=True)
 class View:
-    """Connection to the broker in the caller's name, and the parameters of the URL. One page's thread."""
+    """The connection to the broker in the caller's name, and the parameters of the URL. One page's thread."""
 
     asker: Asker
     cluster: Cluster
@@ -50,29 +50,29 @@ class View:
     path: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
     may_describe: Callable[[str], bool] = lambda _topic: True
-    """Return whether the caller may know a topic. Loop thread."""
+    """Return whether the caller may describe a topic. Loop thread."""
     decode: Decode = as_bytes
-    """Return a value that names a schema of the registry, None for other bytes."""
+    """Decode a value that names a schema of the registry, None for other bytes."""
 
     def text(self, name: str) -> str:
-        """Read a parameter without the spaces around it; empty where it is not there."""
+        """Return a parameter without surrounding spaces; empty if it is missing."""
         return self.parameters.get(name, "").strip()
 
     def number(self, name: str) -> int | None:
-        """Parse a parameter that is a number, None where it is empty. Raises ValueError."""
+        """Parse a parameter that is a number, None if it is empty. Raises ValueError."""
         text = self.text(name)
         return parse_number(name, text) if text else None
 
 
 class Part(NamedTuple, Generic[T]):
-    """Something that a page asks for beside others: its value, or why there is none."""
+    """One part of a page: its value, or the error that is shown instead."""
 
     value: T | None
     error: str | None
 
 
 def ask_for(question: Callable[[], T]) -> Part[T]:
-    """Ask for a part of a page; a refusal is shown in its place."""
+    """Build a part of a page from the result of ``question``, or from its error."""
     try:
         return Part(question(), None)
     except (KafkaError, ClientError) as error:
@@ -87,7 +87,7 @@ def parse_number(name: str, text: str) -> int:
 
 
 def list_after(rows: Iterable[T], name_of: Callable[[T], str], after: str) -> Listing[T]:
-    """Take the rows after a name that fit on a page; ``rows`` come in the order of their names."""
+    """Return the rows after a name that fit on a page; ``rows`` are sorted by name."""
     shown: list[T] = []
     characters = 0
     for row in rows:
@@ -102,6 +102,6 @@ def list_after(rows: Iterable[T], name_of: Callable[[T], str], after: str) -> Li
 
 
 def slice_from(rows: Iterable[T], start: int) -> tuple[list[T], int | None]:
-    """Take the rows from a number on that fit on a page, and the number of the next page's first one."""
+    """Return the rows from number ``start`` on that fit on a page, and the number of the next page's first row."""
     found = list(islice(rows, start, start + MAX_ROWS + 1))
     return found[:MAX_ROWS], start + MAX_ROWS if len(found) > MAX_ROWS else None

@@ -1,6 +1,6 @@
-"""Apache Kafka's jars for a controller: of a given directory, or from a Maven repository, each with its known digest.
+"""Apache Kafka's jars for a controller: from a given directory, or from a Maven repository, with known digests.
 
-Downloaded jars are kept below the user's cache directory; a jar whose digest is another one is not used.
+Downloaded jars are kept in the user's cache directory; a download with another digest is an error.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import NamedTuple
 MAVEN_CENTRAL = "https://repo1.maven.org/maven2"
 KAFKA_VERSION = "4.3.1"
 OLDER = ("0.", "1.", "2.", "3.")
-"""Versions whose controllers register no broker of Kafka 4."""
+"""Prefixes of versions whose controllers cannot register brokers of Kafka 4."""
 DOWNLOADS = 8
 TIMEOUT_S = 60.0
-"""For a connection that is silent."""
+"""Timeout of a connection without data, in seconds."""
 
 
 class JarsError(Exception):
-    """The jars are not there and cannot be had; the message says what to do."""
+    """The jars are missing and cannot be downloaded; the message says what to do."""
 
 
 class Artifact(NamedTuple):
@@ -98,7 +98,7 @@ def _parse(line: str) -> Artifact:
 
 
 ARTIFACTS = tuple(map(_parse, _TABLE.split("\n")[1:-1]))
-"""The run time of a controller of KAFKA_VERSION."""
+"""All jars that a controller of KAFKA_VERSION needs."""
 
 
 def class_path_of(directory: Path) -> str:
@@ -107,7 +107,7 @@ def class_path_of(directory: Path) -> str:
         for jar in place.glob("kafka-clients-*.jar"):
             version = jar.stem.removeprefix("kafka-clients-")
             if version.startswith(OLDER):
-                raise JarsError(f"{place} has Apache Kafka {version}: the controller is to be of Apache Kafka 4")
+                raise JarsError(f"{place} has Apache Kafka {version}: the controller must be of Apache Kafka 4")
             return f"{place}/*"
     raise JarsError(
         f"{directory} has no kafka-clients-*.jar, neither itself nor in libs: expected an unpacked release of Apache "
@@ -122,7 +122,7 @@ def default_cache(environment: dict[str, str] | os._Environ[str]) -> Path:
 
 
 def download(directory: Path, repository: str, artifacts: Sequence[Artifact] = ARTIFACTS) -> list[str]:
-    """Download what the directory lacks; return the names of the downloaded jars. Raises JarsError."""
+    """Download the jars that the directory lacks, and return their names. Raises JarsError."""
     directory.mkdir(parents=True, exist_ok=True)
     missing = [one for one in artifacts if not (directory / one.file_name).exists()]
     with ThreadPoolExecutor(DOWNLOADS) as threads:
@@ -132,7 +132,7 @@ def download(directory: Path, repository: str, artifacts: Sequence[Artifact] = A
 
 
 def _fetch(artifact: Artifact, directory: Path, repository: str) -> None:
-    """Download one jar; it gets its name when it is whole. Raises JarsError."""
+    """Download one jar, which gets its name when it is complete. Raises JarsError."""
     url = artifact.url(repository)
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
@@ -143,7 +143,7 @@ def _fetch(artifact: Artifact, directory: Path, repository: str) -> None:
         ) from error
     found = base64.b64encode(hashlib.sha256(data).digest()).decode()
     if found != artifact.sha256:
-        raise JarsError(f"{url} has the SHA-256 {found}, and {artifact.sha256} is expected")
+        raise JarsError(f"{url} has the SHA-256 {found}, expected {artifact.sha256}")
     temporary = directory / f".{artifact.file_name}.{os.getpid()}"
     temporary.write_bytes(data)
     temporary.rename(directory / artifact.file_name)

@@ -1,6 +1,6 @@
 """Directories, ports and configuration files of a development cluster on one machine.
 
-DIR/cluster.id               the cluster's id, made at the first start
+DIR/cluster.id               the cluster's id, created at the first start
 DIR/controller/              controller.properties, data, controller.log
 DIR/node-1/, node-2/ ...     server.properties, data, node.log
 """
@@ -18,7 +18,7 @@ from tidelog.protocol.types import SystemRandom, random_uuid, uuid_to_str
 CONTROLLER_ID = 1000
 HOST = "127.0.0.1"
 ONE_HOST = "this-host"
-"""The rack of all members (a real cluster names one rack for each machine)."""
+"""The rack of all members, which are on the same machine."""
 PROTOCOLS = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
 
 
@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 def choose_ports(first: int, nodes: int) -> tuple[int, tuple[int, ...]]:
     """Return the port of the controller and those of the members.
 
-    The members have ``first`` and the ports after it, then comes the controller. With 0 all are free ports.
+    The members have ``first`` and the ports after it, then comes the controller. With ``first`` 0 all are free ports.
     """
     if first:
         return first + nodes, tuple(range(first, first + nodes))

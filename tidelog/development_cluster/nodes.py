@@ -1,7 +1,7 @@
-"""Processes of a cluster on one machine: started together, watched, ended together.
+"""Processes of a cluster on one machine, which are started, watched and stopped together.
 
-The members end when this process does, however it ends: their standard input closes. The kernel then ends the
-controller (PR_SET_PDEATHSIG), on Linux alone: elsewhere a ``kill -9`` of the command leaves the controller running.
+The members end when this process ends in any way, because their standard input closes. The kernel ends the controller
+(PR_SET_PDEATHSIG), but only on Linux: elsewhere a ``kill -9`` of the command leaves the controller running.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TAIL_BYTES = 1500
 READY = b"tidelog ready on "
 CONSOLE = b"console "
 CONSOLE_LIMIT_S = 2.0
-"""Time for the line after the ready line; a member without a console prints none."""
+"""Timeout of the console's line after the ready line; a member without a console prints none."""
 HEAP = ("-Xmx256M", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
 
 
@@ -49,21 +49,21 @@ class Node:
         self.name = name
         self.log = log
         self.console: str | None = None
-        """Address of a member's console, once it is ready; None where it has none."""
+        """Address of a member's console, once it is ready; None if it has none."""
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                bufsize=0,  # a buffer would hold a line that poll does not see
-                start_new_session=True,  # Ctrl-C is for the command, which stops the nodes in their order
+                bufsize=0,  # with a buffer, poll would not see a line that is in it
+                start_new_session=True,  # only this process gets Ctrl-C, and stops the nodes in order
                 preexec_fn=ends_with_us,
             )
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the process is gone."""
+        """Return whether the process has ended."""
         return self.process.poll() is not None
 
     def failure(self, what: str) -> NodeError:
@@ -81,7 +81,7 @@ class Node:
             raise self.failure(f"ended with {self.process.returncode} before it was ready")
 
     def find_console(self, deadline: float) -> None:
-        """Take the address of the console from the next line, where one comes in time."""
+        """Read the address of the console from the next line, if it comes in time."""
         line = self._read_line(deadline)
         if line is not None and line.startswith(CONSOLE):
             self.console = line.removeprefix(CONSOLE).decode().strip()
@@ -124,7 +124,7 @@ class Nodes:
         self.running: list[Node] = []
 
     def start(self) -> None:
-        """Format what is new, start all, and wait until they serve. Raises NodeError."""
+        """Format new directories, start all nodes, and wait until they are ready. Raises NodeError."""
         layout = self._layout
         cluster_id = cluster_id_of(layout.directory)
         self._start_controller(cluster_id)
@@ -176,11 +176,11 @@ class Nodes:
             raise
 
     def ended(self) -> Iterator[Node]:
-        """Yield the nodes whose processes are gone."""
+        """Yield the nodes whose processes have ended."""
         return (node for node in self.running if node.has_ended)
 
     def stop(self) -> None:
-        """Stop the members, which hand their leaders over, then the controller."""
+        """Stop the members, whose partitions get other leaders, then the controller."""
         for node in reversed(self.running):
             node.stop()
         self.running.clear()

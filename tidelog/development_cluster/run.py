@@ -1,7 +1,7 @@
-"""The run of a cluster on one machine: found or downloaded jars, started nodes, and their end.
+"""The run of a cluster on one machine: it finds or downloads jars, starts the nodes, and stops them.
 
-Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) stop all nodes cleanly. SIGINT does so in the background of a script
-as well, where shells start commands with that signal ignored; ``nohup`` keeps SIGHUP ignored.
+Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) stop all nodes cleanly. So does SIGINT in the background of a
+script, where shells start commands with that signal ignored; after ``nohup`` SIGHUP stays ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Wish(NamedTuple):
-    """Options of the command line."""
+    """The options of ``tidelog cluster start``."""
 
     nodes: int
     directory: Path
@@ -47,11 +47,11 @@ class Wish(NamedTuple):
 
 
 class Interrupted(BaseException):
-    """A signal to stop came."""
+    """A signal to stop was received."""
 
 
 def run(wish: Wish) -> int:
-    """Run a cluster until it is told to stop. Returns the exit code."""
+    """Run a cluster until a signal or the end of a node. Returns the exit code."""
     before = take_signals()
     nodes: Nodes | None = None
     try:
@@ -77,7 +77,7 @@ def run(wish: Wish) -> int:
 
 
 def take_signals() -> dict[signal.Signals, Any]:
-    """Have the signals of STOPPING raise Interrupted, SIGHUP unless it is ignored already; return the old handlers."""
+    """Make the signals of STOPPING raise Interrupted, SIGHUP unless it is ignored; return the old handlers."""
     before = {number: signal.getsignal(number) for number in STOPPING}
     for number, handler in before.items():
         if number != signal.SIGHUP or handler != signal.SIG_IGN:
@@ -119,10 +119,10 @@ def java_version(output: str) -> int:
 
 
 def check_ports(layout: Layout) -> None:
-    """Raise NodeError where a port is taken."""
+    """Raise NodeError if a port is taken."""
     port = taken_port(layout)
     if port is not None:
-        raise NodeError(f"port {port} of {HOST} is taken: --port N begins elsewhere, --port 0 takes free ones")
+        raise NodeError(f"port {port} of {HOST} is taken: --port N chooses others, --port 0 takes free ones")
 
 
 def class_path(wish: Wish) -> str:
@@ -133,12 +133,15 @@ def class_path(wish: Wish) -> str:
     repository = wish.maven or MAVEN_CENTRAL
     came = download(cache, repository)
     if came:
-        print(f"{len(came)} jars of Apache Kafka {KAFKA_VERSION} came from {repository} into {cache}", file=sys.stderr)
+        print(
+            f"{len(came)} jars of Apache Kafka {KAFKA_VERSION} came from {repository} into {cache}",
+            file=sys.stderr,
+        )
     return class_path_of(cache)
 
 
 def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
-    """Print where the cluster is, once it serves."""
+    """Print the addresses of the cluster, once it is ready."""
     members = [
         {
             "id": node_id,
@@ -164,7 +167,7 @@ def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
 
 
 def watch(nodes: Nodes) -> None:
-    """Wait for a signal. Raises NodeError when a node ends before."""
+    """Wait for a signal. Raises NodeError when a node ends first."""
     while True:
         for node in nodes.ended():
             raise node.failure(f"ended with {node.process.returncode}")

@@ -1,4 +1,4 @@
-"""Plan, parts and commits of an export, whatever kind of table takes them.
+"""Plan, parts and commits of an export, for all kinds of tables.
 
 Imports: the layers below ``jobs``, and the runner, progress and source of ``jobs``.
 Invariant: a commit moves the offset vector and adds the rows in between, or neither.

@@ -1,15 +1,16 @@
-"""Places of a table's new files, of Iceberg or Delta, and the traces by which a later run finds those of a killed one.
+"""The areas in which runs write new files of an Iceberg or Delta table, and by which a later run finds those of a dead
+one.
 
     mounted            TABLE/_tidelog/staging/<run>/, owned by a lock, with the version; links give files their names
-    object store       TABLE/_tidelog/runs/<version>-<run>, and the run at the end of each file's name
+    object store       TABLE/_tidelog/runs/<version>-<run>, and the run's id at the end of each file's name
                        (a Delta table's dead letters are moved once the run has committed)
 
-On a mounted file system, too, a name ends with the beginning of the run's id. After a restore the files of abandoned
-versions stay beside those of later runs, which may have other records at the same offsets.
+On a mounted file system, too, a name ends with the first characters of the run's id. After a restore, files of
+abandoned versions stay beside those of later runs, which may have other records at the same offsets.
 
-A catalog may make a commit after its run has ended, and a store has no locks. So a run that has not committed counts as
-dead once the table has a newer state than the one that it began with: its commit asks for that, and can no longer
-succeed.
+A catalog may finish a commit after its run has ended, and a store has no locks. So a run that has not committed counts
+as dead once the table has a newer state than the one with which the run began: its commit is only valid for that state,
+and can no longer succeed.
 """
 
 from __future__ import annotations
@@ -29,35 +30,34 @@ RUNS = "runs"
 VERSION = "version"
 _RUN = re.compile(r"([0-9]{8,})-([0-9a-f]{32})")
 Finish = Callable[[str, str, int | None], bool]
-"""A function that gets the name of a run that may have ended, its staging directory, and the version it began with if
-that is known. It returns whether the run's traces may go."""
+"""A function that gets the name of a run that may have ended, its staging directory, and the version it began with,
+None if not known. It returns whether the run is finished, so that its staging can be removed."""
 
 
 class TableArea(Protocol):
-    """Files of a table, as the runs of exports bring them in. ``has_locks``: a run that goes on is told from
-    one that has ended."""
+    """Area of a table in which runs of exports write files. ``has_locks``: locks show whether a run still goes on."""
 
     @property
     def has_locks(self) -> bool:
-        """Return whether the runs that ``finish`` gets have ended."""
+        """Return whether each run for which ``finish`` is called has ended."""
 
     def open(self) -> None:
-        """Finish what killed runs have left. Raises JobError."""
+        """Finish or remove the files of killed runs. Raises JobError."""
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Make room for a run that begins with a version of the table's state. Raises JobError."""
+        """Create the staging of a run that begins with a version of the table's state. Raises JobError."""
 
     def locked(self) -> AbstractContextManager[None]:
         """Keep other runs on this file system from committing."""
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
-        """List the names of a run's files; none where it was killed before it made any."""
+        """List the names of a run's files in a folder; empty if the run was killed before it wrote any."""
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Give files their place in the table, and return the addresses."""
+        """Move or link files to their place in the table, and return their addresses."""
 
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
-        """Remove a run's files of the table whose names are not known."""
+        """Remove a run's files from the table, except those with names in ``known``."""
 
     def remove_letters(self, run: str) -> None:
         """Remove the dead letters that a run wrote and did not commit."""
@@ -69,21 +69,21 @@ class MountedArea:
     has_locks = True
 
     def __init__(self, location: str, finish: Finish, letters: str = DEAD_LETTER) -> None:
-        """``letters``: the folder of dead letters. Raises BadRequestError where the table cannot be made."""
+        """``letters``: the folder of dead letters. Raises BadRequestError if the table cannot be created."""
         self._table = ExportTable(location, lambda run, staging: finish(run, staging, _version_in(staging)))
         self._letters = letters
         try:
             for folder in (DIRECTORY, letters):
                 os.makedirs(self._table.directory(folder), exist_ok=True)
         except OSError as error:
-            raise BadRequestError(f"table {self._table.path} cannot be made: {error.strerror}") from error
+            raise BadRequestError(f"table {self._table.path} cannot be created: {error.strerror}") from error
 
     def open(self) -> None:
-        """Finish what killed runs have left. Raises JobError."""
+        """Finish or remove the files of killed runs. Raises JobError."""
         self._table.open()
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Make a staging directory. Raises JobError."""
+        """Create a staging directory. Raises JobError."""
         staged = name_own_files(self._table.begin_run(run))
         with open(os.path.join(staged.path, VERSION), "w", encoding="utf-8") as file:
             file.write(str(version))
@@ -98,7 +98,7 @@ class MountedArea:
         return LOCAL.names_in(os.path.join(staging, folder))
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Link files to their place. One that is there already is the run's own and stays."""
+        """Link files to their place in the table. A link that exists is this run's own and stays."""
         paths = []
         for name in names:
             path = self._table.directory(self._letters if folder == DEAD_LETTER else folder, name)
@@ -108,7 +108,7 @@ class MountedArea:
         return paths
 
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
-        """Remove a run's links whose addresses are not known."""
+        """Remove a run's links, except those with names in ``known``."""
         names = [name for name in self.names_of(run, staging, DATA) if self._is_brought_in(staging, name)]
         stay = known() if names else set()
         for name in names:
@@ -116,7 +116,7 @@ class MountedArea:
                 os.unlink(self._table.directory(DATA, name))
 
     def remove_letters(self, run: str) -> None:
-        """Do nothing: they go with the staging directory."""
+        """Do nothing: they are removed with the staging directory."""
 
     def _is_brought_in(self, staging: str, name: str) -> bool:
         path = self._table.directory(DATA, name)
@@ -124,13 +124,13 @@ class MountedArea:
 
 
 def name_own_files(staged: StagingRun) -> StagingRun:
-    """Give a run's files names that no other run gives, short because topics' names may be long."""
+    """Set a suffix for the run's files that no other run has; it is short because topic names may be long."""
     staged.suffix = f"-r{staged.run[:8]}"
     return staged
 
 
 def _version_in(staging: str) -> int | None:
-    """Read the version that a run began with, None where it was killed before it had a file."""
+    """Read the version with which a run began, None if it was killed before it wrote a file."""
     try:
         with open(os.path.join(staging, VERSION), encoding="utf-8") as file:
             return int(file.read() or "0")
@@ -144,34 +144,34 @@ class StoreArea:
     has_locks = False
 
     def __init__(self, location: str, store: ObjectStore, finish: Finish, letters: str = DEAD_LETTER) -> None:
-        """``letters``: the folder of dead letters that are committed."""
+        """``letters``: the folder of committed dead letters."""
         self._location = location.rstrip("/")
         self._store = store
         self._finish = finish
         self._letters = letters
 
     def open(self) -> None:
-        """Finish what killed runs have left. Raises OSError."""
+        """Finish or remove the files of killed runs. Raises OSError."""
         for name in self._store.names_in(self._place(DIRECTORY, RUNS)):
-            found = _RUN.fullmatch(name)  # other names are foreign
+            found = _RUN.fullmatch(name)  # other files are not of exports
             if found is not None and self._finish(found[2], self._location, int(found[1])):
                 self._remove(self._place(DIRECTORY, RUNS, name))
 
     def begin_run(self, run: str, version: int) -> StagingRun:
-        """Leave the object that names a run. Raises OSError."""
+        """Write the object that records a run. Raises OSError."""
         self._store.put(self._place(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
         return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
 
     def locked(self) -> AbstractContextManager[None]:
-        """Lock nothing: the catalog lets one commit win."""
+        """Return a context that locks nothing: the catalog accepts only one commit."""
         return contextlib.nullcontext()
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
-        """List the names with a run in them."""
+        """List the names that have the run's id."""
         return [name for name in self._store.names_in(self._place(folder)) if f"-{run}" in name]
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Return the addresses of files, which were written at their place; move dead letters that have another one."""
+        """Return the addresses of files. Data files were written at their place; dead letters may have to be moved."""
         target = self._letters if folder == DEAD_LETTER else folder
         paths = [(self._place(folder, name), self._place(target, name)) for name in names]
         for written, path in paths:
@@ -180,7 +180,7 @@ class StoreArea:
         return [path for _, path in paths]
 
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
-        """Remove a run's objects whose names are not known."""
+        """Remove a run's objects, except those with names in ``known``."""
         names = self.names_of(run, staging, DATA)
         stay = known() if names else set()
         for name in names:
@@ -201,9 +201,7 @@ class StoreArea:
 
 
 def area_of(location: str, properties: Properties, finish: Finish) -> TableArea:
-    """Return the area of a table at an address. ``properties``: those of the table's file system, as pyiceberg names
-    them.
-    """
+    """Return the area of a table at an address. ``properties``: pyiceberg's own, of the table's file system."""
     if location.startswith(("file:", "/")):
         return MountedArea(location, finish)
     return StoreArea(location, CatalogStore(properties), finish)

@@ -1,10 +1,10 @@
-"""The parts of an export: files are written and committed, part after part, until nothing waits.
+"""The parts of an export: the planned files are written and committed part by part.
 
-    waiting files -> a part -> workers write it into staging -> one commit -> the next part
+    planned files -> a part -> workers write it into staging -> one commit -> the next part
 
-A part ends with a commit, and a run that is killed goes on after its last one. So a part has at most ``commit_files``
-files, and no more of the log than the part before it shows to take ``commit_minutes``. Before the first,
-``FIRST_SPEED`` is expected of each worker, a tenth of what is usual.
+A part ends with a commit, and after a kill the next run continues after the last commit. So a part has at most
+``commit_files`` files, and as much of the log as takes ``commit_minutes`` at the speed of the part before it. The first
+part assumes ``FIRST_SPEED`` per worker, a tenth of the usual speed.
 """
 
 from __future__ import annotations
@@ -28,33 +28,35 @@ from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Bytes of the log per second.
+#: Speed of a worker that is assumed at first, in bytes of the log per second.
 FIRST_SPEED = 4e6
 
 Planned = tuple[PartitionPlan, list[FilePlan]]
-"""A plan and the files of its range, in order."""
+"""A partition's plan and the files of its range, in order."""
 
 
 class ExportTarget(Protocol):
-    """A table that takes the commits of an export. ``may_grow``: its small last files get more rows."""
+    """A table that is the target of an export. ``may_grow``: a small last file gets more rows."""
 
     @property
     def may_grow(self) -> bool:
-        """Return whether a file that is in the table may be replaced by a longer one."""
+        """Return whether a file of the table may be replaced by a longer one."""
 
     def widen(self, request: ExportRequest) -> None:
-        """Give the table the columns of the request's values, if it has them not. Raises JobError."""
+        """Add missing columns for the request's values to the table. Raises JobError."""
 
     def begin_run(self, run: str) -> StagingRun:
-        """Make the staging directory of one part. Raises JobError."""
+        """Create the staging directory of one part. Raises JobError."""
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add what is staged, and make ``after`` the table's state, or do neither. Raises ConflictError, JobError."""
+        """Add the staged files and set the table's state to ``after``, or do neither. Raises ConflictError,
+        JobError."""
 
 
 @dataclass(slots=True)
 class CommitPace:
-    """Sizes of parts, from the speed of the part before. ``workers``: files that are written at the same time."""
+    """Limit of a part's size, from the speed of the part before. ``workers``: files that are written at the same
+    time."""
 
     files: int
     seconds: float
@@ -71,11 +73,11 @@ class CommitPace:
         self._began = self.clock()
 
     def committed(self, log_bytes: int) -> None:
-        """Note that the part is committed, and what of the log it had."""
+        """Measure the speed of the part, which is committed now and had ``log_bytes`` of the log."""
         self._bytes_per_second = log_bytes / max(self.clock() - self._began, 1e-3)
 
     def has_room(self, files: int, log_bytes: int) -> bool:
-        """Return whether a part that has so much may get that; the last file is counted."""
+        """Return whether a part may have this many files and bytes of the log."""
         if files <= self.workers:
             return files <= self.files
         return files <= self.files and log_bytes <= self._bytes_per_second * self.seconds
@@ -88,11 +90,11 @@ def export_into(
     before: Manifest,
     progress: Progress | None = None,
 ) -> ExportResult:
-    """Bring a table with the state ``before`` up to date. Raises what ``export`` raises."""
+    """Export new records into a table with the state ``before``. Raises the errors of ``export``."""
     request, before = settle_values(request, _with_mode(before, request))
     looked = Look.at(request.source)
     if request.values and request.columns is None:
-        return looked.unchanged(before)  # no value has shown its columns yet, and a table keeps those of its first run
+        return looked.unchanged(before)  # no value to infer columns from: a later run decides them
     target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = _plan_files([plan for plan in plans if plan.is_new], request, _workers(spark))
@@ -114,8 +116,9 @@ def export_into(
 
 
 def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int) -> list[Planned]:
-    """Plan the files of each partition, once more where another size shares the work out among the workers: of a
-    partition that has one file of that size or less nothing would change.
+    """Plan the files of each partition, with a size by which every worker gets an equal share.
+
+    A partition that has a single file of at most that size is not planned again.
     """
     drafts = [replace(plan) for plan in plans]
     planned = [(plan, plan_files(plan, request, "")) for plan in drafts]
@@ -131,9 +134,9 @@ def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int
 
 
 def _with_mode(before: Manifest, request: ExportRequest) -> Manifest:
-    """Return the state, which has the request's mode if it is the first. Raises BadRequestError for another mode."""
+    """Return the state with the request's mode. Raises BadRequestError if the table has another mode."""
     if before.version and before.mode != request.mode:
-        raise BadRequestError(f"--mode {request.mode}: the table was made with --mode {before.mode}, expected that")
+        raise BadRequestError(f"--mode {request.mode}: the table has --mode {before.mode}, expected the same")
     return replace(before, mode=request.mode)
 
 
@@ -160,8 +163,11 @@ def _commit_part(
 
 
 def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
-    """Split off the next part; the rest waits. Partition after partition, so that at most the first of those that
-    wait was begun, up to where ``manifest`` has it."""
+    """Split off the next part; returns it and the rest.
+
+    Parts take partition after partition, so only the first one that waits may be committed in part: then its plan
+    continues from ``manifest``.
+    """
     part: list[Planned] = []
     is_full = False
     while waiting and not is_full:
@@ -216,14 +222,13 @@ def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, 
 
 
 def _check_staged(plan: FilePlan, result: FileResult) -> None:
-    """Check that the staged files are those that the counted attempt reports, else raise JobError: records went, and
-    a later attempt wrote the others. Objects have names of their attempt's own; the commit finds them, or says who took
-    them away."""
+    """Raise JobError if the staged files differ from those of the successful attempt, because another attempt of
+    the task wrote them after records were deleted. Objects are not checked: each attempt has names of its own."""
     if plan.store.attempt_suffix():
         return
     for file in result.files:
         if plan.grows is not None and file.size == plan.grows[1].size:
-            continue  # no row came
+            continue  # no row was added
         size = plan.store.size_of(os.path.join(plan.staging, DATA, file.name))
         if size != file.size:
             raise JobError(f"{file.name} has {size} bytes, its task wrote {file.size}: another attempt of the task was "

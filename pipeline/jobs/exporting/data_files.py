@@ -1,7 +1,7 @@
-"""The data files of an Iceberg table as manifests name them, read from the footers of Parquet files.
+"""Descriptions of an Iceberg table's data files for its manifests, read from the footers of Parquet files.
 
-As pyiceberg's own ``add_files``, but for any time. That one converts the bounds of times to Python's ``datetime``,
-which ends with the year 9999: timestamps that a producer counts in microseconds lie beyond it. Here they stay numbers.
+This module replaces pyiceberg's own ``add_files``, which converts the bounds of timestamps to Python's ``datetime``.
+That ends with the year 9999, but producers that count in microseconds write later times. Here bounds stay numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNTS = {f"write.metadata.metrics.column.{TIME}": "counts"}
 
 
 def add_files(transaction: Transaction, io: FileIO, paths: Iterable[str], summary: dict[str, str]) -> None:
-    """Append files that the table does not have. Raises ValueError where they do not fit its schema or spec."""
+    """Append files that the table does not have. Raises ValueError when a file does not fit its schema or spec."""
     from pyiceberg.table import TableProperties
 
     metadata = transaction.table_metadata
@@ -43,7 +43,7 @@ def _is_merging(metadata: TableMetadata) -> bool:
 
 
 def data_files(io: FileIO, metadata: TableMetadata, paths: Iterable[str]) -> list[DataFile]:
-    """Describe the files, several at a time. Raises ValueError where one does not fit the table's schema or spec."""
+    """Describe the files, several at a time. Raises ValueError when one does not fit the table's schema or spec."""
     from pyiceberg.utils.concurrent import ExecutorFactory
 
     return list(ExecutorFactory.get_or_create().map(lambda path: _data_file(io, metadata, path), paths))
@@ -75,7 +75,7 @@ def _data_file(io: FileIO, metadata: TableMetadata, path: str) -> DataFile:
 
 
 def _statistics(footer: Any, metadata: TableMetadata) -> DataFileStatistics:
-    """Collect pyiceberg's statistics; the bounds of the times are the footer's numbers."""
+    """Collect pyiceberg's statistics; the bounds of timestamps are the footer's numbers."""
     from pyiceberg.io.pyarrow import (
         StatsAggregator,
         compute_statistics_plan,

@@ -1,15 +1,15 @@
 """The export into a Delta table through ``deltalake``: each part of a run is one version of the table.
 
-    TABLE/_delta_log/                           the table's versions; each of an export has txn (``tidelog.export``, N)
+    TABLE/_delta_log/                           the table's versions; an export's has txn (``tidelog.export``, N)
     TABLE/_tidelog/delta-00000007-<run>.json    the offsets of state 7, written before the version that has txn 7
     TABLE/data/*.parquet                        the rows;   TABLE/_tidelog/dead-letter/   bytes that are no records
 
-Delta keeps an application's transaction number for good, in checkpoints too, where it forgets a commit's own metadata.
-So the number says which state counts, and the state's file says the offsets. A commit asks for the version after the
-one that has the state the run began with: of two runs one gets it. What the other one has written, its file of that
-state too, is removed by a later run (``exporting.areas``); until then the commit's metadata says whose file counts.
-Other writers may append, delete and compact between two commits; a commit that one of them overtakes is a conflict.
-After a RESTORE the state of the restored version counts (``exporting.delta_versions``).
+Delta keeps an application's transaction number forever, also in checkpoints, while a commit's own metadata expires. So
+the number says which state is current, and the state's file has the offsets. A commit is only valid for the state with
+which the run began, so only one of two runs succeeds. Files of the other run, including its state file, are removed by
+a later run (``exporting.areas``). Until then the commit's metadata says whose state file is valid. Other writers may
+append, delete and compact between two commits; if one commits during a commit, that is a conflict. After a RESTORE the
+state of the restored version is current (``exporting.delta_versions``).
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LETTERS = f"{DIRECTORY}/{DEAD_LETTER}"
-"""The folder of dead letters: Delta's vacuum leaves alone what begins with an underscore."""
+"""The folder of dead letters: Delta's vacuum keeps names that begin with an underscore."""
 _STATE = re.compile(r"delta-(?P<number>\d{8})(-(?P<run>[0-9a-f]+))?\.json")
 
 
 def export_to_delta(
     spark: SparkSession | None, request: ExportRequest, progress: Progress | None = None
 ) -> ExportResult:
-    """Export new records into the Delta table at ``request.table``, made where it is missing.
+    """Export new records into the Delta table at ``request.table``, which is created if it is missing.
 
-    Raises what ``export`` raises, and JobError for what deltalake says.
+    Raises the errors of ``export``, and JobError for errors of deltalake.
     """
     if importlib.util.find_spec("deltalake") is None:
         raise missing("deltalake", DELTA_INSTALL)
@@ -70,14 +70,13 @@ def export_to_delta(
         try:
             return export_into(spark, request, table, table.open(), progress)
         finally:
-            table.open()  # clears the staging away
+            table.open()  # removes the staging directory
     except DeltaError as error:
         raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
 
 
 def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
-    """Read the state that exports left in the table, its newest version, that version's files, and the files of dead
-    letters.
+    """Read the table's state of exports, its newest version, that version's files, and the files of dead letters.
 
     Raises JobError for a table without exports, RemoteError, MissingPackageError.
     """
@@ -97,7 +96,7 @@ def _store_of(address: DeltaAddress) -> TableStore:
 
 
 def _area_of(address: DeltaAddress, finish: Finish) -> TableArea:
-    """Find the place of the table's new files. Raises BadRequestError where something else lies there."""
+    """Return the area of the table's new files. Raises BadRequestError if the directory has other files."""
     names = _store_of(address).names_in(address.path)
     if names and DIRECTORY not in names:
         raise BadRequestError(f"{address.uri} is not empty and no exported table: expected an empty or new directory")
@@ -107,14 +106,14 @@ def _area_of(address: DeltaAddress, finish: Finish) -> TableArea:
 
 
 class _States:
-    """The files that say the offsets of each state."""
+    """The state files, which have the offsets of each state."""
 
     def __init__(self, path: str, store: TableStore) -> None:
         self._folder = os.path.join(path, DIRECTORY)
         self._store = store
 
     def manifest_of(self, table: DeltaTable | None) -> Manifest:
-        """Read the state whose rows the table has; after a restore too the next one has a new number. Raises
+        """Read the state of the table's rows, with the newest number, so that the next state gets a new one. Raises
         JobError.
         """
         position = position_of(table)
@@ -128,21 +127,21 @@ class _States:
         try:
             return Manifest.from_json(self._store.read(path).decode(), path)
         except FileNotFoundError:
-            raise JobError(f"{path} is missing: it says which offsets the table has") from None
+            raise JobError(f"{path} is missing, which has the table's offsets") from None
 
     def write(self, state: Manifest) -> None:
-        """Write a state that is to be committed."""
+        """Write the file of a state, before the state is committed."""
         path = os.path.join(self._folder, _state_name(state.version, state.run))
         self._store.put(path, state.to_json().encode())
 
     def remove(self, number: int, run: str) -> None:
-        """Remove the state of a run that was not committed."""
+        """Remove the state file of a run that did not commit."""
         name = _state_name(number, run)
         if name in self._store.names_in(self._folder):
             self._store.remove(os.path.join(self._folder, name))
 
     def _name_of(self, number: int, table: DeltaTable) -> str:
-        """Find the name of a committed state's file. Runs that were too late may have left others of its number."""
+        """Find the name of a committed state's file. Runs that did not commit may have left others with its number."""
         found = {match["run"] or "": match[0] for match in map(_STATE.fullmatch, self._store.names_in(self._folder))
                  if match is not None and int(match["number"]) == number}  # fmt: skip
         if len(found) < 2:
@@ -150,7 +149,7 @@ class _States:
         commit = commit_of(table, number)
         if commit is None or commit.run not in found:
             raise JobError(f"{self._folder} has {len(found)} files of state {number}: expected one, and the table's "
-                           "history does not say which was committed")  # fmt: skip
+                           "history does not have its commit")  # fmt: skip
         return found[commit.run]
 
 
@@ -159,12 +158,12 @@ def _state_name(number: int, run: str) -> str:
 
 
 class _DeltaCommits:
-    """A Delta table as an export commits to it."""
+    """A Delta table as the target of an export."""
 
     may_grow = False
 
     def __init__(self, request: ExportRequest, merger: Merger | None) -> None:
-        """``merger`` of a table of latest values alone. Raises OptionError, BadRequestError."""
+        """``merger`` is given only for a table of latest values. Raises OptionError, BadRequestError."""
         self._schema = Columns.all(headers=request.headers).arrow_schema()
         self._address = DeltaAddress.of(request.table)
         self._area = _area_of(self._address, self._finish)
@@ -174,7 +173,7 @@ class _DeltaCommits:
         self._position = Position(0, 0)
 
     def open(self) -> Manifest:
-        """Take away what killed runs left, and return the table's state. Raises JobError, BadRequestError."""
+        """Finish or remove files of killed runs, and return the table's state. Raises JobError, BadRequestError."""
         self._area.open()
         table = self._address.open_if_there()
         with delta_errors(self._address):
@@ -182,7 +181,7 @@ class _DeltaCommits:
             return self._states.manifest_of(table)
 
     def widen(self, request: ExportRequest) -> None:
-        """Add the columns of values to the table. Raises JobError where a column would have to change."""
+        """Add the columns of values to the table. Raises JobError if a column would have to change its type."""
         import pyarrow as pa
         from deltalake import Schema
 
@@ -198,18 +197,18 @@ class _DeltaCommits:
         if changed:
             raise JobError(
                 f"Delta table {self._address.uri}: the type of {', '.join(changed)} has changed, which Delta does not "
-                "take; expected a new table"
+                "support; expected a new table"
             )
         new = [one for one in wanted.fields if one.name not in known]
         if new:
             table.alter.add_columns(new)
 
     def begin_run(self, run: str) -> StagingRun:
-        """Make room for the files of one part. Raises JobError."""
+        """Create the staging for the files of one part. Raises JobError."""
         return self._area.begin_run(run, self._position.newest)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add one version with the new files and the number of their state. Raises ConflictError, JobError."""
+        """Add one version with the new files and the number of the new state. Raises ConflictError, JobError."""
         with self._area.locked():
             table = self._address.open_if_there()
             with delta_errors(self._address):
@@ -219,7 +218,7 @@ class _DeltaCommits:
             self._states.write(state)
             try:
                 self._commit(table, before, after, plans, staged)
-            except FileNotFoundError:  # in a store the export that was faster takes away what this one wrote
+            except FileNotFoundError:  # in a store, the run that was faster may have removed the files of this one
                 if position_of(self._address.open_if_there()) != self._position:
                     raise self._conflict("export") from None
                 raise
@@ -286,7 +285,7 @@ class _DeltaCommits:
         return RemoveAction(name, True, time.time_ns() // 1_000_000, self._store.size_of(path), {})
 
     def _files_of(self, table: DeltaTable | None) -> list[OldFile]:
-        """List the files of the newest version. Raises JobError where rows in them are deleted by other files."""
+        """List the files of the newest version. Raises JobError if deletion vectors delete rows in them."""
         import pyarrow as pa
 
         if table is None:
@@ -302,11 +301,13 @@ class _DeltaCommits:
     def _place_of(self, *names: str) -> str:
         return os.path.join(self._address.path, *names)
 
-    # ---- what killed runs left
+    # ---- files of killed runs
 
     def _finish(self, run: str, staging: str, version: int | None) -> bool:
-        """Finish a run that has ended: of one that has committed bring in the dead letters, of another one take all
-        away. False while its commit may still succeed. ``version``: the number of the state that it began with."""
+        """Finish a run: move its dead letters into the table if it has committed, otherwise remove its files.
+
+        Returns False while its commit may still succeed. ``version``: the number of the state with which it began.
+        """
         table = self._address.open_if_there()
         with delta_errors(self._address):
             newest = position_of(table).newest
@@ -322,7 +323,8 @@ class _DeltaCommits:
         return True
 
     def _numbers_of(self, version: int | None, newest: int) -> tuple[int, ...]:
-        """Return the state that a run has committed, if it has committed one; the newest where it did not say."""
+        """Return the number of the state that a run that began with ``version`` may have committed; None: the
+        newest."""
         number = newest if version is None else version + 1
         return (number,) if 0 < number <= newest else ()
 
@@ -330,7 +332,7 @@ class _DeltaCommits:
         return self._states.read(number, table).run
 
     def _names_of(self, table: DeltaTable | None, number: int) -> set[str]:
-        """Collect the names of the files of the newest version, and of the one with which a state was committed."""
+        """Collect the names of the files of the newest version, and of the version that committed state ``number``."""
         if table is None:
             return set()
         uris = set(table.file_uris())

@@ -1,13 +1,13 @@
-"""The state that the rows of a Delta table belong to: that of the newest export, unless the table was restored since.
+"""The state to which the rows of a Delta table belong: that of the newest export, unless the table was restored since.
 
     version 0    export, state 1              txn 1
     version 1    export, state 2              txn 2
     version 2    OPTIMIZE of another writer   txn 2, state 2
     version 3    RESTORE to version 0         txn 2, state 1: the rows of state 2 are exported again, as state 3
 
-A table's transaction number never goes back, so it cannot tell; the commits' own metadata can. The history is walked
-back from the newest commit: one of an export ends the walk, a RESTORE leads to the version it names. Where commits
-have been cleaned up before either is found, no RESTORE is as young, and the transaction number counts.
+A table's transaction number never goes back, so it does not show a RESTORE; the metadata of commits does. The history
+is walked back from the newest commit: a commit of an export ends the walk, a RESTORE leads to the version it names. If
+neither is found because older commits were cleaned up, there was no recent RESTORE, and the transaction number counts.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ STATE_KEY = "tidelog.export"
 """The key of the state's number in a commit's metadata."""
 RUN_KEY = "tidelog.export.run"
 """The key of the run that made the commit."""
-#: Most commits are those of exports: the first few are enough.
+#: Commits that are read at first: most are commits of exports, so the first few are usually enough.
 FIRST_COMMITS = 16
 
 
 class Position(NamedTuple):
-    """Numbers of the newest state that was committed, and of the state whose rows the table has; 0 before the first."""
+    """Numbers of the newest committed state, and of the state to which the table's rows belong; 0 before the first
+    commit."""
 
     newest: int
     rows: int
 
 
 def position_of(table: DeltaTable | None) -> Position:
-    """Find the position of a table. Raises JobError after a restore to what its history does not name."""
+    """Find the position of a table. Raises JobError after a restore to a version that its history does not have."""
     if table is None:
         return Position(0, 0)
     newest = table.transaction_version(APP_ID) or 0
@@ -46,14 +47,14 @@ def position_of(table: DeltaTable | None) -> Position:
 
 
 class Commit(NamedTuple):
-    """The commit of a state: the table's version, and the run that made it, "" where it does not say."""
+    """The commit of a state: the table's version and the run, "" if the commit does not name it."""
 
     version: int
     run: str
 
 
 def commit_of(table: DeltaTable, number: int) -> Commit | None:
-    """Find the commit of a state; None where the history has it no more."""
+    """Find the commit of a state; None if it has expired from the history."""
     for commit in _history(table):
         if commit.get(STATE_KEY) == str(number):
             return Commit(commit["version"], commit.get(RUN_KEY, ""))
@@ -61,7 +62,7 @@ def commit_of(table: DeltaTable, number: int) -> Commit | None:
 
 
 def _history(table: DeltaTable) -> Iterator[dict[str, Any]]:
-    """Yield the metadata of commits, the newest first, asked for in few requests."""
+    """Yield the metadata of commits, the newest first, read in growing blocks."""
     seen, count = 0, FIRST_COMMITS
     while True:
         found = table.history(count)
@@ -102,6 +103,6 @@ def _restored_version(table: DeltaTable, commit: dict[str, Any]) -> int:
 
 def _unknown(table: DeltaTable) -> JobError:
     return JobError(
-        f"Delta table {table.table_uri} was restored to a version that its history does not name: which offsets it has "
-        "is not known; expected a new table"
+        f"Delta table {table.table_uri} was restored to a version that its history does not name: its offsets "
+        "are not known; expected a new table"
     )

@@ -1,11 +1,11 @@
-"""The export with ``--follow``: a run every interval, until it is told to stop.
+"""The export with ``--follow``: a run every interval, until it is stopped.
 
     run -> one line per commit, metrics -> wait for the rest of the interval -> run ...
 
-The failure of a run is printed, and the next interval tries again: the store, the catalog or the broker may be away
-for a while, or another export was faster. What needs a decision ends the command: a topic that was created again, a log
-that was cut and written again, lost records, an impossible option; and Spark that has ended. Each run begins where
-the table's newest commit ends, so nothing is kept in between.
+The failure of a run is printed, and the next interval tries again: the store, the catalog or the broker may be down
+for a while, or another export was faster. Errors that a user must resolve end the command: a topic that was created
+again, a log that was truncated and written again, lost records, an invalid option, and the end of Spark. Each run
+begins where the table's newest commit ends, so nothing is kept between runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DECISIONS = (
     SparkEndedError,
     TopicRecreatedError,
 )
-"""Errors that come again until someone changes something."""
+"""Errors that occur again in each run until a user changes something."""
 _HELP = {
     "commits_total": "Runs that committed something.",
     "failures_total": "Runs that failed.",
@@ -47,8 +47,8 @@ _HELP = {
     "bytes_total": "Bytes of files written.",
     "dead_letters_total": "Damaged batches and values that became dead letters.",
     "lost_offsets_total": "Offsets that were gone before they could be exported.",
-    "last_success_timestamp_seconds": "When the log was looked at by the last run that succeeded.",
-    "lag_records": "Offsets that the log had and the table had not, at the last run that succeeded.",
+    "last_success_timestamp_seconds": "When the last run that succeeded read where the logs end.",
+    "lag_records": "Offsets of the log that were not in the table after the last run that succeeded.",
 }
 
 
@@ -66,7 +66,7 @@ class FollowMetrics:
     lag_records: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def note(self, result: ExportResult) -> None:
-        """Add a run."""
+        """Add the result of a run that succeeded."""
         self.commits_total += result.committed
         self.rows_total += result.rows
         self.bytes_total += result.size
@@ -93,8 +93,11 @@ def _labels(place: tuple[str, int] | tuple[()]) -> str:
 
 @dataclass(slots=True)
 class Follower:
-    """A loop over runs of an export. ``told`` gets lines for people. ``metrics_path``: a file for a collector of text
-    files, replaced after each run."""
+    """A loop over runs of an export.
+
+    ``told`` is called with lines to print. ``metrics_path``: a file for Prometheus' textfile collector, replaced after
+    each run.
+    """
 
     run: Callable[[], ExportResult]
     told: Callable[[str], None]
@@ -107,7 +110,8 @@ class Follower:
     def stop(self) -> None:
         """End after the run that is under way; for signal handlers and other threads.
 
-        A handler runs on the thread that waits, which may hold an Event's lock then: to set that waits without end.
+        It uses a queue: a handler runs on the waiting thread, which may hold an Event's lock, so that ``set`` would
+        hang.
         """
         self._stops.put(None)
 
@@ -127,14 +131,14 @@ class Follower:
         return True
 
     def run_once(self) -> None:
-        """Export what is new, and tell what came of it. Raises one of DECISIONS."""
+        """Export new records, and print the result or the failure. Raises one of DECISIONS."""
         try:
             result = self.run()
         except DECISIONS:
             raise
         except (PipelineError, KafkaError, OSError) as error:
             self.metrics.failures_total += 1
-            self.told(f"{error}; it is tried again in {self.interval_s:g} s")
+            self.told(f"{error}; the next attempt is in {self.interval_s:g} s")
         else:
             self.metrics.note(result)
             for line in _lines(result) if result.committed else ():
@@ -142,17 +146,17 @@ class Follower:
         self._write_metrics()
 
     def _write_metrics(self) -> None:
-        """Replace the file of metrics. Where that fails the table is kept up to date all the same."""
+        """Replace the file of metrics. A failure is printed, and does not end the loop."""
         if self.metrics_path is None:
             return
         try:
             OsFileSystem().replace_file(os.path.abspath(self.metrics_path), self.metrics.text().encode())
         except (KafkaError, OSError) as error:
-            self.told(f"the metrics are not written: {error}")
+            self.told(f"the metrics cannot be written: {error}")
 
 
 def _lines(result: ExportResult) -> list[str]:
-    """Write lines about a run: its commit, its dead letters, and the offsets that were gone."""
+    """Write lines about a run: its commit, its dead letters, and the lost offsets."""
     lost = [
         f"{one.topic}-{one.partition} lost before export: offsets {one.start} to {one.end - 1}" for one in result.lost
     ]

@@ -1,15 +1,15 @@
-"""Leader epochs of exported logs: they tell a log that went on from one that was cut and written again.
+"""Leader epochs of exported logs: they show whether a log was truncated and written again since the last export.
 
     exported up to offset 150, the record before it of epoch 6
     epochs of the log now:  5 from 0, 6 from 100                 the log that was exported
-                            5 from 0, 6 from 100, 7 from 140     cut at 140 and written again: refused
+                            5 from 0, 6 from 100, 7 from 140     truncated at 140 and written again: refused
 
-Offsets alone do not tell the two apart once the log is as long again. A log whose leader stayed the same keeps its
-epoch; what such a leader cuts it never wrote with the high watermark, which bounds an export. A log without
-``leader-epoch-checkpoint`` (of old formats, of copies without it) is believed.
+Offsets alone do not show the difference once the log is as long again. If the leader stayed the same, so does its
+epoch; such a leader truncates only records above the high watermark, which are never exported. A log without
+``leader-epoch-checkpoint`` (an old format, or a copy without it) is accepted.
 
 Epochs of a replica that was fetched from a compacted leader, or that were rebuilt from a compacted log, may begin later
-than they did. So the batch of the offset decides, and a log where a cleaner took it is believed.
+than they did. So the epoch in the offset's batch decides, and if a cleaner has removed the batch, the log is accepted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ NO_EPOCH = -1
 
 
 def epochs_of(directory: PartitionDirectory) -> tuple[EpochEntry, ...]:
-    """Read the leader epochs of a log, none where they are not known.
+    """Read the leader epochs of a log; empty if they are not known.
 
-    Read it after the log's end: a broker notes an epoch before it appends the first record of it.
+    Call it after looking up the log's end: a broker writes an epoch to the file before it appends its first record.
     """
     path = os.path.join(directory.path, LEADER_EPOCH_FILE)
     try:
@@ -41,12 +41,12 @@ def epochs_of(directory: PartitionDirectory) -> tuple[EpochEntry, ...]:
 
 
 def epoch_at(epochs: tuple[EpochEntry, ...], offset: int) -> int:
-    """Find the epoch of an offset, NO_EPOCH where no entry reaches it."""
+    """Find the epoch of an offset, NO_EPOCH if it lies before the first entry."""
     return max((entry.epoch for entry in epochs if entry.start_offset <= offset), default=NO_EPOCH)
 
 
 def require_same_history(directory: PartitionDirectory, state: PartitionState, epochs: tuple[EpochEntry, ...]) -> None:
-    """Compare the log's epoch at the end of what was exported. Raises LogRewrittenError."""
+    """Check that the log's epoch of the last exported offset has not changed. Raises LogRewrittenError."""
     known, found = state.leader_epoch, epoch_at(epochs, state.end - 1)
     if NO_EPOCH in (known, found) or known == found:
         return
@@ -55,12 +55,12 @@ def require_same_history(directory: PartitionDirectory, state: PartitionState, e
         return
     raise LogRewrittenError(
         f"{directory.topic}-{directory.partition}: offset {state.end - 1} was exported in leader epoch {known}, the "
-        f"log has it in epoch {found}: it was cut and written again; expected the log that was exported before"
+        f"log has epoch {found} there: it was truncated and written again; expected the log that was exported before"
     )
 
 
 def _epoch_of_batch(directory: PartitionDirectory, offset: int) -> int:
-    """Read the epoch of the batch that has an offset, NO_EPOCH without one."""
+    """Read the epoch of the batch that has an offset, NO_EPOCH if there is none."""
     try:
         segments = [segment for segment in list_segments(directory.path) if segment.base_offset <= offset]
         with OpenSegment(segments[-1].path) as file:

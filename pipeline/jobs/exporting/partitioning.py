@@ -1,10 +1,10 @@
-"""The partition spec of an Iceberg table that an export makes, or finds.
+"""The partition spec of an Iceberg table, for new tables and for existing ones.
 
-    topic, partition               each file has rows of one of them as it is
-    hour(timestamp), day(timestamp)      files are split, so that none has rows of two
+    topic, partition                     each file has rows of one topic and partition anyway
+    hour(timestamp), day(timestamp)      files are split, so that each has rows of a single hour or day
 
-The table keeps its spec, so a later run need not name it. A table of another spec is refused: its files could not be
-made so that each belongs to one partition.
+The table keeps its spec, so a later run need not name it. A table with any other spec is refused, because a file would
+have rows of several of its partitions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def parse_fields(text: str) -> tuple[str, ...]:
 
 
 def settle_spec(table: Table, wanted: Sequence[str]) -> str:
-    """Give a table without rows the wanted spec, and return how files must be split for it: hour, day, or not at all.
+    """Set the wanted spec of a table without rows; return how files must be split: "hour", "day", or "" for not at all.
 
-    Raises BadRequestError for a table of another spec.
+    Raises BadRequestError for a table with another spec.
     """
     found = _fields_of(table)
     if wanted and not found and table.current_snapshot() is None:
@@ -43,7 +43,7 @@ def settle_spec(table: Table, wanted: Sequence[str]) -> str:
     name = ".".join(table.name())
     if wanted and set(wanted) != set(found):
         raise BadRequestError(
-            f"Iceberg table {name} is partitioned by {', '.join(found) or 'nothing'}: expected --partition-by of that"
+            f"Iceberg table {name} is partitioned by {', '.join(found) or 'nothing'}: expected the same"
         )
     if not set(found) <= set(FIELDS):
         raise BadRequestError(
@@ -54,7 +54,7 @@ def settle_spec(table: Table, wanted: Sequence[str]) -> str:
 
 
 def is_by_time(table: Table) -> bool:
-    """Return whether the table's partitions are hours or days: those of the calendar, years 1 to 9999."""
+    """Return whether the table is partitioned by hour or day, so that it has only times of the years 1 to 9999."""
     return any("(timestamp)" in field for field in _fields_of(table))
 
 

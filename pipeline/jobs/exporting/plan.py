@@ -1,7 +1,7 @@
-"""The plan of an export: new offsets of each partition, the files they make, and the state when those are there.
+"""The plan of an export: the new offsets of each partition, their files, and the table's state after their commit.
 
-Names of a folder's files follow from topic id, partition and offsets alone. In Iceberg and Delta the run is a part of
-them. Where the offsets of files begin follows from the log, ``file_bytes`` and the number of workers.
+In a folder of Parquet files, names follow from topic, topic id, partition and offsets alone; in Iceberg and Delta they
+also have the run's id. The first offsets of files follow from the log, ``file_bytes`` and the number of workers.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 
 @dataclass(slots=True)
 class PartitionPlan:
-    """The additions of a run to one partition: offsets ``start`` to ``end``. ``grows`` is a small file that gets the
-    first rows; ``may_grow`` says whether this table's files grow. ``epochs``: the log's leader epochs."""
+    """The offsets from ``start`` to below ``end`` of one partition that a run adds to the table.
+
+    ``grows`` is a small file that gets the first rows; ``may_grow``: whether files of this table grow. ``epochs``: the
+    log's leader epochs.
+    """
 
     partition: Partition
     before: PartitionState | None
@@ -49,11 +52,11 @@ class PartitionPlan:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the state changes."""
+        """Return whether the run changes the partition's state."""
         return self.before is None or self.end > self.before.end or self.lost != self.before.lost
 
     def state(self) -> PartitionState:
-        """Build the partition's state when the results are in the table."""
+        """Build the partition's state after the commit of the results."""
         known = -1 if self.before is None else self.before.complete_timestamp
         largest = max((result.largest_timestamp for result in self.results), default=-1)
         begin = self.start if self.before is None else self.before.start
@@ -63,7 +66,8 @@ class PartitionPlan:
 
 
 def _union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges that meet: a task that plans again while retention goes on finds more of a range gone."""
+    """Join ranges that overlap or touch: a task that plans again while retention deletes records finds longer
+    ranges."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -76,7 +80,7 @@ def _union(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def plan_partition(
     partition: Partition, before: Manifest, request: ExportRequest, *, may_grow: bool = True
 ) -> PartitionPlan:
-    """Plan the additions to one partition.
+    """Plan the offsets to add for one partition.
 
     Raises TopicRecreatedError, LogRewrittenError, DataLossError, JobError.
     """
@@ -86,9 +90,9 @@ def plan_partition(
     if topic is not None and topic.topic_id != id_text(directory.topic_id):
         if not request.restart_recreated or request.mode == UPSERT:
             raise TopicRecreatedError(
-                f"topic {name} was deleted and created again: the table holds id {topic.topic_id}, the log has "
-                f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows, a table "
-                "of latest values needs another name then"
+                f"topic {name} was deleted and created again: the table has id {topic.topic_id}, the log "
+                f"{id_text(directory.topic_id)}; --restart-recreated exports the new one beside the old rows, but not "
+                "into a table of latest values: expected a new table for that"
             )
         topic = None
     state = None if topic is None else topic.partitions.get(number)
@@ -97,7 +101,7 @@ def plan_partition(
         return PartitionPlan(partition, None, bounds.start, partition.end, may_grow=may_grow, epochs=epochs)
     if state.end > bounds.end:
         raise JobError(
-            f"{name}-{number} ends at offset {bounds.end}, the table has it up to {state.end}: the log was cut; "
+            f"{name}-{number} ends at offset {bounds.end}, the table has it up to {state.end}: the log was truncated; "
             "expected the log that was exported before"
         )
     require_same_history(directory, state, epochs)
@@ -106,7 +110,7 @@ def plan_partition(
         if request.fail_on_data_loss:
             raise DataLossError(
                 f"{name}-{number} begins at offset {bounds.start}, the table ends at {state.end}: the records between "
-                "are gone; --accept-data-loss goes on and notes the gap"
+                "are gone; --accept-data-loss continues and records the gap"
             )
         lost = (*lost, (state.end, bounds.start))
     start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)
@@ -115,7 +119,8 @@ def plan_partition(
 
 
 def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int) -> TableFile | None:
-    """Return the partition's last file, where it is small, ends at ``start`` and has a name that says no end."""
+    """Return the partition's last file if it is small, ends at ``start`` and has no end offset in its name; else
+    None."""
     identity = (directory.topic, id_text(directory.topic_id), directory.partition)
     mine = (file for file in before.files if (file.topic, file.topic_id, file.partition) == identity)
     last = max(mine, key=lambda file: file.end, default=None)
@@ -126,10 +131,11 @@ def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_b
 
 
 def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportRequest:
-    """Return the request with files of a size that gives each worker as much of ``log_bytes``, or the request itself.
+    """Return the request with a file size by which each worker gets an equal share of ``log_bytes``, or the request
+    itself.
 
-    A file has at least half of ``file_bytes``, and at most what the tolerance lets it have. Files for hours and days,
-    which are several of each range, and those of latest values, which are merged, keep their size.
+    A file has at least half of ``file_bytes``, and at most FILE_TOLERANCE times as much. The size stays when files are
+    split by hour or day, which gives several per range, and for latest values, whose files are merged.
     """
     parts = min(workers, log_bytes // max(request.file_bytes // 2, 1))
     if parts < 2 or request.split_by or request.mode == UPSERT:
@@ -139,7 +145,7 @@ def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportReq
 
 
 def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> list[FilePlan]:
-    """Plan the files of a partition's new range: they cover it without a gap."""
+    """Plan the files of a partition's new range, which they cover without a gap."""
     read = ReadRequest(
         (),
         request.file_bytes,
@@ -173,7 +179,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
 
 
 def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Manifest:
-    """Build the version in which the plans' results are in the table."""
+    """Build the next version, which has the results of the plans."""
     topics: dict[str, TopicState] = dict(before.topics)
     earlier = list(before.earlier)
     for plan in plans:
@@ -202,5 +208,5 @@ def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Mani
 
 
 def _ranges_of(name: str, topic: TopicState) -> list[EarlierRange]:
-    """List the ranges of a topic that was created again."""
+    """List the exported ranges of a topic that was deleted and created again."""
     return [EarlierRange(name, topic.topic_id, number, s.start, s.end) for number, s in topic.partitions.items()]

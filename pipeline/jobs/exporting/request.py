@@ -1,4 +1,4 @@
-"""The request of an export, what it looked at, and its result."""
+"""The request of an export, the ends of its logs, and its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.pipeline.values.columns import ValueColumns
 from tidelog.pipeline.values.registry import Registry
 
 DEFAULT_FILE_BYTES = 256 * 1024 * 1024
-#: 16 GB of the log, or ten minutes of work: what a run that is killed has to do again at most.
+#: 16 GB of the log, or ten minutes of work: the most that is done again after a run was killed.
 DEFAULT_COMMIT_FILES = 64
 DEFAULT_COMMIT_MINUTES = 10.0
 
@@ -25,10 +25,10 @@ class ExportRequest:
     """Request of an export: ``table`` is a directory.
 
     ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
-    batches go to the dead-letter table; without it they end the job. ``commit_files``: files per commit, and about
-    ``commit_minutes`` of work. ``split_by`` hour or day: no file has rows of two. ``mode``: a row for each record
-    (``append``), or for the latest of each key (``upsert``). ``values``: json or registry, for value columns;
-    ``registry`` has their schemas. ``columns``: as the driver has settled them.
+    batches become dead letters; otherwise they end the job. ``commit_files``: files per commit, with at most about
+    ``commit_minutes`` of work. ``split_by`` hour or day: each file has rows of a single one. ``mode``: a row for each
+    record (``append``), or for the latest of each key (``upsert``). ``values``: json or registry, for value columns;
+    ``registry`` has their schemas. ``columns``: decoder of the value columns, set by ``settle_values``.
     """
 
     source: LogSource
@@ -51,9 +51,9 @@ class ExportRequest:
 class ExportResult:
     """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
-    ``looked_ms``: when the run asked where the logs end; ``exhausted``: the (topic, partition)s that are in the table
-    up to there, which those are not that have an open transaction. ``ends``: where the logs ended then. ``lost``:
-    offsets that were found to be gone by this run.
+    ``looked_ms``: when the run looked up the ends of the logs; ``ends``: those ends. ``exhausted``: each (topic,
+    partition) without open transactions then, whose records are all in the table. ``lost``: ranges that this run found
+    missing.
     """
 
     manifest: Manifest
@@ -68,9 +68,8 @@ class ExportResult:
     lost: tuple[LostRange, ...] = ()
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """Map (topic, partition) to the offsets that the log had and the table has not: of open transactions, or
-        none.
-        """
+        """Map (topic, partition) to the number of the log's offsets that the table lacks: those of open
+        transactions."""
         exported = self.manifest.offsets()
         return {
             (topic, partition): max(0, end - exported.get(topic, {}).get(partition, 0))
@@ -78,8 +77,8 @@ class ExportResult:
         }
 
     def complete_through(self) -> dict[str, dict[int, tuple[int, int]]]:
-        """Map topic and partition to (largest record time in ms, offset): every committed record below is in the
-        table.
+        """Map topic and partition to (largest record time in ms, offset): the table has every committed record below
+        the offset.
         """
         return {
             name: {p: (s.complete_timestamp, s.end) for p, s in topic.partitions.items()}
@@ -87,12 +86,11 @@ class ExportResult:
         }
 
     def incomplete(self, before_ms: int) -> list[str]:
-        """List the partitions of the table that may still get a record with a time before ``before_ms``: none once the
-        day is complete that ends then.
+        """List the partitions of the table that may still get a record with a time before ``before_ms``.
 
         A partition is complete when this run read it to its end at that time or later. A record of that time or later
-        in the table also makes it complete. With LogAppendTime no earlier record can follow; with CreateTime producers
-        choose their times, so leave them as long as they may be late.
+        in the table also makes it complete. With LogAppendTime no earlier record can follow. With CreateTime producers
+        choose the times, so allow for the delay that records may have.
         """
         return [
             f"{name}-{partition}"
@@ -104,14 +102,14 @@ class ExportResult:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Ends of the logs of an export's source, and the time of asking, in ms."""
+    """Partitions of an export's source with their bounds, and the time in ms when they were looked up."""
 
     partitions: list[Partition]
     when_ms: int
 
     @classmethod
     def at(cls, source: LogSource) -> Look:
-        """Look now. Raises PipelineError."""
+        """Look up the partitions and their bounds now. Raises PipelineError."""
         now = time.time_ns() // 1_000_000
         return cls(source.partitions(), now)
 
@@ -147,7 +145,7 @@ class Look:
 
 
 def _newly_lost(before: Manifest, after: Manifest) -> Iterator[LostRange]:
-    """Yield the ranges that ``after`` notes as lost and ``before`` does not."""
+    """Yield the ranges that are lost in ``after`` and not in ``before``."""
     for name, topic in after.topics.items():
         earlier = before.topics.get(name)
         known = earlier.partitions if earlier is not None and earlier.topic_id == topic.topic_id else {}

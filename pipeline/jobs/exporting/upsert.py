@@ -1,10 +1,12 @@
-"""The files of a table before and after an upsert: what one commit takes out, and what it adds.
+"""The files of a table before and after an upsert: the files that one commit removes, and those that it adds.
 
-    staged files     a row for the latest of each key, deletes too; the later file of a partition counts
-    table files      stay as they are where no staged row has a key of theirs; else one is written without those rows
+    staged files     a row for the latest of each key, including deletes; later files of a partition override earlier
+    ones
+    table files      a file stays if no staged row has one of its keys; otherwise it is written without those rows
 
-So a commit costs what the files hold that have a changed key. Small files that may lie together become one on the way.
-Files are never changed: a reader of the version before still finds its own, until the table's maintenance removes them.
+So the cost of a commit grows with the files that have a changed key. Small files of one partition are merged meanwhile.
+Files are never changed: a reader of an earlier version still finds its files, until the table's maintenance removes
+them.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from tidelog.pipeline.jobs.runner import Task, run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Files below this size are put together, up to as much.
+#: Files below this size are merged, into files of up to this size.
 SMALL_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class OldFile:
-    """A file of the table. ``partition``: only files of one value may become one file."""
+    """A file of the table. ``partition``: only files with the same value may be merged."""
 
     path: str
     size: int
@@ -38,7 +40,7 @@ class OldFile:
 
 @dataclass(slots=True)
 class Change:
-    """Difference between two versions: paths of files that go, and names and row counts of staged files that come."""
+    """Difference between two versions: paths of removed files, and names and row counts of added staged files."""
 
     removed: list[str] = field(default_factory=list)
     added: list[tuple[str, int]] = field(default_factory=list)
@@ -46,14 +48,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Merger:
-    """The workers of merges, and the display of their progress. ``groups``: small files may become one."""
+    """Runner of merges on Spark or in this process. ``groups``: whether small files may be merged into one."""
 
     spark: SparkSession | None
     progress: Progress
     groups: bool = True
 
     def merge(self, old: Iterable[OldFile], plans: Sequence[PartitionPlan], staged: StagingRun) -> Change:
-        """Write what a commit adds into the staging directory. Raises JobError."""
+        """Write the files that a commit adds into the staging directory. Raises JobError."""
         folder = os.path.join(staged.path, DATA)
         groups = [[file.name for file in result.files] for plan in plans for result in plan.results]
         groups = [[os.path.join(folder, name) for name in group] for group in groups]
@@ -78,7 +80,7 @@ class Merger:
 
 
 def _grouped(files: Iterable[OldFile]) -> list[list[OldFile]]:
-    """Group small files that may lie together; another file is a group of its own."""
+    """Group small files that may be merged; any other file is a group of its own."""
     groups: list[list[OldFile]] = []
     sizes: dict[int, int] = {}
     open_groups: dict[str, int] = {}

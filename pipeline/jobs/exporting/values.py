@@ -1,9 +1,9 @@
-"""The value columns of an export's table: settled by the driver before the first file is written.
+"""The value columns of an export's table, which the driver decides before the first file is written.
 
-    registry     the schemas of each topic's subject, ``<topic>-value``, and what the table has
-    plain JSON   the first run's first values; the table keeps that
+    registry     the schemas of each topic's subject, ``<topic>-value``, and the columns that the table has
+    plain JSON   inferred from the first values of the first run; the table keeps them
 
-What was settled is in the table's state, and in the plans of the workers.
+They are kept in the table's state, and sent to the workers with their plans.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLE = 1000
-"""Values of each partition that the schema of plain JSON is inferred from."""
+"""Number of values of each partition from which the schema of plain JSON is inferred."""
 
 
 def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportRequest, Manifest]:
-    """Return the request with the table's value columns, and the state that has them. Raises BadRequestError,
-    JobError.
-    """
+    """Return the request and the state, both with the table's value columns. Raises BadRequestError, JobError."""
     has, wants = bool(before.values), bool(request.values)
     if before.version and has != wants:
         how = "with" if has else "without"
-        raise BadRequestError(f"--values {request.values or 'not given'}: the table was made {how} it, expected that")
+        raise BadRequestError(
+            f"--values {request.values or 'not given'}: the table was made {how} it, expected the same"
+        )
     if not wants:
         return request, before
     known = unpin(before.values) if has else None
@@ -53,7 +53,7 @@ def _registered(request: ExportRequest, known: pa.StructType | None) -> pa.Struc
     found = registered_type(request.registry, topics, known)
     if found is None:
         names = ", ".join(f"{topic}-value" for topic in topics)
-        raise BadRequestError(f"--registry: it has no schema of {names}")
+        raise BadRequestError(f"--registry: the registry has no schema of {names}")
     return found
 
 
@@ -66,7 +66,7 @@ def _inferred(request: ExportRequest) -> pa.StructType | None:
 
 
 def _sample(request: ExportRequest) -> Iterator[bytes]:
-    """Yield the first values of each partition, without deletes and without what is damaged."""
+    """Yield the first values of each partition, without nulls and damaged batches."""
     isolation = Isolation.READ_COMMITTED if request.source.read_committed else Isolation.READ_UNCOMMITTED
     options = ReadOptions(isolation, fail_on_data_loss=False)
     for partition in request.source.partitions():

@@ -1,14 +1,14 @@
-"""The ranges of offsets that an audit compares between the logs and a table, of Parquet files or of Iceberg.
+"""The ranges of offsets that an audit compares between logs and a table: of Parquet files, of Iceberg or of Delta.
 
-    Parquet    the manifest names the files and their ranges: one range per file, and one for each stretch without files
-    Iceberg    the newest snapshot holds the rows, also after its files were rewritten: ranges between the borders of
-               those that still have an export's name, and not longer than RANGE_OFFSETS
+    Parquet          one range for each file in the manifest, and one for each gap between files
+    Iceberg, Delta   the newest snapshot has the rows, even if its files were rewritten: the ranges of files that still
+                     have an export's name, divided into RANGE_OFFSETS at most
 
-A table of the latest values is compared as one range for each partition. Either way the ranges of a partition cover
-all that its table says it has, from the log's start on. Rows outside of what it says are looked for by a scan
+A table of the latest values is compared as one range for each partition. In all cases the ranges of a partition cover
+the offsets in the table's state, from the log's start on. Rows outside of them are found by a scan
 (``tidelog.pipeline.jobs.reports.foreign_rows``). An Iceberg table
-has no column for the topic's id, so rows of a topic that was deleted and created again look like those of its
-successor: a table that has files of both is refused.
+has no column for the topic's id, so rows of a topic that was deleted and created again look like those of the
+new topic: a table that has files of both is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 if TYPE_CHECKING:
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
-#: Two columns of eight bytes for each offset are held, on both sides.
+#: Limit of a range: for each offset 16 bytes are kept in memory, for log and table alike.
 RANGE_OFFSETS = 4_000_000
 _FILE = re.compile(
     r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)"
@@ -43,7 +43,7 @@ _FILE = re.compile(
 
 
 class TableRange(NamedTuple):
-    """Offsets from ``start`` to below ``end`` and where the table's rows of them are; None: it has no file there."""
+    """Offsets from ``start`` to below ``end``, and the table's rows of them; None: the table has no file for them."""
 
     start: int
     end: int
@@ -59,11 +59,11 @@ class AuditedTable(Protocol):
 
     @property
     def manifest(self) -> Manifest:
-        """Topics, their ids, and the offsets that the table has of them."""
+        """State of the table: topics, their ids, and their exported offsets."""
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Files that readers of the table take for its own, and that no export wrote."""
+        """Files in the table's folders that no export wrote; readers of the folders read them too."""
 
     @property
     def letters(self) -> Letters:
@@ -71,16 +71,14 @@ class AuditedTable(Protocol):
 
     @property
     def scan(self) -> SnapshotScan | FolderScan:
-        """The plan that looks for rows which no export recorded."""
+        """The scan for rows that no export recorded."""
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
-        """Find the ranges that cover ``state`` of a partition, in order. Raises TopicRecreatedError."""
+        """Return the ranges that cover a partition's ``state``, in order. Raises TopicRecreatedError."""
 
 
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
-    """Open the table at a path, or of a catalog. Raises BadRequestError when no export has committed to it,
-    JobError.
-    """
+    """Open the table at a path or in a catalog. Raises BadRequestError when no export has committed to it, JobError."""
     table = _opened(name, iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
@@ -95,7 +93,7 @@ def _opened(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
 
 
 def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) -> list[ComparePlan]:
-    """Plan the ranges of one partition to compare; none when the table does not have it. Raises TopicRecreatedError."""
+    """Plan the comparison of one partition; empty when the table does not have it. Raises TopicRecreatedError."""
     directory = partition.directory
     topic = table.manifest.topics.get(directory.topic)
     state = None if topic is None else topic.partitions.get(directory.partition)
@@ -129,7 +127,8 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
 
 
 def _letters_in(letters: Letters, directory: PartitionDirectory, begin: int, end: int) -> Letters:
-    """Choose the files that may have dead letters of a range, by their names: each plan is sent with those it has."""
+    """Select the files that may have dead letters of a range, by their names, so that a plan is sent with these
+    alone."""
     if isinstance(letters, IcebergRows):
         return letters
     matches = ((path, _FILE.fullmatch(os.path.basename(path))) for path in letters)
@@ -153,7 +152,7 @@ class _ParquetTable:
     def open(cls, path: str) -> _ParquetTable:
         table = ExportTable(path)
         there = {folder: table.names_in(folder) for folder in (DATA, DEAD_LETTER)}
-        manifest = table.read()  # after the listing: an export commits a file before it moves it there
+        manifest = table.read()  # after the listing: an export commits files before it moves them to the folders
         own = {DATA: manifest.files, DEAD_LETTER: manifest.dead_letters}
         foreign = [
             table.directory(folder, name)
@@ -190,11 +189,11 @@ class _SnapshotTable:
     rows: IcebergRows | DeltaRows
     files: tuple[str, ...]
     letters: Letters = ()
-    foreign: tuple[str, ...] = ()  # a snapshot names its files: no reader opens others
+    foreign: tuple[str, ...] = ()  # readers open only the files that a snapshot names
 
     @classmethod
     def of_iceberg(cls, target: IcebergTarget) -> _SnapshotTable:
-        """Load the newest snapshot. Raises what ``look_at`` raises."""
+        """Load the newest snapshot. Raises the errors of ``look_at``."""
         from tidelog.pipeline.jobs.iceberg import look_at
 
         found = look_at(target)
@@ -214,7 +213,7 @@ class _SnapshotTable:
     @property
     def scan(self) -> SnapshotScan:
         recorded = {**recorded_ranges(self.manifest)}
-        for name, topic in self.manifest.topics.items():  # states of older versions name no earlier topics
+        for name, topic in self.manifest.topics.items():  # states that older releases wrote have no earlier topics
             for match in _match_names(self.files, name):
                 if match["id"] != topic.topic_id:
                     place = name, int(match["partition"])
@@ -222,14 +221,14 @@ class _SnapshotTable:
         return SnapshotScan(self.name, self.rows, recorded)
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:
-        if self.manifest.mode == UPSERT:  # a key's record may be anywhere
+        if self.manifest.mode == UPSERT:  # the latest record of a key may be at any offset
             return [TableRange(state.start, state.end, self.rows)]
         borders = set(range(state.start, state.end, RANGE_OFFSETS)) | {state.start, state.end}
         for match in _match_names(self.files, directory.topic):
             if match["id"] != id_text(directory.topic_id):
                 raise TopicRecreatedError(
-                    f"{self.name} has rows of an earlier topic {directory.topic} (id {match['id']}) as well, which "
-                    "cannot be told from those of today's: expected a table of one topic's life"
+                    f"{self.name} also has rows of a deleted topic {directory.topic} (id {match['id']}), which look "
+                    "like rows of the topic that exists: expected a table without them"
                 )
             if int(match["partition"]) == directory.partition:
                 borders |= {int(match["start"]), int(match["end"])}
@@ -238,6 +237,6 @@ class _SnapshotTable:
 
 
 def _match_names(files: Iterable[str], topic: str) -> list[re.Match[str]]:
-    """Match the files of a topic that have the name an export gave them."""
+    """Match the names of a topic's files that still have the name of an export."""
     matches = (_FILE.fullmatch(os.path.basename(file)) for file in files)
     return [match for match in matches if match is not None and match["topic"] == topic]

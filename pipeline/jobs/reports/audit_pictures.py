@@ -1,12 +1,13 @@
 """The pictures of an audit's report, drawn with matplotlib where it is installed.
 
-    timeline.png    a diagram per topic: committed records per ten minutes; where there are none, it is at 0
-    offsets.png     a bar per partition from its first to its last offset, filled to the share of the offsets that is
-                    there, above it the compacted and the lost share
+    timeline.png    a diagram per topic: committed records per ten minutes
+    offsets.png     a bar per partition from its first to its last offset: at the bottom the share of offsets that have
+                    records, above it the compacted and the lost share
 
-A picture has a limited width: over a long time a step is a multiple of ten minutes, and over many offsets a step of a
-bar is many of them. So a bar is filled by shares. Lost offsets are drawn high enough to be seen however few they are.
-Of many topics and partitions only some are drawn, those with most records and those with faults first; titles say so.
+A picture has a limited width: over a long time a step is a multiple of ten minutes, and a step of a bar covers many
+offsets. So each step of a bar is divided into shares. The lost share has a minimum height, so that it can be seen.
+Of many topics and partitions only some are drawn: the topics with most records, the partitions with faults first. The
+titles say so.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ MOST_TOPICS = 10
 MOST_PARTITIONS = 60
 TIME_STEPS = 600
 OFFSET_STEPS = 400
-#: A bar has lines between its segments as long as there are so few.
+#: Limit of segments for which a bar has lines between them.
 MOST_LINES = 40
-#: Times beyond it do not fit a calendar.
+#: Times beyond it, in ms, are later than the year 9999 and are not drawn.
 MOST_MS = 250_000_000_000_000
 _DAY_MS = 86_400_000
 _HEIGHT = 0.8
@@ -43,7 +44,7 @@ _COLOURS = {_THERE: "#4c78a8", _COMPACTED: "#f2c288", _LOST: "#d62728"}
 
 
 def draw(result: AuditResult, directory: str) -> list[str]:
-    """Draw the pictures; their names, none without matplotlib. Raises OSError."""
+    """Draw the pictures and return their names; none without matplotlib. Raises OSError."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -62,19 +63,20 @@ def draw(result: AuditResult, directory: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Records of each topic in steps of time: ``edges`` in ms, one more than steps; ``counts`` has an array a topic."""
+    """Records of each topic in steps of time: ``edges`` in ms, one more than steps; ``counts`` has an array for each
+    topic."""
 
     edges: IntegerArray
     counts: dict[str, IntegerArray]
 
     @property
     def minutes(self) -> int:
-        """Length of a step."""
+        """Length of a step in minutes."""
         return int(self.edges[1] - self.edges[0]) // 60_000
 
 
 def timeline(result: AuditResult) -> Timeline | None:
-    """Collect the data drawn over time; None without records."""
+    """Collect the counts of records over time; None without records."""
     topics: dict[str, dict[int, int]] = {}
     for partition in result.partitions:
         counts = topics.setdefault(partition.topic, {})
@@ -133,7 +135,7 @@ def _duration(minutes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Offsets from ``start`` to below ``end``; the share ``there`` of them is in batches, the rest is ``kind``."""
+    """Offsets from ``start`` to below ``end``: the share ``there`` of them has records, the rest is of ``kind``."""
 
     start: int
     end: int
@@ -142,8 +144,8 @@ class Stretch:
 
 
 def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
-    """Yield a partition's offsets in order. What compaction took inside batches is known by segment alone, so it is
-    spread over the segment's batches.
+    """Yield a partition's offsets in parts. Offsets missing inside batches are only counted per segment, so they are
+    spread evenly over the segment's batches.
     """
     for gap in partition.gaps:
         yield Stretch(gap.start, gap.end, 0.0, gap.kind)
@@ -164,7 +166,7 @@ def stretches(partition: PartitionAudit) -> Iterator[Stretch]:
 
 
 def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray]:
-    """Compute each kind's share of the offsets between each two edges."""
+    """Compute the share of each kind among the offsets between two neighbouring edges."""
     found = {kind: np.zeros(len(edges) - 1) for kind in _COLOURS}
     width = np.maximum(np.diff(edges), 1e-9)
     for stretch in stretches(partition):
@@ -193,7 +195,7 @@ def _offsets(figure: Any, result: AuditResult) -> None:
 
 
 def _bar(axes: Any, row: int, partition: PartitionAudit) -> None:
-    """Draw one partition: from the bottom up the present, compacted and lost share. The axis points down."""
+    """Draw the bar of one partition: from the bottom the present, compacted and lost share. The y axis points down."""
     edges = np.linspace(partition.start, partition.end, OFFSET_STEPS + 1)
     found = shares(partition, edges)
     lost = np.where(found[_LOST] > 0, np.maximum(found[_LOST], _LEAST_LOST), 0.0)

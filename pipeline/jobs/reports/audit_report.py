@@ -1,9 +1,9 @@
 """The report of an audit: lines for a terminal, and report.md, report.html, report.json with pictures.
 
-    DIR/report.json       everything, numbers as they are
-    DIR/report.md         the same for reading, pictures beside it
-    DIR/report.html       one page with its pictures inside
-    DIR/timeline.png      records per ten minutes, a line per topic
+    DIR/report.json       all results, for programs
+    DIR/report.md         the report as Markdown, with links to the pictures
+    DIR/report.html       the report as one page with its pictures inside
+    DIR/timeline.png      records per ten minutes, a diagram per topic
     DIR/offsets.png       each partition's offsets: there, compacted, lost
 
 Pictures need matplotlib; without it the report has none and says so.
@@ -30,7 +30,7 @@ from tidelog.pipeline.jobs.reports.audit_pictures import draw
 
 SHOWN_FINDINGS = 20
 SHOWN_BUCKETS = 1008
-"""Ten minutes of a partition that report.md and report.html show: a week; report.json has all."""
+"""Rows of ten minutes that report.md and report.html show of a partition, a week; report.json has all."""
 NO_PICTURES = "No pictures: matplotlib is not installed (pip install matplotlib)"
 _WRONG = ' class="wrong"'
 _STYLE = (
@@ -54,7 +54,7 @@ LABELS = {
     "index_entries": "index entries checked",
     "index_faults": "index entries wrong",
 }
-#: The words for a gap's offsets, by its kind; compaction is no loss.
+#: Kind of a gap -> the text in reports; compacted offsets are not reported.
 LOSSES = {"lost": "lost", "damaged": "lost to damage"}
 
 
@@ -76,9 +76,9 @@ def summary(result: AuditResult) -> list[str]:
 
 
 def foreign_content(result: AuditResult) -> list[str]:
-    """Say in a line each which files and rows of the table no export wrote."""
+    """Write a line for each file and each partition's rows in the table that no export wrote."""
     files = [f"{path}: a foreign file, whose rows a reader of the table gets too" for path in result.foreign]
-    unread = [f"foreign rows are not looked for: {place} cannot be read: {reason}" for place, reason in result.unread]
+    unread = [f"not searched for foreign rows: {place} cannot be read: {reason}" for place, reason in result.unread]
     return [*files, *map(_foreign_rows, result.unrecorded), *unread]
 
 
@@ -104,7 +104,7 @@ def findings(partition: PartitionAudit) -> list[str]:
 
 
 def agreement(comparisons: Iterable[Comparison]) -> str:
-    """Say in a line how much of a table is equal to the log."""
+    """Write a line that says how much of a table is equal to the log."""
     compared = list(comparisons)
     equal = sum(comparison.is_equal for comparison in compared)
     rows = sum(comparison.table_rows for comparison in compared)
@@ -112,7 +112,7 @@ def agreement(comparisons: Iterable[Comparison]) -> str:
 
 
 def difference(comparison: Comparison) -> str:
-    """Say in a line how table and log differ over one range."""
+    """Write a line that says how table and log differ in one range."""
     if comparison.unreadable:
         return f"offsets {comparison.start} to {comparison.end - 1} are not compared: {comparison.unreadable}"
     kinds = [
@@ -124,7 +124,7 @@ def difference(comparison: Comparison) -> str:
 
 
 def as_json(result: AuditResult) -> dict[str, Any]:
-    """Convert everything of the report to what JSON has. Checksums are in hex."""
+    """Convert the result to JSON values. Checksums are in hex."""
     return {
         "format": "tidelog-audit 2",
         "checksum": f"tidelog-record-hash {CHECKSUM_VERSION}",
@@ -168,9 +168,7 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
 
 
 def make_report_directory(directory: str) -> None:
-    """Make the directory of a report if it is missing. Raises BadRequestError or OptionError where it cannot be
-    written.
-    """
+    """Create the directory of a report if it is missing. Raises BadRequestError or OptionError when that fails."""
     directory = mounted(directory, "--report")
     try:
         os.makedirs(directory, exist_ok=True)
@@ -223,7 +221,7 @@ def _bucket_rows(partition: PartitionAudit) -> list[tuple[str, ...]]:
 
 
 def _describe(result: AuditResult) -> list[str]:
-    """Build the sentences that say what was checked and the result."""
+    """Build the sentences about the result and what was checked."""
     read = f"{len(result.partitions)} partitions, {result.total('bytes_read'):,} bytes in {result.seconds:.1f} s"
     lines = [f"{summary(result)[-1].capitalize()}.", f"{read}{'' if result.records else '; records were not hashed'}."]
     if result.table is not None:
@@ -277,7 +275,7 @@ def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
 
 
 def _html_partition(partition: PartitionAudit) -> list[str]:
-    """Build a partition's faults, and its ten-minute rows folded away."""
+    """Build the HTML of a partition: its faults, and a folded table of its records per ten minutes."""
     parts = [f"<h2>{html.escape(partition.name)}</h2>"]
     faults = "".join(f"<li>{html.escape(fault)}</li>" for fault in findings(partition))
     parts.append(f'<ul class="wrong">{faults}</ul>' if faults else "<p>Nothing is wrong.</p>")

@@ -1,4 +1,4 @@
-"""The report that an export prints when it is done."""
+"""The report that an export prints at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tidelog.pipeline.jobs.export import ExportResult
 
 
 def report(result: ExportResult, table: str) -> list[str]:
-    """Write lines: what was added, then per partition how far the table is complete, and what was lost before."""
+    """Write lines about the added rows, and for each partition how far the table is complete and which offsets were
+    lost."""
     if result.committed:
         first = (
             f"{table} version {result.manifest.version}: {result.rows:,} rows in {result.files} files, "
@@ -30,7 +31,7 @@ def report(result: ExportResult, table: str) -> list[str]:
 
 
 def as_json(result: ExportResult, table: str, before_ms: int | None) -> dict[str, Any]:
-    """Describe a result for programs; ``incomplete`` is None where no time was asked for."""
+    """Convert a result to JSON values; ``incomplete`` is None without ``before_ms``."""
     return {
         "table": table,
         "version": result.manifest.version,
@@ -55,7 +56,7 @@ def as_json(result: ExportResult, table: str, before_ms: int | None) -> dict[str
 
 
 def completeness(result: ExportResult, before_ms: int) -> str:
-    """Say in a line whether every record before a time is in the table."""
+    """Write a line that says whether every record before a time is in the table."""
     missing = result.incomplete(before_ms)
     found = f"no, {', '.join(missing)} may get earlier records" if missing else "yes"
     return f"complete before {_text(before_ms)}: {found}"
@@ -68,5 +69,5 @@ def _at(timestamp: int) -> str:
 def _text(timestamp: int) -> str:
     try:
         return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError):  # beyond the calendar
+    except (OverflowError, ValueError):  # after the year 9999
         return f"{timestamp} ms"

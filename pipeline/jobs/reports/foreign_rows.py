@@ -1,7 +1,7 @@
-"""The scan of a table for rows that no export recorded: all its rows, whichever topics the audit is about.
+"""The scan of a table for rows that no export recorded, over all its topics, even if the audit is about a few.
 
-A snapshot and its state belong together. Files of a folder may grow meanwhile: the manifest that names new rows is
-there before they are, so it is read again while the file with such rows is held open.
+A snapshot has its own state. Files of a folder may grow meanwhile: a new manifest is committed before the longer file
+replaces the old one. So if a file has more rows than expected, the manifest is read again while the file is open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotScan:
-    """A scan of a version of a table. ``name``: the table's."""
+    """A scan of one version of an Iceberg or Delta table."""
 
     name: str
     rows: IcebergRows | DeltaRows
@@ -28,13 +28,13 @@ class SnapshotScan:
 
     @property
     def size(self) -> int:
-        """Bytes to read, as far as they are known."""
+        """Bytes to read: 0, as they are not known."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class FolderScan:
-    """A scan of a folder's Parquet files, each against the range of its own."""
+    """A scan of a folder's Parquet files, each of which is checked against its own range."""
 
     path: str
     files: tuple[TableFile, ...]
@@ -47,14 +47,15 @@ class FolderScan:
 
 @dataclass(slots=True)
 class ScanResult:
-    """Rows outside, by place, and what could not be read: a file's path or the table's name, and why."""
+    """Unrecorded rows by topic and partition; and ``unread``, pairs of a file or table that cannot be read and the
+    reason."""
 
     unrecorded: list[UnrecordedRows] = field(default_factory=list)
     unread: list[tuple[str, str]] = field(default_factory=list)
 
 
 def recorded_ranges(manifest: Manifest) -> Recorded:
-    """Collect the ranges that a table's state names, those of earlier topics of the same name too."""
+    """Collect the ranges in a table's state, including those of deleted topics of the same name."""
     found: dict[Place, list[tuple[int, int]]] = {}
     for earlier in manifest.earlier:
         found.setdefault((earlier.topic, earlier.partition), []).append((earlier.start, earlier.end))
@@ -65,7 +66,7 @@ def recorded_ranges(manifest: Manifest) -> Recorded:
 
 
 def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
-    """Look at the place of every row of a table. Raises JobError."""
+    """Check topic, partition and offset of every row of a table. Raises JobError."""
     import pyarrow as pa
 
     found = ScanResult()

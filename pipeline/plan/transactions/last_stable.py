@@ -1,10 +1,10 @@
 """Open transactions of a log, without its broker: the last offset that a read_committed reader may see.
 
     newest producer snapshot at or below the end     -> transactions that were open there
-    batch headers from there to the end              -> transactions that began, markers that ended some
+    batch headers from there to the end              -> transactions that began there, and markers that ended some
 
 The broker takes a snapshot whenever a segment rolls and when it stops, so the walk covers the active segment at most.
-A damaged or missing snapshot only lengthens it. A damaged marker ends no transaction: it counts as
+A damaged or missing snapshot only makes the walk longer. A damaged marker ends no transaction, which then counts as
 open.
 """
 
@@ -31,8 +31,11 @@ _NO_TRANSACTION = -1
 
 @dataclass(slots=True)
 class _Walked:
-    """Open transactions at byte ``position`` of a segment. ``last`` are the 61 first bytes of the batch before it: they
-    change when the segment is cut and written again."""
+    """Open transactions at byte ``position`` of a segment, where a walk ended: producer id -> first offset.
+
+    ``last`` are the first 61 bytes of the batch before it, which begins at byte ``last_position``. They change when the
+    segment is truncated and written again.
+    """
 
     inode: int
     position: int
@@ -41,13 +44,15 @@ class _Walked:
     open_transactions: dict[int, int]
 
 
-#: By path of an active segment: a stream asks at every trigger, and goes on where it was. Forgotten all at once.
+#: The end of the last walk, by path of the active segment: a stream goes on there at each trigger. Cleared as a whole
+#: at MAX_REMEMBERED.
 _WALKED: dict[str, _Walked] = {}
 MAX_REMEMBERED = 10_000
 
 
 def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: ReadCount | None = None) -> int | None:
-    """Find the first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is.
+    """Find the first offset of the oldest transaction that is open in a log that ends at ``end``; None when none is
+    open.
 
     One thread.
 
@@ -71,7 +76,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
 
 
 def _continue_walk(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
-    """Continue the walk of the last call; None when there was none, or not over these bytes."""
+    """Continue the walk of the last call; None when there was none, or the segment was written again since."""
     known = _WALKED.get(active.path)
     if known is None:
         return None
@@ -94,15 +99,14 @@ def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[in
             path = os.path.join(directory, name)
             entries = decode_snapshot(files_at(path).read_file(path), path)
         except (CheckpointCorruptError, KafkaStorageError, FileNotFoundError):
-            continue  # torn or gone: an older one, or the log itself, says the same
+            continue  # torn or deleted: an older snapshot, or the log itself, gives the same transactions
         first = {entry.producer_id: entry.current_txn_first_offset for entry in entries}
         return offset, {producer: begin for producer, begin in first.items() if begin != _NO_TRANSACTION}
     return start, {}
 
 
 def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int:
-    """Return the position in a segment to begin at for what follows ``offset``: closed segments are walked whole only
-    when there is no snapshot of their end."""
+    """Return the byte position of an indexed batch that begins at or before ``offset``; 0 if there is none."""
     index = offset_index(segment, count)
     try:
         slot = index.floor(offset - segment.base_offset - 1)
@@ -112,7 +116,7 @@ def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int
 
 
 class _Walk:
-    """Follows the transactions from offset ``start`` to ``end``."""
+    """A walk over batches that follows which transactions are open, from offset ``start`` to ``end``."""
 
     def __init__(self, start: int, end: int, open_transactions: dict[int, int]) -> None:
         self._start = start
@@ -121,7 +125,7 @@ class _Walk:
         self.walked: _Walked | None = None
 
     def go(self, file: OpenSegment, position: int) -> None:
-        """Go through a segment's batches from byte ``position`` on."""
+        """Walk over a segment's batches from byte ``position`` on."""
         last: BatchHeader | None = None
         for header in headers(file, position, file.size):
             if header.base_offset >= self._end:

@@ -2,12 +2,12 @@
 
     batch of a transaction   the next marker of its producer says whether it was committed
     marker after the bytes   the walk goes ahead, through later segments too, to where the transactions end
-    damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide,
-                             and where they say nothing about the marker that comes next, reading is refused
+    damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide;
+                             if they do not have the marker that comes next, reading is refused
 
-A walk begins where its reader does and looks at each batch once, in the reader's own chunk as far as that goes. Ahead
-of it, it reads only where a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
-long as it keeps a batch of it. Offsets that went with a segment count as damage unless a cleaner has worked there. One
+A walk begins where its reader does and looks at each batch once, in the reader's own chunk if it is there. It reads
+ahead of the reader only while a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
+long as it keeps a batch of it. Missing offsets between segments count as damage unless a cleaner has worked there. One
 thread.
 """
 
@@ -39,8 +39,8 @@ from tidelog.protocol.record.record_batch import (
 )
 
 CHUNK_BYTES = 2 * 1024 * 1024
-#: The first step ahead of the reader, which is taken for each chunk that ends within a transaction; others are twice
-#: as long as the one before, up to CHUNK_BYTES. What is read here the reader reads again.
+#: The first step ahead of the reader, for each chunk that ends within a transaction. Each further step is twice as
+#: long, up to CHUNK_BYTES. The reader reads these bytes again.
 STEP_BYTES = 128 * 1024
 _TABLE_ROWS = 4096
 _ATTEMPTS = 5
@@ -48,8 +48,10 @@ _ATTEMPTS = 5
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction without a marker so far: its first offset, its first byte in the reader's file (None: it begins in
-    a later one), and where damage may hide its marker."""
+    """A transaction without a marker so far: its first offset, and its first byte in the reader's file.
+
+    ``position`` is None if it begins in a later file. ``damage`` describes damage that may hide its marker.
+    """
 
     first: int
     position: int | None
@@ -57,7 +59,8 @@ class _Open:
 
 
 class _Bytes:
-    """The file a walk is in, how far it has come, and below which offset batches were met already."""
+    """The file that a walk is in, and the byte it has reached. Batches below offset ``known_below`` were seen in
+    earlier files."""
 
     def __init__(self, segment: SegmentFile, file: OpenSegment, position: int, known_below: int = 0) -> None:
         self.segment = segment
@@ -67,7 +70,8 @@ class _Bytes:
 
 
 class MarkerWalk:
-    """A walk over the markers. ``file`` stays the caller's; ``close`` closes files that the walk opened itself."""
+    """A walk over the markers of a log. The caller closes ``file``; ``close`` closes files that the walk itself
+    opened."""
 
     def __init__(
         self, place: TopicPartition, segment: SegmentFile, file: OpenSegment, *, position: int, end_offset: int,
@@ -86,7 +90,7 @@ class MarkerWalk:
         self._table = np.zeros((_TABLE_ROWS, at.COLUMNS), np.int64)
         self._buffer = np.zeros(0, np.uint8)
         self._step = STEP_BYTES
-        #: The bytes of the last chunk, from one batch's begin to another's, in which each batch has a CRC that holds.
+        #: Start and end, within the last chunk, of the batches whose CRCs the walk found valid.
         self.verified = (0, 0)
 
     def close(self) -> None:
@@ -95,8 +99,8 @@ class MarkerWalk:
             self._at.file.close()
 
     def aborted_below(self, buffer: ByteArray, size: int, position: int) -> IntegerArray:
-        """Collect the aborted transactions of what is in the file up to byte ``position + size``: rows of producer id,
-        first and last offset, sorted. ``buffer[:size]`` holds the file's bytes from ``position`` on.
+        """Collect the aborted transactions of the file's records up to byte ``position + size``: sorted rows of
+        producer id, first and last offset. ``buffer[:size]`` holds the file's bytes from ``position`` on.
 
         Raises PipelineError when damage leaves it open whether a transaction was aborted.
         """
@@ -116,7 +120,8 @@ class MarkerWalk:
         return found.position is not None and found.position < end and found.first < self._end_offset
 
     def _is_behind(self, buffer: ByteArray, size: int, position: int) -> bool:
-        """Return whether these bytes go on where the walk stands with more than a batch that their end cuts."""
+        """Return whether these bytes hold batches that the walk has still to reach, other than one that their end
+        cuts."""
         here = self._at
         if here is not self._own or here.position >= position + size:
             return False
@@ -155,8 +160,9 @@ class MarkerWalk:
         return True
 
     def _take_chunk(self, chunk: ByteArray) -> int:
-        """Walk over the whole batches of bytes that lie where the walk stands; returns how many bytes from the first
-        on are batches of magic 2 with valid checksums."""
+        """Walk over the complete batches of a chunk that begins at the walk's position; returns how many of its first
+        bytes are batches of magic 2 with valid checksums.
+        """
         begin, done, size, valid = self._at.position, 0, len(chunk), -1
         while done < size:
             stop, count, done = self._engine.walk_batches(chunk, done, size, self._table)
@@ -178,7 +184,8 @@ class MarkerWalk:
         return valid if valid >= 0 else done
 
     def _pass_other(self, chunk: ByteArray, done: int, begin: int) -> int:
-        """Pass an old message, which is in no transaction, or damage; returns -1 when more bytes are needed."""
+        """Skip an old message, which is in no transaction, or damage; returns the position after it in the chunk, -1
+        when more bytes are needed."""
         self._at.position = begin + done
         rest = chunk[done : done + RECORD_BATCH_OVERHEAD].tobytes()
         try:
@@ -193,7 +200,7 @@ class MarkerWalk:
         return done + header.size
 
     def _resume(self, position: int, why: str) -> int:
-        """Go on after damage: markers of transactions that are open may be lost in it."""
+        """Move to the next batch after damage, and note that markers of open transactions may be lost in it."""
         here = self._at
         indexed = indexed_batches(here.segment, position)
         here.position = find_resume_position(here.file, position, here.file.size, indexed)
@@ -226,8 +233,8 @@ class MarkerWalk:
         )
 
     def _next_segment(self, here: _Bytes) -> SegmentFile | None:
-        """Find the segment that follows: swapped files may hold what was read and what comes after it; a file that was
-        read whole is not read again.
+        """Find the segment that follows. A file that the cleaner swapped may hold batches that were read and others
+        after them; a file that was read whole is not read again.
         """
         found = None
         for segment in list_segments(os.path.dirname(here.file.path)):
@@ -269,7 +276,7 @@ class MarkerWalk:
                 self._open[producer_id] = _Open(row[at.BASE_OFFSET], position)
 
     def _end(self, producer_id: int, marker: int | None, *, is_abort: bool) -> None:
-        """End the producer's transaction with the marker at offset ``marker``, or with the log (None)."""
+        """End the producer's transaction at the marker of offset ``marker``, or (None) at the end of the log."""
         found = self._open.pop(producer_id)
         if found.damage is None and marker is not None:
             if is_abort:

@@ -76,7 +76,7 @@ def test_root_is_told_who_may_serve_what_it_adopts(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("os.geteuid", lambda: user)
     data = tmp_path / "data"
-    told = f"note: root alone may serve {data} then; for a broker of another user: chown -R USER {data}\n"
+    told = f"note: only root can serve {data}; for a broker of another user: chown -R USER {data}\n"
     for option in ("--dry-run", "--copy"):
         assert main(["adopt", str(source.path), "--data-dir", str(data), option]) == 0
         assert (told in capsys.readouterr().out) == (user == 0)
@@ -90,7 +90,7 @@ def test_root_is_told_that_a_shared_file_has_one_owner(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     for option, is_shared in (("--copy", False), ("--link", True)):
         assert main(["adopt", str(source.path), "--data-dir", str(tmp_path / "data"), option, "--dry-run"]) == 0
-        assert ("with --link Kafka's own record files change their owner, too" in capsys.readouterr().out) == is_shared
+        assert ("with --link Kafka's own record files change their owner too" in capsys.readouterr().out) == is_shared
 
 
 def test_topic_configs_from_a_file(source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

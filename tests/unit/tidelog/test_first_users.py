@@ -225,7 +225,7 @@ WRONG = [
     ("SCRAM-SHA-512=[name=a,password=sesame", "[ and ]"),
     ("SCRAM-SHA-512=[", "[ and ]"),
     ("SCRAM-SHA-512=[]", "equals sign"),
-    ("SCRAM-SHA-512=[name=a,password=ses,ame]", "take password-file"),
+    ("SCRAM-SHA-512=[name=a,password=ses,ame]", "use password-file"),
     ("SCRAM-SHA-512=[password=sesame]", "needs a name"),
     ("SCRAM-SHA-512=[name=,password=sesame]", "needs a name"),
     ("SCRAM-SHA-512=[name=a]", "needs a password"),
@@ -246,7 +246,7 @@ WRONG = [
     ("SCRAM-SHA-512=[name=a, password=sesame]", "unknown:  password;"),
     ("SCRAM-SHA-512=[name=a,password=sesame,password-file=b]", "not both"),
     ("SCRAM-SHA-512=[name=a,password-file=/nowhere/b]", "/nowhere/b cannot be read: No such file"),
-    ("SCRAM-SHA-512=[name=\udce4,password=sesame]", "no UTF-8"),
+    ("SCRAM-SHA-512=[name=\udce4,password=sesame]", "not UTF-8"),
 ]
 
 
@@ -265,7 +265,7 @@ def test_a_wrong_argument_is_told_in_one_line_without_the_password(
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"", "password is empty"), (b"\nx", "password is empty"), (b"\xff", "no UTF-8")]
+    ("content", "message"), [(b"", "password is empty"), (b"\nx", "password is empty"), (b"\xff", "not UTF-8")]
 )
 def test_a_wrong_password_file_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
@@ -284,7 +284,7 @@ def test_a_member_gets_its_users_from_the_controllers(
     node = Node(tmp_path, process_roles=roles)
     assert node.format(ADMIN) == 1
     error = capsys.readouterr().err
-    assert f"process.roles={roles}: it is given where the cluster's controllers are formatted\n" in error
+    assert f"process.roles={roles}: this option is for the format of the cluster's controllers\n" in error
     assert error.count("\n") == 1
     assert not node.data.exists()
     assert node.format() == 0
@@ -328,7 +328,7 @@ def test_a_release_that_is_not_known_is_refused_in_one_line(
 
 def test_a_member_and_a_used_directory_take_no_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert Node(tmp_path, process_roles="broker").format(more=("-r", "4.1")) == 1
-    assert "--release-version: process.roles=broker: it is given where" in capsys.readouterr().err
+    assert "--release-version: process.roles=broker: this option is for" in capsys.readouterr().err
     node = Node(tmp_path)
     assert node.format() == 0
     assert node.format(more=("-r", "4.1", "--ignore-formatted")) == 1
@@ -345,7 +345,10 @@ def test_a_combined_node_is_a_lone_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [((), "is there"), (("--ignore-formatted",), "formatted already; users and levels are changed in the running")],
+    [
+        ((), "meta.properties exists"),
+        (("--ignore-formatted",), "formatted already; users and levels are changed in the running"),
+    ],
 )
 def test_a_formatted_directory_gets_no_users(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], message: str

@@ -104,7 +104,7 @@ def test_what_is_formatted_stays(tmp_path: Path, capsys: pytest.CaptureFixture[s
     first = (tmp_path / "a" / "meta.properties").read_bytes()
     path = config_file(tmp_path)
     assert format_node(path) == 1
-    assert f"{tmp_path / 'a' / 'meta.properties'} is there" in capsys.readouterr().err
+    assert f"{tmp_path / 'a' / 'meta.properties'} exists" in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
     assert format_node(path, CLUSTER, "--ignore-formatted") == 0
     assert capsys.readouterr().out.count("\n") == 1
@@ -143,6 +143,6 @@ def test_the_configuration_names_the_node_and_agrees_about_the_cluster(
     assert format_node(config_file(tmp_path, node_id="")) == 1
     assert "does not set node.id" in capsys.readouterr().err
     assert format_node(config_file(tmp_path, cluster_id=OTHER)) == 1
-    assert f"configured as {OTHER}, and {CLUSTER} is asked for" in capsys.readouterr().err
+    assert f"configured as {OTHER}, and {CLUSTER} is given" in capsys.readouterr().err
     assert format_node(str(tmp_path / "none.properties")) == 2
     assert not (tmp_path / "a").exists()

@@ -111,8 +111,11 @@ def test_a_topic_without_a_schema_is_named(values: RegisteredValues) -> None:
     ("words", "told"),
     [
         (["consume", "t", "--value-format", "avro"], "expected --registry URL with it"),
-        (["consume", "t", "--value-format", "avro", "--registry", "http://x", "--format", "hex"], "no --format hex"),
-        (["produce", "t", "--value-schema-id", "3"], "expected --value-format with it"),
+        (
+            ["consume", "t", "--value-format", "avro", "--registry", "http://x", "--format", "hex"],
+            "without --format hex",
+        ),
+        (["produce", "t", "--value-schema-id", "3"], "expected it with --value-format"),
         (["consume", "t", "--value-format", "text"], "'text' is not one of"),
     ],
 )

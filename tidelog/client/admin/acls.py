@@ -1,4 +1,4 @@
-"""Requests that list, create and delete ACLs, and Kafka's numbers for the words in them."""
+"""Requests that list, create and delete ACLs, and the protocol's numbers of their types, operations and permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESOURCE_TYPES = {
     "user": 7,
 }
 CLUSTER_NAME = "kafka-cluster"
-"""The one name of a resource of type cluster."""
+"""The only name of a resource of type cluster."""
 PATTERN_TYPES = {"literal": 3, "prefixed": 4}
 OPERATIONS = {
     "all": 2,
@@ -47,11 +47,11 @@ OPERATIONS = {
 }
 PERMISSIONS = {"deny": 2, "allow": 3}
 _ANY = 1
-"""The number of any type, pattern, operation or permission, in a filter."""
+"""The number in a filter that matches any type, pattern, operation or permission."""
 
 
 class Acl(NamedTuple):
-    """A rule, in words; in a filter None is any."""
+    """An ACL with the names above; in a filter, None matches anything."""
 
     resource_type: str | None = None
     resource_name: str | None = None
@@ -63,14 +63,14 @@ class Acl(NamedTuple):
 
 
 def list_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
-    """Ask for the rules that a filter matches. Raises ClientError, KafkaError."""
+    """Return the ACLs that a filter matches. Raises ClientError, KafkaError."""
     answer = cluster.ask(DescribeAclsRequest(**_filter_fields(wanted)), DescribeAclsResponse)
     raise_for_code(answer.error_code, "acls", answer.error_message)
     return sorted(_acl_of(resource, rule) for resource in answer.resources for rule in resource.acls)
 
 
 def create_acls(cluster: Cluster, acls: list[Acl]) -> None:
-    """Add rules, which have no field that is None. Raises ClientError, KafkaError."""
+    """Create ACLs, in which no field is None. Raises ClientError, KafkaError."""
     creations = [
         AclCreation(
             resource_type=RESOURCE_TYPES[acl.resource_type or ""],
@@ -88,7 +88,7 @@ def create_acls(cluster: Cluster, acls: list[Acl]) -> None:
 
 
 def delete_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
-    """Delete the rules that a filter matches, and return them. Raises ClientError, KafkaError."""
+    """Delete the ACLs that a filter matches, and return them. Raises ClientError, KafkaError."""
     request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_filter_fields(wanted))])
     (answer,) = cluster.ask(request, DeleteAclsResponse).filter_results
     raise_for_code(answer.error_code, "acls", answer.error_message)
@@ -98,7 +98,7 @@ def delete_acls(cluster: Cluster, wanted: Acl) -> list[Acl]:
 
 
 def _filter_fields(wanted: Acl) -> dict[str, Any]:
-    """Return the fields of a filter: those of DescribeAclsRequest and of a DeleteAclsFilter alike."""
+    """Return the fields of a filter, which have the same names in DescribeAclsRequest and DeleteAclsFilter."""
     return {
         "resource_type_filter": RESOURCE_TYPES.get(wanted.resource_type or "", _ANY),
         "resource_name_filter": wanted.resource_name,

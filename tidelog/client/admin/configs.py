@@ -1,4 +1,4 @@
-"""Configurations of topics, brokers, groups and client metrics: described and changed."""
+"""Requests that describe and change configurations of topics, brokers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SOURCES = {
     7: "client metrics",
     8: "group",
 }
-"""Where a value comes from, by the number in the protocol (KIP-226)."""
+"""Number of a source in the protocol (KIP-226) -> its name here."""
 OWN_SOURCES = {
     "topic": ("topic",),
     "broker": ("broker", "all brokers"),
@@ -47,7 +47,7 @@ _EMPTY_NAME = ""
 
 
 class Resource(NamedTuple):
-    """A thing that has a configuration; the empty name of a broker means all brokers."""
+    """A resource that has a configuration; a broker with an empty name means all brokers."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ class Resource(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One key; ``value`` is None where it is sensitive or has none."""
+    """One key with its value, which is None if it is sensitive or not set."""
 
     key: str
     value: str | None
@@ -70,7 +70,7 @@ class ConfigEntry(NamedTuple):
 def describe_configs(
     cluster: Cluster, resource: Resource, keys: Sequence[str] | None = None, *, documentation: bool = False
 ) -> list[ConfigEntry]:
-    """Ask for these keys of a resource, or for all, sorted. Raises ClientError, KafkaError."""
+    """Return these keys of a resource, or all keys, sorted. Raises ClientError, KafkaError."""
     asked = DescribeConfigsResource(
         resource_type=RESOURCE_TYPES[resource.kind],
         resource_name=resource.name,
@@ -108,12 +108,12 @@ def alter_configs(
 
 
 def is_of_one_node(resource: Resource) -> bool:
-    """Return whether one broker alone knows the resource's configuration."""
+    """Return whether only one broker has the resource's configuration."""
     return resource.kind in _NODE_RESOURCES and resource.name != _EMPTY_NAME
 
 
 def address_for(cluster: Cluster, resource: Resource) -> Address:
-    """Return the address of the broker that a resource is. Raises ClientError."""
+    """Return the address of a broker that is a resource. Raises ClientError."""
     brokers = cluster.brokers()
     if not resource.name.isdecimal() or int(resource.name) not in brokers:
         raise ClientError(f"no broker {resource.name!r}; there are {', '.join(map(str, sorted(brokers)))}")

@@ -1,4 +1,4 @@
-"""Groups of a cluster: listed, described with their lag, reset, deleted."""
+"""Requests that list groups of a cluster, describe them with their lag, and delete them or their offsets."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from tidelog.protocol.types import Buffer
 PROTOCOL_TYPE = "consumer"
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 _OFFSET_FETCH_ONE = 7
-"""The newest OffsetFetch for one group; from 8 on several are asked for at once."""
+"""The newest OffsetFetch for a single group; from version 8 on it has a list of groups."""
 _DESCRIBE_CLASSIC = 5
-"""The newest DescribeGroups that answers a group that is not there as Dead."""
+"""The newest DescribeGroups that describes a missing group as Dead, instead of an error."""
 
 
 class ListedGroup(NamedTuple):
-    """One group; type and state are empty where a broker is too old to say."""
+    """One group; ``state`` is empty if the broker's version does not return it."""
 
     group: str
     type: str
@@ -64,18 +64,18 @@ class ListedGroup(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A member and the partitions it has; one of a streams group has tasks."""
+    """A member and its partitions; a member of a streams group has tasks instead."""
 
     id: str
     client_id: str
     host: str
     partitions: list[TopicPartition]
     tasks: Sequence[str] = ()
-    """As Kafka Streams names them: ``0_1`` is of subtopology 0 and partition 1; standby and warm-up tasks say so."""
+    """Names as in Kafka Streams: ``0_1`` is subtopology 0, partition 1; `` standby`` or `` warm-up`` may follow."""
 
 
 class PartitionLag(NamedTuple):
-    """A partition of a group: committed offset, end of the log, and how many records lie between; None is unknown."""
+    """A partition of a group: committed offset, end of the log, and the lag between them; None if unknown."""
 
     topic: str
     partition: int
@@ -97,37 +97,37 @@ class Group(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """The sum of the lags that are known: the group's lag is at least that."""
+        """The sum of the known lags: the group's lag is at least this."""
         return sum(one.lag or 0 for one in self.partitions)
 
     @property
     def is_lag_known(self) -> bool:
-        """Return whether the group's lag is known: that of each partition is, or nothing was ever written there."""
+        """Return whether the lag of each partition is known, or the partition is empty."""
         return all(one.lag is not None or one.end == 0 for one in self.partitions)
 
     @property
     def lag_text(self) -> str:
-        """The group's lag for people: a number, ``at least`` one, or ``unknown``."""
+        """The group's lag as text: a number, ``at least`` and a number, or ``unknown``."""
         if self.is_lag_known:
             return str(self.lag)
         return f"at least {self.lag}" if self.lag else "unknown"
 
 
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
-    """Ask each broker for the groups it coordinates. Raises ClientError, KafkaError."""
+    """List the groups of all brokers. Raises ClientError, KafkaError."""
     return sorted(group for address in cluster.brokers().values() for group in groups_at(cluster, address))
 
 
 def groups_at(cluster: Cluster, address: Address) -> list[ListedGroup]:
-    """Ask one broker for the groups it coordinates. Raises ClientError, KafkaError."""
+    """List the groups that one broker coordinates. Raises ClientError, KafkaError."""
     return _groups_at(cluster, cluster.client_for(address))
 
 
 def describe_group(cluster: Cluster, group: str, *, allow_silent_leaders: bool = False) -> Group:
-    """Ask for a group's members, offsets and lag; the lag where a partition has no leader is not known.
+    """Return a group's members, offsets and lag. The lag of a partition without a leader is unknown.
 
-    ``allow_silent_leaders``: nor is it where a leader does not answer. Raises ClientError, KafkaError when there is no
-    such group.
+    ``allow_silent_leaders``: it is also unknown if a leader does not answer, instead of an error. Raises ClientError,
+    KafkaError, also when the group does not exist.
     """
     return cluster.until_settled(lambda: _describe_group(cluster, group, allow_silent_leaders))
 
@@ -146,7 +146,7 @@ def _describe_group(cluster: Cluster, group: str, allow_silent_leaders: bool) ->
 def committed_offsets(
     cluster: Cluster, group: str, places: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, int]:
-    """Ask for the committed offsets of these partitions, or of all; those without any are left out.
+    """Return the committed offsets of these partitions, or of all; partitions without one are left out.
 
     Raises ClientError, KafkaError.
     """
@@ -259,7 +259,7 @@ def _described(answer: ConsumerDescribedGroup | ShareDescribedGroup) -> _Describ
 
 
 def _streams_members(client: Client, group: str) -> _Described:
-    """Ask for members of a streams group; they have tasks, not partitions."""
+    """Return the members of a streams group, which have tasks instead of partitions."""
     request = StreamsGroupDescribeRequest(group_ids=[group])
     (answer,) = ask(client, request, StreamsGroupDescribeResponse, StreamsGroupDescribeRequest.VERSIONS.highest).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
@@ -270,7 +270,7 @@ def _streams_members(client: Client, group: str) -> _Described:
 
 
 def _task_names(assignment: Assignment) -> list[str]:
-    """Return the names of a member's tasks, those that process first."""
+    """Return the names of a member's tasks: active, standby, warm-up."""
     kinds = (
         (assignment.active_tasks, ""),
         (assignment.standby_tasks, " standby"),
@@ -305,7 +305,7 @@ def _lags(cluster: Cluster, group: str, members: Sequence[Member], allow_silent_
 
 
 def _share_lags(client: Client, group: str) -> list[PartitionLag]:
-    """Ask for the start offset of each share partition; what lies after it is not acknowledged in full."""
+    """Return the lag of each share partition after its start offset, below which all records are acknowledged."""
     request = DescribeShareGroupOffsetsRequest(
         groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)]
     )
@@ -322,7 +322,8 @@ def _share_lags(client: Client, group: str) -> list[PartitionLag]:
 def _ends_that_are_there(
     cluster: Cluster, places: Sequence[TopicPartition], allow_silent_leaders: bool
 ) -> dict[TopicPartition, int]:
-    """Ask for the ends of logs; those of topics that are gone, without a leader, or of silent leaders are left out."""
+    """Return the ends of logs, without those of deleted topics and without a leader; silent leaders are left out if
+    allowed."""
     led = _by_leader(list_topics(cluster), places)
     if not allow_silent_leaders:
         return log_ends(cluster, [place for led_by_one in led for place in led_by_one])
@@ -334,7 +335,7 @@ def _ends_that_are_there(
 
 
 def _by_leader(topics: Iterable[Topic], places: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
-    """Group the partitions that are there, and have a leader, by the leader."""
+    """Group the existing partitions by leader; those without a leader are left out."""
     leaders = {(topic.name, one.partition): one.leader for topic in topics for one in topic.partitions}
     led: dict[int, list[TopicPartition]] = defaultdict(list)
     for place in places:

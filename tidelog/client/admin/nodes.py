@@ -17,7 +17,7 @@ _SOFTWARE = ("tidelog", "1")
 
 
 class Broker(NamedTuple):
-    """One broker and the address that clients are told."""
+    """One broker and the address that it advertises to clients."""
 
     id: int
     host: str
@@ -26,7 +26,7 @@ class Broker(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
-    """The cluster's id, the broker that clients take for the controller, the brokers and finalized features."""
+    """The cluster's id, the broker that clients see as the controller, the brokers, and the finalized features."""
 
     id: str
     controller: int
@@ -47,7 +47,8 @@ class LogDirPartition(NamedTuple):
 
 
 class LogDir(NamedTuple):
-    """A log directory of a broker; total and usable bytes of its volume are -1 where a broker does not say."""
+    """A log directory of a broker; ``total`` and ``usable`` bytes of its volume are -1 if the broker does not return
+    them."""
 
     broker: int
     directory: str
@@ -57,7 +58,7 @@ class LogDir(NamedTuple):
 
 
 def describe_cluster(cluster: Cluster) -> ClusterDescription:
-    """Ask who belongs to the cluster. Raises ClientError, KafkaError."""
+    """Describe the cluster. Raises ClientError, KafkaError."""
     answer = cluster.ask(DescribeClusterRequest(), DescribeClusterResponse)
     raise_for_code(answer.error_code, "cluster", answer.error_message)
     brokers = sorted(Broker(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers)
@@ -70,7 +71,7 @@ def describe_cluster(cluster: Cluster) -> ClusterDescription:
 
 
 def describe_log_dirs(cluster: Cluster, topics: list[str] | None = None) -> list[LogDir]:
-    """Ask each broker for its log directories, and what these topics (None: all) take there.
+    """Return the log directories of all brokers, with the partitions of these topics (None: all) and their sizes.
 
     Raises ClientError, KafkaError.
     """
@@ -84,7 +85,7 @@ def describe_log_dirs(cluster: Cluster, topics: list[str] | None = None) -> list
 def log_dirs_at(
     cluster: Cluster, node: int, address: Address, asked: list[DescribableLogDirTopic] | None = None
 ) -> list[LogDir]:
-    """Ask one broker for its log directories, and what these partitions (None: all) take there.
+    """Return the log directories of one broker, with these partitions (None: all) and their sizes.
 
     Raises ClientError, KafkaError.
     """

@@ -1,4 +1,4 @@
-"""Offsets of partitions, by ListOffsets to each partition's leader."""
+"""Requests for offsets of partitions: ListOffsets to each partition's leader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.protocol.messages.list_offsets import (
 
 LATEST = -1
 EARLIEST = -2
-"""Timestamps that ask for the end and the start of a log."""
+"""Timestamps in ListOffsets that mean the end and the start of a log."""
 READ_COMMITTED = 1
 _LIST_OFFSETS = 9
 
@@ -25,7 +25,7 @@ TopicPartition = tuple[str, int]
 def list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], *, isolation_level: int = 0
 ) -> dict[TopicPartition, int]:
-    """Ask for the first offset at or after each time (ms, LATEST, EARLIEST); -1 where no record is that late.
+    """Return the first offset at or after each time (ms, LATEST, EARLIEST); -1 if no record is that late.
 
     Raises ClientError, KafkaError.
     """
@@ -35,17 +35,17 @@ def list_offsets(
 def log_ends(
     cluster: Cluster, partitions: Iterable[TopicPartition], *, isolation_level: int = 0
 ) -> dict[TopicPartition, int]:
-    """Ask for the end of each log. Raises ClientError, KafkaError."""
+    """Return the end of each log. Raises ClientError, KafkaError."""
     return list_offsets(cluster, dict.fromkeys(partitions, LATEST), isolation_level=isolation_level)
 
 
 def log_starts(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ask for the start of each log. Raises ClientError, KafkaError."""
+    """Return the start of each log. Raises ClientError, KafkaError."""
     return list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
 
 
 def partitions_of(cluster: Cluster, topic: str) -> list[TopicPartition]:
-    """Ask for the partitions of a topic. Raises ClientError, KafkaError."""
+    """List the partitions of a topic. Raises ClientError, KafkaError."""
     return [(topic, number) for number in range(len(cluster.leaders(topic)))]
 
 

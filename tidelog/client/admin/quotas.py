@@ -1,4 +1,4 @@
-"""Client quotas: limits of users, client ids and addresses; described and changed."""
+"""Requests that describe and change client quotas: limits of users, client ids and addresses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTITY_TYPES = ("user", "client-id", "ip")
 _MATCH_EXACT, _MATCH_DEFAULT = 0, 1
 
 Entity = Mapping[str, str | None]
-"""Names by type of entity; None is the default of the type."""
+"""Type of an entity -> its name; None means the default of that type."""
 
 
 class Quota(NamedTuple):
@@ -34,7 +34,7 @@ class Quota(NamedTuple):
 
 
 def list_quotas(cluster: Cluster, entity: Entity) -> list[Quota]:
-    """Ask for the quotas whose entity has these names, or for all. Raises ClientError, KafkaError."""
+    """Return the quotas whose entity has these names; all for an empty ``entity``. Raises ClientError, KafkaError."""
     components = [
         ComponentData(entity_type=kind, match_type=_MATCH_DEFAULT if name is None else _MATCH_EXACT, match=name)
         for kind, name in entity.items()

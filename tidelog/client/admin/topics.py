@@ -1,4 +1,4 @@
-"""Topics of a cluster: listed, described, created, changed, deleted."""
+"""Requests that list, describe, create, extend and delete topics of a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog.protocol.messages.metadata import (
 from tidelog.protocol.types import uuid_to_str
 
 _METADATA = 12
-"""The newest Metadata that is asked for; 13 only adds an error for clients that begin again."""
+"""The newest Metadata that is used; 13 only adds an error by which clients bootstrap again."""
 _DELETE_BY_STATE = 6
 _TIMEOUT_MS = 30_000
 
@@ -56,12 +56,12 @@ class Topic(NamedTuple):
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition; 0 for a topic without any."""
+        """Number of replicas of the first partition; 0 for a topic without partitions."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
 class NewTopic(NamedTuple):
-    """A topic to create; -1 takes the broker's default."""
+    """A topic to create; -1 means the broker's default."""
 
     name: str
     partitions: int = -1
@@ -70,13 +70,14 @@ class NewTopic(NamedTuple):
 
 
 def list_topics(cluster: Cluster) -> list[Topic]:
-    """Ask for all topics, sorted by name. Raises ClientError, KafkaError."""
+    """Return all topics, sorted by name. Raises ClientError, KafkaError."""
     answer = cluster.ask(MetadataRequest(topics=None), MetadataResponse, _METADATA)
     return sorted((_topic_of(entry) for entry in answer.topics), key=lambda topic: topic.name)
 
 
 def describe_topics(cluster: Cluster, names: Sequence[str]) -> list[Topic]:
-    """Ask for these topics, in this order; none is created. Raises ClientError, KafkaError where one is missing."""
+    """Return these topics, in this order, without creating any. Raises ClientError, KafkaError, also if one is
+    missing."""
     asked = [MetadataRequestTopic(name=name) for name in names]
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
     answer = cluster.ask(request, MetadataResponse, _METADATA)
@@ -87,7 +88,7 @@ def describe_topics(cluster: Cluster, names: Sequence[str]) -> list[Topic]:
 
 
 def create_topic(cluster: Cluster, topic: NewTopic, *, validate_only: bool = False) -> Topic:
-    """Create a topic; return its name, id and partitions as the broker answers. Raises ClientError, KafkaError."""
+    """Create a topic and return it with the id and partitions of the response. Raises ClientError, KafkaError."""
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()]
     creatable = CreatableTopic(
         name=topic.name,
@@ -112,7 +113,7 @@ def delete_topic(cluster: Cluster, name: str) -> None:
 
 
 def add_partitions(cluster: Cluster, name: str, total: int, *, validate_only: bool = False) -> None:
-    """Give a topic as many partitions as ``total``. Raises ClientError, KafkaError."""
+    """Add partitions to a topic up to ``total``. Raises ClientError, KafkaError."""
     asked = CreatePartitionsTopic(name=name, count=total, assignments=None)
     request = CreatePartitionsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS, validate_only=validate_only)
     (answer,) = cluster.ask(request, CreatePartitionsResponse).results

@@ -1,4 +1,4 @@
-"""Transactions of a cluster: listed, described, aborted."""
+"""Requests that list, describe and abort transactions of a cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog.protocol.messages.write_txn_markers import (
 _INIT_PRODUCER_ID = 4
 _MARKERS = 1
 _TIMEOUT_MS = 1000
-"""Transaction time-out of the producer that fences another; it begins no transaction of its own."""
+"""Transaction timeout of the producer that fences another one; it begins no transaction itself."""
 
 
 class ListedTransaction(NamedTuple):
@@ -39,7 +39,7 @@ class ListedTransaction(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """A transactional id as its coordinator knows it; ``start`` in ms, -1 without a transaction."""
+    """A transactional id as its coordinator describes it; ``start`` in ms, -1 without a transaction."""
 
     transactional_id: str
     state: str
@@ -51,7 +51,7 @@ class Transaction(NamedTuple):
 
 
 def list_transactions(cluster: Cluster, states: tuple[str, ...] = ()) -> list[ListedTransaction]:
-    """Ask each broker for the transactional ids it coordinates. Raises ClientError, KafkaError."""
+    """List the transactional ids of all brokers. Raises ClientError, KafkaError."""
     return sorted(
         found
         for address in cluster.brokers().values()
@@ -73,7 +73,7 @@ def _transactions_at(cluster: Cluster, address: Address, states: tuple[str, ...]
 
 
 def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
-    """Ask the coordinator for a transactional id. Raises ClientError, KafkaError."""
+    """Describe a transactional id by its coordinator. Raises ClientError, KafkaError."""
 
     def describe() -> Transaction:
         client = cluster.coordinator(transactional_id, TRANSACTION)
@@ -94,7 +94,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
 
 
 def abort_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
-    """Abort what a transactional id has open, and fence its producer; return what was there.
+    """Abort the open transaction of a transactional id, and fence its producer; return its description from before.
 
     Raises ClientError, KafkaError.
     """
@@ -111,9 +111,9 @@ def abort_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
 
 
 def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: int) -> ProducerState:
-    """Write an abort marker for a transaction that hangs in one partition, by the offset it begins at.
+    """Write an abort marker for a hanging transaction in one partition, known by its first offset; return its producer.
 
-    For a transaction that its coordinator no longer knows; return its producer. Raises ClientError, KafkaError.
+    This is for a transaction that its coordinator no longer has. Raises ClientError, KafkaError.
     """
     producer = cluster.until_settled(lambda: _producer_that_began_at(cluster, place, start_offset))
     cluster.until_settled(lambda: _write_abort_marker(cluster, place, producer))

@@ -1,4 +1,4 @@
-"""SCRAM credentials of users: described, set, deleted. Passwords are salted here and never sent."""
+"""Requests that describe, set and delete SCRAM credentials of users. Passwords are salted here and never sent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog.protocol.messages.describe_user_scram_credentials import (
 )
 
 MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
-"""Number in the protocol and hash of each mechanism."""
+"""Mechanism -> its number in the protocol, and its hash."""
 DEFAULT_ITERATIONS = 4096
 _SALT_BYTES = 24
 
@@ -36,7 +36,7 @@ class Credential(NamedTuple):
 
 
 def list_credentials(cluster: Cluster, users: Sequence[str] | None = None) -> list[Credential]:
-    """Ask for the credentials of these users, or of all. Raises ClientError, KafkaError."""
+    """List the credentials of these users, or of all. Raises ClientError, KafkaError."""
     asked = None if users is None else [UserName(name=name) for name in users]
     request = DescribeUserScramCredentialsRequest(users=asked)
     answer = cluster.ask(request, DescribeUserScramCredentialsResponse)
@@ -55,7 +55,7 @@ def list_credentials(cluster: Cluster, users: Sequence[str] | None = None) -> li
 
 
 def set_password(cluster: Cluster, user: str, mechanism: str, password: str, iterations: int) -> None:
-    """Give a user a password for a mechanism. Raises ClientError, KafkaError."""
+    """Set a user's password for a mechanism. Raises ClientError, KafkaError."""
     number, hash_name = MECHANISMS[mechanism]
     salt = os.urandom(_SALT_BYTES)
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)

@@ -1,7 +1,8 @@
-"""A fetcher: records of chosen partitions from chosen offsets on, in the order of each log.
+"""A fetcher of records: from given offsets of partitions on, in the order of each log.
 
-Each round asks the leaders of all partitions that have a position. Control batches and, under ``read_committed``,
-records of aborted transactions are left out: a round without records may have moved positions all the same. One thread.
+Each round sends a Fetch to the leaders of all partitions that have a position. Control batches and, under
+``read_committed``, records of aborted transactions are left out, so a round without records may still move positions.
+One thread.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from tidelog.protocol.record.record_batch import Buffer, Record, RecordBatch, it
 PARTITION_BYTES = 1024 * 1024
 RESPONSE_BYTES = 16 * 1024 * 1024
 _FETCH = 12
-"""The newest Fetch that names topics; 13 takes ids."""
+"""The newest Fetch with topic names; from 13 on it has ids."""
 
 
 class FetchedRecord(NamedTuple):
-    """A record and the partition it lies in. ``timestamp`` in ms."""
+    """A record with its topic and partition."""
 
     topic: str
     partition: int
@@ -40,7 +41,8 @@ class FetchedRecord(NamedTuple):
 
 
 class Fetcher:
-    """Positions in partitions, moved by what is read. ``positions`` may be changed between rounds."""
+    """Positions in partitions, which move with the records that are read. ``positions`` may be changed between
+    rounds."""
 
     def __init__(
         self,
@@ -49,18 +51,18 @@ class Fetcher:
         isolation_level: int = 0,
         partition_bytes: int = PARTITION_BYTES,
     ) -> None:
-        """A round takes ``partition_bytes`` of each partition, or its next batch where that is larger."""
+        """A round reads up to ``partition_bytes`` of each partition, or its next batch if that is larger."""
         self._cluster = cluster
         self._partition_bytes = partition_bytes
         self._isolation_level = isolation_level
         self.positions = dict(positions)
         self.vacant: dict[TopicPartition, int] = {}
-        """Partitions of which the last round brought nothing, and the offset up to which their leaders looked."""
+        """Partitions without records in the last round -> the end of the visible log according to their leaders."""
 
     def fetch(self, wait_ms: int) -> Iterator[FetchedRecord]:
-        """Yield the records of one round; without any, the round waits up to ``wait_ms``.
+        """Yield the records of one round; if there are none, the round waits up to ``wait_ms``.
 
-        The position of a partition moves past a record when the next one is asked for. Raises ClientError, KafkaError:
+        The position of a partition moves past a record when the next one is requested. Raises ClientError, KafkaError:
         the first failure of a leader or partition, after the records of the others.
         """
         self.vacant = {}
@@ -82,13 +84,14 @@ class Fetcher:
             raise failures[0]
 
     def _ask(self, address: Address, request: FetchRequest) -> FetchResponse:
-        """Ask a leader for records. Raises ClientError, KafkaError."""
+        """Send a Fetch to a leader. Raises ClientError, KafkaError."""
         answer = ask(self._cluster.client_for(address), request, FetchResponse, _FETCH)
         raise_for_code(answer.error_code, "fetch")
         return answer
 
     def _note_vacant(self, answer: FetchResponse) -> None:
-        """Note partitions without records; where any has some, the others' may have found no room in the answer."""
+        """Note partitions without records, if no partition has any: otherwise theirs may not have fitted into the
+        response."""
         found = [(topic.topic, data) for topic in answer.responses for data in topic.partitions]
         if any(data.records for _, data in found):
             return
@@ -152,7 +155,7 @@ class Fetcher:
 
 
 class _Aborted:
-    """Producers in an aborted transaction, as a partition's batches go by in their order."""
+    """The producers that are in an aborted transaction at the current batch of a partition."""
 
     def __init__(self, transactions: list[AbortedTransaction]) -> None:
         self._coming = sorted(transactions, key=lambda one: one.first_offset, reverse=True)

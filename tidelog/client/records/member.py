@@ -1,7 +1,8 @@
 """A member of a consumer group (classic protocol): joins, is assigned partitions, heartbeats, commits, leaves.
 
-``poll`` does what is due and returns whether the assignment has changed. The member that leads assigns by ranges, as
-Kafka's RangeAssignor does. One thread: between two polls a member is silent, for up to the session time-out.
+``poll`` joins or heartbeats when that is due, and returns whether the assignment has changed. The leader of the group
+assigns ranges, as Kafka's RangeAssignor does. One thread: a member sends nothing between two polls, which must be
+within the session timeout.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ PROTOCOL_TYPE = "consumer"
 ASSIGNOR = "range"
 _SUBSCRIPTION_VERSION = 1
 _COMMIT = 9
-"""The newest OffsetCommit that names topics; 10 takes ids."""
+"""The newest OffsetCommit with topic names; from 10 on it has ids."""
 _REJOINS = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 
 class GroupMember:
-    """A member that reads ``topics``. ``assignment`` is set while it belongs to a generation."""
+    """A member that subscribes to ``topics``. ``assignment`` has its partitions while it belongs to a generation."""
 
     def __init__(self, cluster: Cluster, group: str, topics: Sequence[str], before_rejoin: Callable[[], None]) -> None:
-        """``before_rejoin`` is called while the member still has its partitions, to commit what it has read."""
+        """``before_rejoin`` is called while the member still has its partitions, to commit offsets."""
         self._cluster = cluster
         self._before_rejoin = before_rejoin
         self._group = group
@@ -68,7 +69,7 @@ class GroupMember:
         self.assignment: list[TopicPartition] = []
 
     def poll(self) -> bool:
-        """Join or heartbeat as is due; return whether the assignment is a new one. Raises ClientError, KafkaError."""
+        """Join or heartbeat, if due; return whether there is a new assignment. Raises ClientError, KafkaError."""
         if self._generation >= 0:
             if time.monotonic() < self._next_heartbeat:
                 return False
@@ -172,7 +173,7 @@ class GroupMember:
 
 
 def assign_ranges(topics_of: Mapping[str, set[str]], counts: Mapping[str, int]) -> dict[str, dict[str, list[int]]]:
-    """Share each topic's partitions in ranges among its members, as Kafka's RangeAssignor does."""
+    """Divide each topic's partitions into ranges, one per subscribed member, as Kafka's RangeAssignor does."""
     assigned: dict[str, dict[str, list[int]]] = {member: {} for member in sorted(topics_of)}
     for topic, count in counts.items():
         members = [member for member in assigned if topic in topics_of[member]]
@@ -189,7 +190,8 @@ def assign_ranges(topics_of: Mapping[str, set[str]], counts: Mapping[str, int]) 
 def commit_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
 ) -> None:
-    """Commit offsets, as a member or, without one, for a group that has no members. Raises ClientError, KafkaError."""
+    """Commit offsets of a member, or without ``member_id`` of a group that has no members. Raises ClientError,
+    KafkaError."""
     topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
     for (topic, partition), offset in offsets.items():
         topics[topic].append(

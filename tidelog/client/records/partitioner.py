@@ -1,4 +1,4 @@
-"""Kafka's default partitioner: a key goes to the partition that murmur2 of its bytes gives.
+"""Kafka's default partitioner for keys: murmur2 of the key's bytes, modulo the number of partitions.
 
 Source: ``org.apache.kafka.clients.producer.internals.BuiltInPartitioner`` and ``common.utils.Utils.murmur2``.
 """
@@ -11,7 +11,7 @@ _MASK = 0xFFFFFFFF
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """Compute the partition that Kafka's own producers give a key."""
+    """Compute the partition that Kafka's own producers choose for a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 

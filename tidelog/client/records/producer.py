@@ -1,7 +1,7 @@
-"""An idempotent producer: records wait in a batch for each partition, and a flush sends all batches and waits.
+"""An idempotent producer: records are collected in a batch for each partition, and a flush sends all batches and waits.
 
-One batch of a partition is under way at a time, and a batch that may have been appended is sent again with the sequence
-numbers it had: the broker takes it once (KIP-98). One thread.
+One batch of a partition is in flight at a time. A batch that may have been appended is sent again with the same
+sequence numbers, and the broker appends it once (KIP-98). One thread.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, increment_sequence
 
 BATCH_BYTES = 256 * 1024
-"""Bytes of keys, values and headers that a batch may hold before it is sent; brokers take 1 MiB by default."""
+"""Size of all waiting records at which they are sent; a broker's default ``max.message.bytes`` is 1 MiB."""
 RECORD_OVERHEAD = 24
 _ACKS_ALL = -1
 _PRODUCE = 12
-"""The newest Produce that names topics; 13 takes ids."""
+"""The newest Produce with topic names; from 13 on it has ids."""
 
 
 class OutgoingRecord(NamedTuple):
-    """A record to send; ``partition`` None lets the key decide. ``timestamp`` in ms."""
+    """A record to send; with ``partition`` None the key decides. ``timestamp`` in ms."""
 
     value: bytes | None
     key: bytes | None = None
@@ -42,7 +42,7 @@ class OutgoingRecord(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """Records of a partition that the broker has taken: the offsets of the first and the last, and how many."""
+    """The records that a broker has appended to a partition: first and last offset, and their number."""
 
     first_offset: int
     last_offset: int
@@ -50,7 +50,7 @@ class Appended(NamedTuple):
 
 
 class Producer:
-    """A producer for one topic. ``appended`` tells per partition what the broker has taken."""
+    """A producer for one topic. ``appended`` has the appended records of each partition."""
 
     def __init__(self, cluster: Cluster, topic: str, timeout_s: float, compression: int = 0) -> None:
         self._cluster = cluster
@@ -66,16 +66,16 @@ class Producer:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing waits to be sent."""
+        """Return whether no record waits to be sent."""
         return not self._waiting
 
     @property
     def records(self) -> int:
-        """Records that brokers have taken."""
+        """Number of records that brokers have appended."""
         return sum(one.records for one in self.appended.values())
 
     def send(self, record: OutgoingRecord) -> None:
-        """Put a record into the batch of its partition; a full batch goes out. Raises ClientError, KafkaError."""
+        """Add a record to the batch of its partition, and flush at BATCH_BYTES. Raises ClientError, KafkaError."""
         headers = sum(len(name) + len(value or b"") for name, value in record.headers)
         self._bytes += len(record.key or b"") + len(record.value or b"") + headers + RECORD_OVERHEAD
         self._waiting[self._partition_of(record)].append(record)
@@ -83,7 +83,7 @@ class Producer:
             self.flush()
 
     def flush(self) -> None:
-        """Send all that waits and return once brokers have taken it. Raises ClientError, KafkaError."""
+        """Send all waiting records, and wait until brokers have appended them. Raises ClientError, KafkaError."""
         if not self._waiting:
             return
         batches = {number: self._batch(number, records) for number, records in self._waiting.items()}
@@ -93,7 +93,7 @@ class Producer:
         self._turn += 1
 
     def _partition_of(self, record: OutgoingRecord) -> int:
-        """Choose the partition of a record; records without key go to one after the other, a batch each."""
+        """Choose the partition of a record. Records without key go to another partition after each flush."""
         if record.partition is not None:
             self._cluster.leader(self._topic, record.partition)
             return record.partition
@@ -126,7 +126,8 @@ class Producer:
         return answer.producer_id, answer.producer_epoch
 
     def _deliver(self, batches: dict[int, bytearray]) -> None:
-        """Send the batches to their leaders; what is taken goes from ``batches``. Raises ClientError, KafkaError."""
+        """Send the batches to their leaders; appended ones are removed from ``batches``. Raises ClientError,
+        KafkaError."""
         by_leader: dict[Address, list[int]] = defaultdict(list)
         for number in batches:
             by_leader[self._cluster.leader(self._topic, number)].append(number)
@@ -142,7 +143,7 @@ class Producer:
                 self._take({part.index: part for part in topic.partition_responses}, batches)
 
     def _take(self, answered: Mapping[int, PartitionProduceResponse], batches: dict[int, bytearray]) -> None:
-        """Note what was taken, then raise for the first that was not."""
+        """Note the appended batches, then raise the error of the first that was not appended."""
         for number, part in answered.items():
             if part.error_code in (0, DuplicateSequenceNumberError.code):
                 count = len(self._waiting[number])

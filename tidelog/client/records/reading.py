@@ -1,6 +1,7 @@
-"""Records of any Kafka cluster's topics from one place to another, alone or as a member of a group.
+"""Reading of records from topics of any Kafka cluster, between two positions, alone or as a member of a group.
 
-Reading ends at the ends that were there when it began, or goes on; a leader or coordinator that moves is looked for.
+Reading ends at the log ends of its beginning, or follows the logs. When a leader or coordinator moves, the new one is
+looked up.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ from tidelog.protocol.errors import KafkaError
 
 WAIT_MS = 500
 RETRY_S = 30.0
-"""How long a leader may be missing: a controller fences a silent broker after 9 s, and then elects another."""
+"""How long a leader may be missing: a controller fences a silent broker after 9 s, and then elects a new leader."""
 PAUSE_S = 0.1
 VACANT_ROUNDS = 3
-"""Answers without records until a partition is taken as read to its end: compaction leaves offsets without records."""
+"""Responses without records after which a partition counts as read to its end: the last offsets may have no records."""
 COMMIT_S = 5.0
 
 
 class NotTakenError(Exception):
-    """Thrown into a generator of records by a receiver that could not take the last one: it is not committed."""
+    """The receiver could not process the last record. It is thrown into the generator, so the record is not
+    committed."""
 
 
 class Range(NamedTuple):
-    """The records that are wanted: where reading begins and ends, in words of the command line."""
+    """The wanted records: start and end of reading. ``offset`` is text as in ``--offset`` of the command line."""
 
     offset: str | None
     begin_ms: int | None
@@ -42,7 +44,7 @@ class Range(NamedTuple):
 
 
 class Reading:
-    """Rounds of a fetcher up to given ends. A leader that moves or is away is asked again, for RETRY_S."""
+    """Rounds of a fetcher up to given ends. Failures of a moved or missing leader are retried for RETRY_S."""
 
     def __init__(self, cluster: Cluster, fetcher: Fetcher) -> None:
         self._cluster = cluster
@@ -52,13 +54,13 @@ class Reading:
         self._failing_since: float | None = None
 
     def begin(self, positions: dict[TopicPartition, int], ends: dict[TopicPartition, int]) -> None:
-        """Read from these positions on, up to the ends; on and on where a partition has none."""
+        """Read from these positions on, up to the ends; a partition without an end is followed."""
         self._fetcher.positions = positions
         self._ends = ends
         self._vacant = {}
 
     def drop_finished(self) -> bool:
-        """Give up partitions that are read to their end; return whether any is left."""
+        """Remove partitions that are read to their end; return whether any is left."""
         positions = self._fetcher.positions
         for place, end in self._ends.items():
             if positions.get(place, -1) >= end or self._vacant.get(place, 0) >= VACANT_ROUNDS:
@@ -66,7 +68,7 @@ class Reading:
         return bool(positions)
 
     def next_round(self) -> Iterator[FoundRecord]:
-        """Yield the records of one fetch that lie before the ends. Raises ClientError, KafkaError."""
+        """Yield the records of one round that lie before the ends. Raises ClientError, KafkaError."""
         if not self._fetcher.positions:
             time.sleep(WAIT_MS / 1000)
         try:
@@ -78,7 +80,7 @@ class Reading:
             self._failing_since = None
 
     def pause_after(self, error: ClientError | KafkaError) -> None:
-        """Wait for another leader or coordinator. Raises the error if that cannot help, or has not for RETRY_S."""
+        """Wait before a retry. Raises the error if it is not retriable, or failures have lasted for RETRY_S."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
@@ -96,18 +98,18 @@ class Reading:
                 )
 
     def _count_vacant(self) -> None:
-        """Count answers without records. Raises ClientError where a leader's log ends before the end."""
+        """Count responses without records. Raises ClientError if a leader's log ends before the wanted end."""
         vacant = {place: seen for place, seen in self._fetcher.vacant.items() if place in self._ends}
         self._vacant = {
             place: self._vacant.get(place, 0) + 1 for place, seen in vacant.items() if seen >= self._ends[place]
         }
         for place, seen in vacant.items():
             if seen < self._ends[place]:
-                raise ClientError(f"{place[0]}-{place[1]} ends at {seen} now, it ended at {self._ends[place]} before")
+                raise ClientError(f"{place[0]}-{place[1]} ends at {seen} now, and ended at {self._ends[place]} before")
 
 
 def read_partitions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> Iterator[FoundRecord | None]:
-    """Yield records of these partitions. Raises ClientError, KafkaError."""
+    """Yield records of these partitions, and None after each round. Raises ClientError, KafkaError."""
     reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
     reading.begin(first_positions(cluster, places, wanted), last_positions(cluster, places, wanted))
     while reading.drop_finished():
@@ -116,12 +118,12 @@ def read_partitions(cluster: Cluster, places: list[TopicPartition], wanted: Rang
 
 
 class MemberReading:
-    """Reading of what a group assigns to one member, which commits what was read."""
+    """Reading as a member of a group, of the partitions that are assigned to it; it commits offsets."""
 
     def __init__(
         self, cluster: Cluster, group: str, topics: tuple[str, ...], wanted: Range, tell: Callable[[KafkaError], None]
     ) -> None:
-        """``tell`` is given the errors of commits before the member joins again or leaves."""
+        """``tell`` is called with errors of the last commits before the member rejoins or leaves."""
         self._cluster, self._group, self._wanted, self._tell = cluster, group, wanted, tell
         self._reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
         self._read: dict[TopicPartition, int] = {}
@@ -129,12 +131,12 @@ class MemberReading:
         self._next_commit = time.monotonic() + COMMIT_S
 
     def records(self) -> Iterator[FoundRecord | None]:
-        """Yield records, and None after each round; its end leaves the group. Raises ClientError, KafkaError."""
+        """Yield records, and None after each round; leaves the group at the end. Raises ClientError, KafkaError."""
         try:
             while True:
                 try:
                     is_assigned = self._member.poll()
-                except Trouble as error:  # its coordinator has moved
+                except Trouble as error:  # the coordinator may have moved
                     self._reading.pause_after(error)
                     continue
                 if is_assigned:
@@ -149,7 +151,7 @@ class MemberReading:
             self._member.leave()
 
     def _begin(self) -> None:
-        """Read the partitions that were assigned, from their committed offsets on unless the user says from where."""
+        """Begin to read the assigned partitions, from their committed offsets on unless the user gives a start."""
         self._read.clear()
         places, wanted = self._member.assignment, self._wanted
         has_begin = bool(wanted.offset or wanted.begin_ms)
@@ -203,7 +205,7 @@ def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Rang
 
 
 def last_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
-    """Find the offsets at which reading ends; none where it goes on. Raises ClientError, KafkaError."""
+    """Find the offsets at which reading ends; none for partitions that are followed. Raises ClientError, KafkaError."""
     later: dict[TopicPartition, int] = {}
     if wanted.end_ms is not None:
         found = list_offsets(cluster, dict.fromkeys(places, wanted.end_ms + 1))

@@ -1,10 +1,10 @@
 """Bearer tokens of a client, by the keys of Kafka's clients: from a file, or from an issuer that knows the client.
 
-sasl.oauthbearer.token.endpoint.url                    a URL of file: the token is read for each login, so that another
-                                                       program may renew it; or of https (http: on this machine alone)
-sasl.oauthbearer.client.credentials.client.id          for https: the client's name at the issuer, by the grant
+sasl.oauthbearer.token.endpoint.url                    a file: URL, read at each login, so that another program may
+                                                       renew the token; or an https: URL (http: only on this machine)
+sasl.oauthbearer.client.credentials.client.id          for https: the client's id at the issuer, for the grant
 sasl.oauthbearer.client.credentials.client.secret      client_credentials of RFC 6749, and its secret
-sasl.oauthbearer.scope                                 for https: the scope to ask for
+sasl.oauthbearer.scope                                 for https: the scope to request
 sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret, scope and
                                                        ssl.truststore.location (PEM), in place of the keys above
 """
@@ -34,7 +34,7 @@ SCOPE_KEY = "sasl.oauthbearer.scope"
 HANDLER_KEY = "sasl.login.callback.handler.class"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 KEYS = frozenset({URL_KEY, ID_KEY, SECRET_KEY, SCOPE_KEY, HANDLER_KEY})
-"""The keys that are understood."""
+"""All supported keys."""
 MAX_BYTES = 64 * 1024
 TIMEOUT_S = 10.0
 _TOKEN = re.compile(r"[-_.a-zA-Z0-9]+")
@@ -49,19 +49,19 @@ class BearerCredentials:
     client_secret: str = field(default="", repr=False)
     scope: str = ""
     authority: str | None = None
-    """Trusted certificates of the issuer, as a file; None: those of the system."""
+    """File of certificates that are trusted for the issuer; None: those of the system."""
     mechanism: str = OAUTHBEARER
     user: str = "the bearer of a token"
-    """For messages: who the user is stands in the token, which only the broker reads."""
+    """Text for messages: the user's name is in the token, which only the broker reads."""
 
     def token(self) -> str:
-        """Fetch the token for one login. Raises ClientError, which shows neither it nor the secret."""
+        """Fetch the token for one login. Raises ClientError, whose message has neither token nor secret."""
         try:
             text = self._read_file() if self.url.startswith("file:") else self._ask()
         except (OSError, ValueError) as error:
             raise ClientError(f"{self.url} gives no token: {error}") from error
         if not _TOKEN.fullmatch(text):
-            raise ClientError(f"{self.url} gives no token: what it has is none")
+            raise ClientError(f"{self.url} gives no token: its content is not a token")
         return text
 
     def _read_file(self) -> str:
@@ -72,7 +72,7 @@ class BearerCredentials:
             return file.read(MAX_BYTES).strip()
 
     def _ask(self) -> str:
-        """Ask the token's endpoint. Raises OSError, ValueError."""
+        """Ask the endpoint for a token. Raises OSError, ValueError."""
         from http.client import HTTPException
         from urllib.error import HTTPError
 
@@ -96,18 +96,19 @@ class BearerCredentials:
         return Request(self.url, urlencode(fields).encode(), {"Authorization": f"Basic {login}"})
 
     def context(self) -> ssl.SSLContext:
-        """Build TLS towards the issuer. Raises ClientError, OSError."""
+        """Build the TLS context for the issuer. Raises ClientError, OSError."""
         return build_context(read_trusted(self.authority, None))
 
     def _opener(self) -> OpenerDirector:
-        """Build an opener that sends the secret nowhere else: by a proxy only inside TLS."""
+        """Build an opener that sends the secret only to the URL: without redirects, and through a proxy only inside
+        TLS."""
         from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener, getproxies
 
         class NoRedirects(HTTPRedirectHandler):
             def redirect_request(
                 self, req: Request, fp: object, code: int, msg: str, headers: Message, newurl: str
             ) -> None:
-                """Follow none."""
+                """Return None: redirects are not followed."""
 
         encrypted = HTTPSHandler(context=self.context())
         proxies = ProxyHandler({kind: proxy for kind, proxy in getproxies().items() if kind == "https"})
@@ -115,7 +116,7 @@ class BearerCredentials:
 
 
 def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str, str]) -> BearerCredentials:
-    """Read the source that a profile and its JAAS text name. Raises ClientError, which shows no secret."""
+    """Read the source of tokens from a profile and its JAAS text. Raises ClientError, whose message has no secret."""
     handler = properties.get(HANDLER_KEY, HANDLER)
     if handler != HANDLER:
         raise ClientError(f"{HANDLER_KEY}={handler}: expected {HANDLER}")
@@ -129,14 +130,14 @@ def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str,
     if found.url.startswith("file:///"):
         return found
     if not is_safe(found.url):
-        raise ClientError(f"{URL_KEY}={found.url}: expected a URL of file or https, or of http on this machine")
+        raise ClientError(f"{URL_KEY}={found.url}: expected a file: or https: URL, or http: on this machine")
     if not found.client_id or not found.client_secret:
-        raise ClientError(f"no name or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
+        raise ClientError(f"no client id or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
     return found
 
 
 def is_safe(url: str) -> bool:
-    """Return whether a secret may be sent there."""
+    """Return whether a secret may be sent to a URL: by https, or by http to this machine."""
     from urllib.parse import urlsplit
 
     from tidelog.broker.security.policy import is_loopback

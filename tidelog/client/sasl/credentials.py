@@ -18,14 +18,14 @@ from tidelog.client.wire import ClientError
 MECHANISM_KEY, JAAS_KEY = "sasl.mechanism", "sasl.jaas.config"
 USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
 KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY, *BEARER_KEYS})
-"""The keys that are understood."""
+"""All supported keys."""
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-"""Characters that brokers refuse in a user's name, and halves of characters, which are no UTF-8."""
+"""Characters that brokers refuse in a user's name, and surrogates, which UTF-8 cannot encode."""
 _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_credentials(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
-    """Read the credentials of a profile. Raises ClientError, which shows no password."""
+    """Read the credentials of a profile. Raises ClientError, whose message has no password."""
     mechanism = properties.get(MECHANISM_KEY, "").upper()
     jaas = properties.get(JAAS_KEY)
     if mechanism == OAUTHBEARER:

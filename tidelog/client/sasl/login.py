@@ -1,4 +1,4 @@
-"""The login of a new connection: SaslHandshake, then SaslAuthenticate until the mechanism is content."""
+"""The login of a new connection: SaslHandshake, then SaslAuthenticate until the mechanism is done."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def log_in(client: Client, credentials: Credentials | BearerCredentials) -> int:
-    """Log in, and return the session's lifetime in ms; 0: no end. Raises ClientError, KafkaError."""
+    """Log in, and return the session's lifetime in ms; 0: unlimited. Raises ClientError, KafkaError."""
     exchange = _begin(credentials)
     _choose_mechanism(client, credentials.mechanism)
     token = next(exchange)
@@ -37,7 +37,7 @@ def log_in(client: Client, credentials: Credentials | BearerCredentials) -> int:
 
 
 def _begin(credentials: Credentials | BearerCredentials) -> Generator[bytes, bytes, None]:
-    """Begin the tokens of one login. Raises ClientError where there is none to show."""
+    """Begin the exchange of one login. Raises ClientError when there is no bearer token."""
     if isinstance(credentials, BearerCredentials):
         return exchange_bearer(credentials.token())
     return begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
@@ -49,13 +49,13 @@ def _choose_mechanism(client: Client, mechanism: str) -> None:
     if answer.error_code == UnsupportedSaslMechanismError.code:
         offered = ", ".join(answer.mechanisms)
         raise UnsupportedSaslMechanismError(
-            f"{client.bootstrap} does not take {MECHANISM_KEY}={mechanism}; it takes {offered}"
+            f"{client.bootstrap} does not support {MECHANISM_KEY}={mechanism}; it supports {offered}"
         )
     if answer.error_code:
         kind = error_for_code(answer.error_code)
-        raise kind(f"{client.bootstrap} takes no login: {kind.default_message}")
+        raise kind(f"{client.bootstrap} accepts no login: {kind.default_message}")
 
 
 def _refusal(client: Client, credentials: Credentials | BearerCredentials, reason: str) -> str:
-    """Write the reason in one line, whatever the broker sends."""
+    """Write the message of a refused login in one line, even if the broker's text has several."""
     return f"{client.bootstrap}, login of {credentials.user}: {' '.join(reason.split())}"

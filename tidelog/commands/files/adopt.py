@@ -1,7 +1,7 @@
 """``tidelog adopt DIR... --data-dir DATA``: take over the partition directories of a stopped Apache Kafka.
 
-Everything is looked at before anything is written, and the source is only read; docs/moving-from-kafka.md
-describes all steps. Exit codes: 0 taken over (or nothing left to do); 1 a problem was found, nothing was taken over.
+Everything is checked before anything is written, and the source is only read; docs/moving-from-kafka.md
+describes all steps. Exit codes: 0 taken over (or nothing to do); 1 a problem was found, nothing was taken over.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def command(
     from tidelog.broker.adoption.plan import AdoptionError, AdoptionOptions
     from tidelog.protocol.errors import KafkaStorageError
 
-    os.umask(0o077)  # as a broker makes its directories (log.dirs.mode)
+    os.umask(0o077)  # as a broker creates its directories (log.dirs.mode)
     try:
         options = AdoptionOptions(
             sources,
@@ -105,22 +105,22 @@ def plan_and_adopt(options: AdoptionOptions, *, dry_run: bool, as_json: bool) ->
 
 
 def ownership_notes(data_dir: str, *, is_shared: bool) -> list[str]:
-    """Return notes for root: a broker of another user cannot open the files, of mode 0600, that root makes."""
+    """Return notes for root, whose files of mode 0600 a broker of another user cannot open."""
     if os.geteuid() != 0:
         return []
-    notes = [f"root alone may serve {data_dir} then; for a broker of another user: chown -R USER {data_dir}"]
+    notes = [f"only root can serve {data_dir}; for a broker of another user: chown -R USER {data_dir}"]
     if is_shared:
-        notes.append("with --link Kafka's own record files change their owner, too: chown once Kafka is done with them")
+        notes.append("with --link Kafka's own record files change their owner too: chown when Kafka is done with them")
     return notes
 
 
 def tell(line: str) -> None:
-    """Print progress to standard error: with ``--json`` standard output carries the JSON document alone."""
+    """Print progress to standard error: with ``--json`` standard output has only the JSON document."""
     print(line, file=sys.stderr)
 
 
 def conclude(plan: AdoptionPlan, *, dry_run: bool) -> None:
-    """Print how the adoption ended, and the command that serves the data directory."""
+    """Print the result of the adoption, and the command that serves the data directory."""
     if plan.problems:
         print("nothing was taken over", file=sys.stderr)
     elif dry_run:
@@ -154,7 +154,7 @@ def described(plan: AdoptionPlan, *, is_adopted: bool) -> dict[str, Any]:
 
 
 def read_topic_configs(path: str) -> Mapping[str, Mapping[str, str]]:
-    """Read the topics' configurations from what Kafka's tool printed. Raises OSError."""
+    """Read the topics' configurations from the output of Kafka's tool. Raises OSError."""
     from tidelog.commands.files.topic_descriptions import parse_topic_configs
 
     with open(path, encoding="utf-8") as file:

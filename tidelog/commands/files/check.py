@@ -1,4 +1,4 @@
-"""``tidelog check DIR``: verify the invariants of logs on disk, of one partition directory or all below a log
+"""``tidelog check DIR``: verify the logs on disk in a partition directory, or in all partition directories of a log
 directory.
 """
 

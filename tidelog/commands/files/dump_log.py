@@ -1,7 +1,7 @@
 """``tidelog dump-log FILES``: batches, records and index entries, in the form of Kafka's DumpLogSegments or as JSON.
 
-Each thing that is printed is an ``Entry``, whose fields have Kafka's names: as text they stand in one line, as JSON in
-an object with the file and the kind of the entry.
+Each line that is printed is an ``Entry``, whose fields have Kafka's names: text has them in one line, JSON in an object
+with the file and the kind of the entry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Fields = dict[str, Any]
 
 
 class Shown(NamedTuple):
-    """Choice of what is printed: keys and values, every record, or only whether indices fit their segment."""
+    """The options that choose what is printed: keys and values, every record, or only whether indices fit their
+    segment."""
 
     print_data_log: bool
     deep_iteration: bool
@@ -36,7 +37,7 @@ class Shown(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A batch, a record or another entry of a file; ``text`` is its line where that is not its fields."""
+    """A batch, a record or another entry of a file; ``text`` is its line if that is not made of the fields."""
 
     kind: str
     fields: Fields
@@ -44,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Dump:
-    """Output of one file. ``complaints`` counts what is wrong with it."""
+    """Output of one file. ``complaints`` is the number of its faults."""
 
     def __init__(self, path: str, *, as_json: bool) -> None:
         self.path = path
@@ -127,7 +128,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def as_json_fields(fields: Fields) -> Fields:
-    """Put bytes that are no UTF-8 in base64, under a name that says so, as the commands on records do."""
+    """Replace bytes that are not UTF-8 by base64, under the name ``<name>_base64``, as the commands on records do."""
     from tidelog.commands.frame.records import content_field
 
     found: Fields = {}
@@ -293,7 +294,7 @@ def _dump_entries(dump: Dump, base_offset: int) -> None:
         dump.say(Entry("empty", {}, f"{dump.path} is empty."))
     for slot, (first, second) in enumerate(entry.iter_unpack(data[:whole])):
         if slot and (second if is_time else first) == 0:
-            break  # the hole after the entries of a log that was not closed
+            break  # zeros after the entries of a log that was not closed
         fields = (
             {"timestamp": first, "offset": base_offset + second}
             if is_time

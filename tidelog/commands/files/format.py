@@ -1,9 +1,9 @@
 """``tidelog format``: formats the log directories of a node for a cluster, as ``kafka-storage format`` does.
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
-``directory.id`` of its own (KIP-858). Nothing is written unless every directory may be. A lone node's first directory
-gets a ``bootstrap.checkpoint`` before: the levels of features, those of a release of Kafka where one is named, and the
-first users. The first start commits them.
+``directory.id`` of its own (KIP-858). Nothing is written unless all directories can be formatted. The first directory
+of a single node gets a ``bootstrap.checkpoint`` before: feature levels, those of a given release of Kafka or the
+default ones, and the first users. The first start commits them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLUSTER_ID_BYTES = 16
 
 
 class FormatError(Exception):
-    """The directories cannot be formatted as asked."""
+    """The directories cannot be formatted with these options."""
 
 
 @click.command(cls=Command)
@@ -106,7 +106,7 @@ def tell(formatted: Sequence[str], node: str, users: Sequence[FirstUser]) -> Non
 
 
 def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
-    """Raise FormatError unless this is a cluster's id, and the configured one where there is one."""
+    """Raise FormatError unless this is a valid cluster id, and equal to the configured one, if any."""
     from tidelog.protocol.types import uuid_from_str, uuid_to_str
 
     try:
@@ -115,22 +115,22 @@ def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
         uuid = b""
     if len(uuid) != CLUSTER_ID_BYTES or uuid_to_str(uuid) != cluster_id:
         raise FormatError(
-            f"the cluster id {cluster_id!r} is no UUID in base64 (22 characters), as kafka-storage random-uuid prints "
-            "it"
+            f"the cluster id {cluster_id!r} is no UUID in base64 (22 characters), such as kafka-storage "
+            "random-uuid prints"
         )
     configured = config.get("cluster.id")
     if configured not in (None, cluster_id):
-        raise FormatError(f"cluster.id is configured as {configured}, and {cluster_id} is asked for")
+        raise FormatError(f"cluster.id is configured as {configured}, and {cluster_id} is given")
 
 
 def check_node_id(path: str, config: BrokerConfig) -> None:
-    """Raise FormatError where the configuration does not say which node this is."""
+    """Raise FormatError if the configuration does not set the node's id."""
     if not {"node.id", "broker.id"} & config.static_texts.keys():
-        raise FormatError(f"{path} does not set node.id, which has to be unique in the cluster")
+        raise FormatError(f"{path} does not set node.id, which must be unique in the cluster")
 
 
 def parse_users(arguments: Sequence[str]) -> list[FirstUser]:
-    """Return the users of ``--add-scram``; of two with the same name and mechanism the last counts.
+    """Return the users of ``--add-scram``; of two with the same name and mechanism the last one is used.
 
     Raises FormatError.
     """
@@ -143,7 +143,7 @@ def parse_users(arguments: Sequence[str]) -> list[FirstUser]:
 
 
 def parse_release(release: str | None) -> dict[str, int] | None:
-    """Return the levels of features of ``--release-version``. Raises FormatError."""
+    """Return the feature levels of ``--release-version``. Raises FormatError."""
     from tidelog.broker.controller.features import levels_of_release
 
     try:
@@ -153,14 +153,14 @@ def parse_release(release: str | None) -> dict[str, int] | None:
 
 
 class FirstRecords(NamedTuple):
-    """First records of a lone node's metadata log: levels of features, None for those of this release, and users."""
+    """First records of a single node's metadata log: feature levels (None: the default ones), and users."""
 
     levels: dict[str, int] | None = None
     users: Sequence[FirstUser] = ()
 
     @property
     def option(self) -> str | None:
-        """The option that asks for something, None where nothing was asked."""
+        """The option that was given, None if neither was."""
         return "--add-scram" if self.users else None if self.levels is None else "--release-version"
 
 
@@ -172,7 +172,7 @@ def format_directories(
     *,
     ignore_formatted: bool,
 ) -> list[str]:
-    """Format each log directory; return those that were not formatted before. ``records`` are a lone node's first.
+    """Format each log directory; return those that were not formatted before. ``records`` are for a single node.
 
     Raises FormatError and KafkaStorageError; with FormatError nothing was written.
     """
@@ -198,13 +198,13 @@ def format_directories(
 
 
 def why_no_records(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
-    """Return why the node's first start would not take over first records, None where it would."""
+    """Return why the node's first start would not read first records, None if it would."""
     from tidelog.broker.controller.conversion import STORE_FILE
     from tidelog.log.directories.names import METADATA_DIRECTORY
 
     roles, first = config.get_list("process.roles"), config.log_dirs[0]
     if roles and set(roles) != {"broker", "controller"}:
-        return f"process.roles={','.join(roles)}: it is given where the cluster's controllers are formatted"
+        return f"process.roles={','.join(roles)}: this option is for the format of the cluster's controllers"
     change = "users and levels are changed in the running broker (tidelog user create, kafka-features)"
     if is_formatted:
         return f"{first} is formatted already; {change}"
@@ -214,7 +214,7 @@ def why_no_records(file_system: FileSystem, config: BrokerConfig, *, is_formatte
 
 
 def write_first_records(file_system: FileSystem, directory: str, first: FirstRecords) -> None:
-    """Write the records with which a lone node's metadata log begins. Raises KafkaStorageError."""
+    """Write the first records of a single node's metadata log. Raises KafkaStorageError."""
     from tidelog.broker.controller.features import first_levels, level_record
     from tidelog.broker.metadata.bootstrap import write_bootstrap
     from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
@@ -229,9 +229,7 @@ def write_first_records(file_system: FileSystem, directory: str, first: FirstRec
 
 
 def check_formatted(directory: str, found: MetaProperties, wanted: MetaProperties, ignore_formatted: bool) -> None:
-    """Raise FormatError for a directory of another cluster or node, and for any where ``ignore_formatted`` is not
-    set.
-    """
+    """Raise FormatError for a directory of another cluster or node, and without ``ignore_formatted`` for any."""
     from tidelog.log.files.checkpoints import META_PROPERTIES_FILE
 
     path = os.path.join(directory, META_PROPERTIES_FILE)
@@ -241,13 +239,12 @@ def check_formatted(directory: str, found: MetaProperties, wanted: MetaPropertie
         raise FormatError(f"{path} has node.id={found.node_id}, not {wanted.node_id}")
     if not ignore_formatted:
         raise FormatError(
-            f"{path} is there: {directory} is formatted already; --ignore-formatted leaves it and formats the others"
+            f"{path} exists: {directory} is formatted already; --ignore-formatted skips it and formats the others"
         )
 
 
 def make_directory(file_system: FileSystem, directory: str, config: BrokerConfig) -> None:
-    """Make a log directory with the mode that a broker gives it, so that its name outlives a loss of power. Raises
-    FormatError, KafkaStorageError."""
+    """Create a log directory durably, with the mode that a broker uses. Raises FormatError, KafkaStorageError."""
     from tidelog.broker.startup import make_data_directory
     from tidelog.log.system.file_system import LogStorageError
 
@@ -256,5 +253,5 @@ def make_directory(file_system: FileSystem, directory: str, config: BrokerConfig
     try:
         make_data_directory(file_system, os.path.abspath(directory))
     except LogStorageError as error:
-        raise FormatError(f"{directory} cannot be made: {os.strerror(error.os_errno)}") from error
+        raise FormatError(f"{directory} cannot be created: {os.strerror(error.os_errno)}") from error
     os.chmod(directory, int(config.get_str("log.dirs.mode"), 8))

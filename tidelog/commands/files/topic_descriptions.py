@@ -1,10 +1,10 @@
-"""Reads what ``kafka-configs --describe --entity-type topics`` prints, so that it need not be typed again.
+"""The parser of the output of ``kafka-configs --describe --entity-type topics``.
 
     Dynamic configs for topic orders are:
       cleanup.policy=compact sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:cleanup.policy=compact, ...}
 
 Older versions print one line, ``Configs for topic 'orders' are cleanup.policy=compact,retention.ms=1000``; there a
-value may hold commas (``cleanup.policy=compact,delete``), so a part without ``=`` belongs to the value before it.
+value may contain commas (``cleanup.policy=compact,delete``), so a part without ``=`` belongs to the value before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ENTRY = re.compile(r"^ +(?P<key>[a-z0-9.]+)=(?P<value>.*?) sensitive=(?:true|fa
 
 
 def parse_topic_configs(text: str) -> dict[str, dict[str, str]]:
-    """Parse each topic's own configs. Lines of another form are skipped."""
+    """Parse each topic's own configs. Other lines are skipped."""
     found: dict[str, dict[str, str]] = {}
     topic: dict[str, str] = {}
     for line in text.splitlines():

@@ -1,7 +1,7 @@
 """Commands and groups of the command line.
 
-A ``LazyGroup`` knows the name, the help line and the module of each command, and imports the module when the command is
-called: ``tidelog --help`` imports none. A ``Command`` turns what clients and files raise into one line.
+A ``LazyGroup`` has the name, the help line and the module of each command, and imports the module when the command is
+called: ``tidelog --help`` imports none. A ``Command`` turns errors of clients and files into one line.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tidelog.commands.frame.errors import CommandFailedError
 
 
 class Listed(NamedTuple):
-    """The module of a command, whose ``command`` is the command, and the line in the list of commands."""
+    """The module that has a command as ``command``, and its help line in the list of commands."""
 
     module: str
     help: str
 
 
 class Command(click.Command):
-    """A command whose failures are one line each: no broker, an error that a broker answers, a file."""
+    """A command whose failures are one line each: no broker, an error from a broker, an error of a file."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises CommandFailedError, and BrokenPipeError when standard output was closed."""
@@ -39,7 +39,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group whose commands are ``Command``s; without a command it shows its help and ends as wrong usage."""
+    """A group whose commands are ``Command``s; without a command it prints its help and ends with a usage error."""
 
     command_class = Command
 
@@ -53,7 +53,7 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the words call. Raises UsageError, which names the commands."""
+        """Find the command that the arguments name. Raises UsageError, which lists the commands."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
             raise click.UsageError(f"no command {args[0]!r}; the commands are {', '.join(names)}", ctx)

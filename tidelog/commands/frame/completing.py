@@ -1,10 +1,10 @@
-"""Names of topics and groups that a shell completes, asked of the brokers that the words so far name.
+"""Completion of topic and group names in a shell, by the brokers that the options so far name.
 
-A shell waits for it, so brokers have SHORT_S to answer, and whatever fails completes nothing. Imported when a shell
-asks, like the client.
+The shell waits for it, so brokers have SHORT_S to answer, and after any failure nothing is completed. This module and
+the client are imported only for a completion.
 
-Shells put a completion in the line as it is, and any client chooses the name of its group. So names are left out that
-a shell would take for more than a word, such as ``x;reboot``, or a command for an option.
+Shells insert a completion as it is, and any client can choose a group's name. So names are left out that a shell would
+read as more than one word, such as ``x;reboot``, or a command as an option.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
 
 SHORT_S = 2.0
-"""Time-out of each answer."""
+"""Timeout of each response, in seconds."""
 _WORD = re.compile(r"\w[\w.:@%+,/-]*")
-"""A name that every shell takes as it is."""
+"""A name that every shell reads as one word."""
 
 
 def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the topics whose names begin so; internal ones where the name so far does."""
+    """Return the topics whose names begin with ``incomplete``; internal topics only if it begins with an underscore."""
 
     def names(cluster: Cluster) -> Iterable[str]:
         from tidelog.client.admin.topics import list_topics
@@ -37,7 +37,7 @@ def complete_topics(context: click.Context, _parameter: click.Parameter, incompl
 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the groups whose names begin so."""
+    """Return the groups whose names begin with ``incomplete``."""
 
     def names(cluster: Cluster) -> Iterable[str]:
         from tidelog.client.admin.groups import list_groups

@@ -6,7 +6,7 @@ import click
 
 
 class CommandFailedError(click.ClickException):
-    """The thing asked for failed; ``path`` is the command as it was called, such as ``tidelog topic create``."""
+    """A command failed; ``path`` is its full name, such as ``tidelog topic create``."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class CommandFailedError(click.ClickException):
 
 
 def describe_error(error: click.ClickException) -> str:
-    """Build the line for a failure: the command and what is wrong; for wrong usage also where the options stand."""
+    """Build the line for a failure: the command and the error; for wrong usage also how to see the options."""
     if isinstance(error, CommandFailedError):
         return f"{error.path}: {error.message}"
     context = getattr(error, "ctx", None)

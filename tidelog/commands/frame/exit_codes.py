@@ -1,6 +1,6 @@
 """Exit codes of all commands.
 
-0 done, 1 the thing asked for failed, 2 the command line or the configuration is wrong, 130 interrupted, 141 the reader
+0 success, 1 the command failed, 2 the command line or the configuration is wrong, 130 interrupted, 141 the reader
 of standard output closed it early, as ``head`` does.
 """
 

@@ -1,4 +1,4 @@
-"""Options that commands share: the broker to talk to, ``--json``, and parameter types with clear errors."""
+"""Options that commands share: the brokers to connect to, ``--json``, and parameter types with clear errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="JSON in plac
 
 
 class Seconds(click.ParamType[float]):
-    """A time-out in seconds, above 0."""
+    """A timeout in seconds, above 0."""
 
     name = "seconds"
 
@@ -39,7 +39,7 @@ class Seconds(click.ParamType[float]):
 
 
 def bootstrap_option(function: _Function) -> _Function:
-    """Add ``--bootstrap``, whose value is None where neither the option nor the variable is given."""
+    """Add ``--bootstrap``, whose value is None if neither the option nor the variable is given."""
     return click.option(
         "-b",
         "--bootstrap",
@@ -91,9 +91,9 @@ def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
 
 
 def each_of(names: Iterable[str], act: Callable[[str], None]) -> int:
-    """Do something for each name, and tell of each failure in a line of its own. Returns the exit code.
+    """Call ``act`` with each name, and print a line for each failure. Returns the exit code.
 
-    A broker that cannot be reached ends it: the rest would fail as well.
+    ClientError ends the loop: if no broker can be reached, the rest would fail as well.
     """
     from tidelog.protocol.errors import KafkaError
 

@@ -1,4 +1,4 @@
-"""Results of commands: JSON for programs, aligned columns for people."""
+"""Output of results: JSON for programs, aligned columns for people."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows as aligned columns under a heading; a number is set to the right, None is a dash.
+    """Print rows as aligned columns under a heading; numbers are aligned to the right, None is a dash.
 
-    ``columns`` are keys of the rows; headings are the keys in capitals.
+    ``columns`` are keys of the rows; headings are the keys in upper case.
     """
     table = [[_text(row.get(column)) for column in columns] for row in rows]
     numeric = [all(_is_number(line[index]) for line in table) for index in range(len(columns))]
@@ -53,7 +53,7 @@ def _is_number(text: str) -> bool:
 
 
 def _style(heading: str) -> str:
-    """Return the heading in bold where standard output is a terminal that may be coloured."""
+    """Return the heading, in bold if standard output is a terminal and colours are allowed."""
     return click.style(heading, bold=True) if is_coloured() else heading
 
 

@@ -1,8 +1,8 @@
 """Records as text: the JSON form that ``produce``, ``consume`` and ``find`` share, and lines for people.
 
-In JSON a key or value that is UTF-8 stands as text under ``key`` and ``value``; other bytes stand in base64 under
-``key_base64`` and ``value_base64``. A header is an object with ``name`` and likewise ``value`` or ``value_base64``. So
-what one command prints, ``produce --format json`` takes.
+In JSON, ``key`` and ``value`` have UTF-8 as text; other bytes are in base64 under ``key_base64`` and ``value_base64``.
+A header is an object with ``name`` and likewise ``value`` or ``value_base64``. ``produce --format json`` reads the
+lines that the other commands print.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class RecordFormatError(ValueError):
-    """A text that is no record; the message says what was expected."""
+    """A text is not a record; the message has the expected form."""
 
 
 class ParsedRecord(NamedTuple):
-    """A record of a JSON object; None where a field is null or missing."""
+    """A record that was parsed from a JSON object; None for fields that are null or missing."""
 
     key: bytes | None
     value: bytes | None
@@ -33,9 +33,9 @@ class ParsedRecord(NamedTuple):
 
 
 FIELDS = {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
-"""Keys of a record in JSON; topic and offset are printed, and not taken."""
+"""Keys of a record in JSON; ``topic`` and ``offset`` are printed, and ignored when parsing."""
 NO_TIMESTAMP = -1
-"""Timestamp of a record of the oldest form, which has none."""
+"""Timestamp of a record of magic 0, which has none."""
 
 
 def json_line(record: FoundRecord) -> str:
@@ -44,7 +44,7 @@ def json_line(record: FoundRecord) -> str:
 
 
 def json_line_of(record: FoundRecord, value: Any) -> str:
-    """Format one record as a JSON object in one line, with its value as JSON in place of the value's bytes."""
+    """Format one record as a JSON object in one line, with ``value`` as JSON instead of the value's bytes."""
     return json.dumps({**json_fields(record._replace(value=None)), "value": value}, ensure_ascii=False)
 
 
@@ -63,7 +63,7 @@ def json_fields(record: FoundRecord) -> dict[str, Any]:
 
 
 def text_line(record: FoundRecord) -> str:
-    """Format one record as text: place, time, key and value, tab-separated."""
+    """Format one record as text: topic-partition and offset, time, key and value, tab-separated."""
     return "\t".join([_place(record), _text(record.key), _text(record.value)])
 
 
@@ -73,7 +73,7 @@ def hex_line(record: FoundRecord) -> str:
 
 
 def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecord:
-    """Parse one line of JSON. The value stays JSON where ``has_json_value``. Raises RecordFormatError."""
+    """Parse one line of JSON. With ``has_json_value`` the value's bytes are its JSON. Raises RecordFormatError."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -98,7 +98,7 @@ def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecor
 
 
 def content_field(name: str, content: bytes | None) -> dict[str, str | None]:
-    """Name a content as a field of JSON: text, or base64 under a name that says so."""
+    """Build the JSON field of some bytes: text under ``name``, or base64 under ``<name>_base64``."""
     if content is None:
         return {name: None}
     try:

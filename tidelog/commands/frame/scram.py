@@ -5,8 +5,8 @@
     salt            base64; random unless given
     iterations      4,096 to 16,384; 4,096 unless given
 
-Components are parted at commas, so no value has one, even in quotes; a password in a file may. Messages repeat no
-value, since a piece of a password may be taken for one.
+Components are separated by commas, so a value cannot have one, even in quotes; only a password in a file can. Messages
+do not repeat values, because part of a password may be mistaken for one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _SALT_BYTES = 24
 
 
 class ScramArgumentError(Exception):
-    """The argument is no credential."""
+    """The argument is not a valid credential."""
 
 
 class FirstUser(NamedTuple):
-    """A user with the mechanism's name and the record that adds the credential."""
+    """A user, the name of the mechanism, and the metadata record with the credential."""
 
     name: str
     mechanism: str
@@ -45,7 +45,7 @@ class FirstUser(NamedTuple):
 
 
 def parse_first_user(argument: str) -> FirstUser:
-    """Return the user that an argument names, its password hashed. Raises ScramArgumentError."""
+    """Parse the user of an argument and hash the password. Raises ScramArgumentError."""
     mechanism_name, texts = _parse_argument(argument.strip())
     mechanism = _MECHANISMS[mechanism_name]
     name = texts.get("name", "")
@@ -61,7 +61,7 @@ def _parse_argument(argument: str) -> tuple[str, dict[str, str]]:
     try:
         argument.encode()
     except UnicodeEncodeError:
-        raise ScramArgumentError("it is no UTF-8") from None
+        raise ScramArgumentError("it is not UTF-8") from None
     mechanism, equals, listed = argument.partition("=")
     if not equals or mechanism not in _MECHANISMS:
         raise ScramArgumentError(f"expected {' or '.join(f'{name}=[...]' for name in _MECHANISMS)}")
@@ -74,14 +74,14 @@ def _parse_argument(argument: str) -> tuple[str, dict[str, str]]:
 
 
 def _components_of(listed: str) -> list[str]:
-    """Return the components, without the empty ones at the end, as Java splits."""
+    """Return the components, without empty ones at the end, as Java's ``split`` does."""
     return listed.rstrip(",").split(",")
 
 
 def _parse_component(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ScramArgumentError("a component has no equals sign; for a password with a comma take password-file")
+        raise ScramArgumentError("a component has no equals sign; for a password with a comma use password-file")
     quoted = len(value) >= 2 and value.startswith('"') and value.endswith('"')
     return key, value[1:-1] if quoted else value
 
@@ -94,7 +94,7 @@ def _iterations_of(texts: dict[str, str]) -> int:
 
 
 def _salted_password(texts: dict[str, str], mechanism: ScramMechanism, iterations: int) -> tuple[bytes, bytes]:
-    """Return the salt and the salted password; of both kinds of password the plain one counts, as in Kafka."""
+    """Return the salt and the salted password; a plain password overrides ``saltedpassword``, as in Kafka."""
     salt = _decode("salt", texts["salt"]) if "salt" in texts else os.urandom(_SALT_BYTES)
     password = _password_of(texts)
     if password is not None:
@@ -108,7 +108,7 @@ def _salted_password(texts: dict[str, str], mechanism: ScramMechanism, iteration
 
 
 def _password_of(texts: dict[str, str]) -> bytes | None:
-    """Return the password's bytes, None where only a salted one is given."""
+    """Return the password's bytes, None if only a salted one is given."""
     if "password" in texts and "password-file" in texts:
         raise ScramArgumentError("expected password or password-file, not both")
     if "password-file" in texts:
@@ -132,12 +132,12 @@ def _read_first_line(path: str) -> bytes:
     except OSError as error:
         raise ScramArgumentError(f"the password file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise ScramArgumentError(f"the password file {path} is no UTF-8") from None
+        raise ScramArgumentError(f"the password file {path} is not UTF-8") from None
     return line
 
 
 def _decode(key: str, text: str) -> bytes:
-    """Return what base64 text says; the padding may be missing, as for Java's decoder."""
+    """Decode base64, with or without padding, as Java's decoder does. Raises ScramArgumentError."""
     padded = text if "=" in text else text + "=" * (-len(text) % 4)
     try:
         decoded = base64.b64decode(padded, validate=True)

@@ -1,4 +1,4 @@
 """Commands that show and change a cluster over its admin API.
 
-Imports: all of ``tidelog.client``; ``metadata`` also reads a directory of the metadata log.
+Imports: all of ``tidelog.client``; ``metadata`` also reads the files of a metadata log.
 """

@@ -23,7 +23,7 @@ OPERATIONS = (
     "all", "read", "write", "create", "delete", "alter", "describe", "cluster-action", "describe-configs",
     "alter-configs", "idempotent-write", "create-tokens", "describe-tokens",
 )  # fmt: skip
-"""Types and operations of ``tidelog.client.admin.acls``, which is not imported for a help text."""
+"""Operations of ``tidelog.client.admin.acls``, which is not imported for a help text."""
 
 
 @click.group(cls=Group)
@@ -45,7 +45,7 @@ def resource_options(function: _Function) -> _Function:
 
 
 def resource_of(named: dict[str, Any]) -> tuple[str, str] | None:
-    """Return type and name of the resource that options name; None without any. Raises UsageError."""
+    """Return type and name of the resource in the options; None without any. Raises UsageError."""
     found = [(kind, named[kind.replace("-", "_")]) for kind in NAMED_TYPES if named[kind.replace("-", "_")] is not None]
     found += [("cluster", CLUSTER_NAME)] if named["cluster"] else []
     if len(found) > 1:
@@ -146,7 +146,7 @@ def delete(
 
     resource = resource_of(named)
     if resource is None and principal is None:
-        raise click.UsageError("expected a resource or --principal: without them all ACLs would go")
+        raise click.UsageError("expected a resource or --principal: without them all ACLs would be deleted")
     kind, name = resource or (None, None)
     with Cluster.open(settings) as cluster:
         deleted = delete_acls(cluster, Acl(kind, name, pattern, principal, host, operation, permission))
@@ -154,7 +154,7 @@ def delete(
 
 
 def print_acls(acls: list[Acl], *, as_json: bool) -> None:
-    """Print rules."""
+    """Print ACLs as a table or as JSON."""
     rows = [acl._asdict() for acl in acls]
     if as_json:
         print_json(rows)

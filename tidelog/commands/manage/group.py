@@ -1,4 +1,5 @@
-"""``tidelog group``: groups of any Kafka cluster, with their lag; their offsets moved; groups deleted."""
+"""``tidelog group``: lists and describes groups of any Kafka cluster with their lag, resets their offsets, deletes
+them."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def describe(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool)
 
 
 def as_object(group: Group) -> dict[str, Any]:
-    """Build the JSON object of a group. ``lag`` is null where that of a partition is not known."""
+    """Build the JSON object of a group. ``lag`` is null if the lag of a partition is unknown."""
     members = [
         {**one._asdict(), "partitions": [f"{topic}-{number}" for topic, number in one.partitions]}
         for one in group.members
@@ -95,7 +96,7 @@ def print_group(group: Group) -> None:
 
 
 class Target(NamedTuple):
-    """The place that offsets are moved to: exactly one of the fields is set."""
+    """The options of ``reset`` that choose the new offsets: exactly one is set."""
 
     to_earliest: bool
     to_latest: bool
@@ -157,7 +158,7 @@ def reset(
 
 
 def parse_places(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
-    """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, KafkaError for what is not there."""
+    """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, KafkaError if a partition does not exist."""
     from tidelog.client.admin.offsets import partitions_of
 
     places: list[TopicPartition] = []

@@ -1,4 +1,4 @@
-"""``tidelog log-dirs``: the log directories of each broker, and what each partition takes there."""
+"""``tidelog log-dirs``: the log directories of each broker, and the bytes of each partition in them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def describe_source(controllers: str | None, directory: str | None, timeout_s: f
 
 
 def read_directory(path: str) -> MetadataImage:
-    """Read the image that a directory holds. Raises KafkaStorageError."""
+    """Read the metadata image from a directory. Raises KafkaStorageError."""
     from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.log.system.file_system import OsFileSystem
     from tidelog.protocol.errors import KafkaStorageError
@@ -84,7 +84,7 @@ def read_directory(path: str) -> MetadataImage:
 
 
 def ask_controllers(controllers: str, timeout_s: float) -> MetadataImage:
-    """Follow the controllers until the image is theirs.
+    """Follow the controllers until the image has all committed metadata, and return it.
 
     Raises ClientError, ObserverError, MetadataLostError, CatchUpError, NotAControllerError, KafkaError.
     """
@@ -99,7 +99,7 @@ def ask_controllers(controllers: str, timeout_s: float) -> MetadataImage:
 
 
 def text_lines(description: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of a description for people; what there is none of is left out."""
+    """Yield the lines of a description for people; empty sections are left out."""
     yield f"offset {description['offset']}, epoch {description['epoch']}, {_time_text(description['timestamp'])}"
     yield f"next producer id {description['nextProducerId']}"
     yield from _section("features", [f"{name} {level}" for name, level in description["features"].items()])

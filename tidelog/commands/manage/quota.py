@@ -44,7 +44,7 @@ def entity_of(
     entity = {kind: name for kind, name in given.items() if name is not None}
     twice = [kind for kind in defaults if kind in entity]
     if twice:
-        raise click.UsageError(f"--default {twice[0]}: expected no --{twice[0]} with it")
+        raise click.UsageError(f"--default {twice[0]}: expected it without --{twice[0]}")
     return {**entity, **dict.fromkeys(defaults)}
 
 

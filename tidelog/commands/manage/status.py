@@ -1,8 +1,8 @@
-"""``tidelog status``: a cluster in one screen: brokers, partitions out of order, groups that lag, room on disks.
+"""``tidelog status``: the state of a cluster on one screen: brokers, faulty partitions, lagging groups, disk space.
 
-Exit code 1 says that a partition has no leader or too few in-sync replicas, or that a broker or a group's coordinator
-did not answer. The answers that came are shown all the same. Every question is one of Kafka's protocol, so any Kafka
-broker answers.
+Exit code 1 means that a partition has no leader or too few in-sync replicas, or that a broker or a group's coordinator
+did not answer. All other results are still printed. All requests are of Kafka's protocol, so any Kafka broker answers
+them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
 
 MOST_GROUPS = 50
-"""Groups whose lag is asked for: each takes three requests."""
+"""Limit of the groups whose lag is looked up, with three requests each."""
 MOST_FAILURES = 3
-"""Groups that may go without an answer before the rest is left out: each may take the time-out."""
+"""Failures after which the remaining groups are left out, as each may take the whole timeout."""
 SHOWN_ROWS = 8
-"""Rows of a table of the screen; JSON has all."""
+"""Rows of a table that are printed; JSON has all."""
 
 
 @click.command(cls=Command)
@@ -61,7 +61,7 @@ def command(*, settings: ClientSettings, as_json: bool) -> int:
 
 
 class Asked(NamedTuple):
-    """Answers of all brokers, and a line for each thing that was not answered."""
+    """Groups and log directories of all brokers, and a line for each failure."""
 
     groups: list[ListedGroup]
     directories: list[LogDir]
@@ -69,7 +69,7 @@ class Asked(NamedTuple):
 
 
 def ask_brokers(cluster: Cluster) -> Asked:
-    """Ask each broker for its groups and directories. Raises ClientError where none answers."""
+    """Ask each broker for its groups and directories. Raises ClientError if none answers."""
     from tidelog.client.admin.groups import groups_at
     from tidelog.client.admin.nodes import log_dirs_at
     from tidelog.client.cluster import Trouble
@@ -86,8 +86,10 @@ def ask_brokers(cluster: Cluster) -> Asked:
 
 
 def described(cluster: Cluster, asked: Asked) -> list[Group]:
-    """Describe up to MOST_GROUPS groups, and add a problem for each that gets no answer; one that was deleted meanwhile
-    is left out."""
+    """Describe up to MOST_GROUPS groups, and add a problem for each failure.
+
+    A group that was deleted meanwhile is left out.
+    """
     from tidelog.client.admin.groups import describe_group
     from tidelog.client.cluster import Trouble
     from tidelog.protocol.errors import GroupIdNotFoundError
@@ -107,7 +109,7 @@ def described(cluster: Cluster, asked: Asked) -> list[Group]:
 
 
 def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
-    """Count topics and partitions, and name the partitions that are not in order."""
+    """Count topics and partitions, and list the partitions without a leader or with too few in-sync replicas."""
     places = [(f"{topic.name}-{one.partition}", one) for topic in topics for one in topic.partitions]
     return {
         "topics": len(topics),
@@ -118,7 +120,7 @@ def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[str, Any]:
-    """Count groups by their state, and list those that lag, the farthest first; ``lag`` is None where not known."""
+    """Count groups by state, and list those with a lag, the largest first; ``lag`` is None if unknown."""
     lagging = sorted((one for one in groups if one.lag), key=lambda one: (-one.lag, one.group))
     return {
         "groups": len(listed),
@@ -137,7 +139,7 @@ def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[st
 
 
 def directories_in(directories: Sequence[LogDir]) -> list[dict[str, Any]]:
-    """List log directories with the bytes of their partitions; free bytes are None where a broker does not say."""
+    """List log directories with the bytes of their partitions; ``free`` is None if the broker does not return it."""
     return [
         {
             "broker": one.broker,
@@ -173,6 +175,6 @@ def show(status: dict[str, Any]) -> None:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Name the first ones, and say how many more there are."""
+    """List the first SHOWN_ROWS names, and the number of the others."""
     more = len(names) - SHOWN_ROWS
     return ", ".join(names[:SHOWN_ROWS]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""``tidelog topic``: topics of any Kafka cluster, listed, described, created, changed, deleted."""
+"""``tidelog topic``: lists, describes, creates, changes and deletes topics of any Kafka cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog transaction``: transactions of any Kafka cluster, listed, described, aborted."""
+"""``tidelog transaction``: lists, describes and aborts transactions of any Kafka cluster."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_line, "json": json_line}
 PLACES = {"start": "start", "beginning": "start", "earliest": "start", "end": "end", "latest": "end"}
-"""What --offset calls the ends of a log, also in the words of kcat and of Kafka's consumers."""
+"""Words for --offset -> start or end of a log; some are those of kcat and of Kafka's consumers."""
 
 
 @click.command(cls=Command)
@@ -85,9 +85,9 @@ def command(
     if sum((offset is not None, from_beginning, begin is not None)) > 1:
         raise click.UsageError("expected one of --offset, --from-beginning and --from")
     if values is not None and form == "hex":
-        raise click.UsageError("--value-format: values stand in JSON; expected no --format hex with it")
+        raise click.UsageError("--value-format: values are printed as JSON; expected it without --format hex")
     if group is not None and partitions:
-        raise click.UsageError("--partition: a group assigns the partitions; expected no --group with it")
+        raise click.UsageError("--partition: a group assigns the partitions; expected it without --group")
     place = checked_offset("start" if from_beginning else offset)
     wanted = range_of(place, begin, end, follow=follow, isolation=isolation)
     with Cluster.open(settings) as cluster:
@@ -99,7 +99,7 @@ def command(
 
 
 def range_of(place: str | None, begin: str | None, end: str | None, *, follow: bool, isolation: str) -> Range:
-    """Return what is read of each partition. Raises UsageError when it ends before it begins."""
+    """Build the range of each partition. Raises UsageError when it ends before it begins."""
     from tidelog.client.records.reading import Range
     from tidelog.find import in_ms
 
@@ -111,7 +111,7 @@ def range_of(place: str | None, begin: str | None, end: str | None, *, follow: b
 
 
 def checked_offset(text: str | None) -> str | None:
-    """Return start, end or the number. Raises UsageError when it is no offset."""
+    """Return ``start``, ``end`` or the number as text. Raises UsageError for any other text."""
     if text is None or text.removeprefix("-").isdecimal():
         return text
     if text not in PLACES:
@@ -125,7 +125,7 @@ def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRec
     def line(record: FoundRecord) -> bytes:
         if form == "value":
             return record.value or b""
-        # JSON may name half a character (a lone surrogate), which UTF-8 cannot write: it is written as \uXXXX
+        # decoded JSON may have a lone surrogate, which UTF-8 cannot encode: it is written as \uXXXX
         return LINES[form](record).encode("utf-8", "backslashreplace")
 
     def decoded_line(record: FoundRecord) -> bytes:
@@ -144,7 +144,7 @@ def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRec
 
 
 def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], most: int | None) -> None:
-    """Print records, up to ``most``; None says that no more are there for the moment."""
+    """Print records, up to ``most``; None among them flushes the output, because no more records are waiting."""
     shown = 0
     try:
         for record in records:
@@ -161,11 +161,11 @@ def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], by
             if shown == most:
                 return
     finally:
-        getattr(records, "close")()  # noqa: B009  (a generator: its end leaves the group)
+        getattr(records, "close")()  # noqa: B009  (a generator, which leaves the group at its end)
 
 
 def refuse(records: Iterator[FoundRecord | None]) -> None:
-    """Tell the reading that the last record was not shown: the group's next member gets it again."""
+    """Report that the last record was not printed, so that it is not committed and the group reads it again."""
     from tidelog.client.records.reading import NotTakenError
 
     with suppress(NotTakenError):
@@ -173,7 +173,7 @@ def refuse(records: Iterator[FoundRecord | None]) -> None:
 
 
 def tell(error: KafkaError) -> None:
-    """Print the error of a commit; reading goes on, or has ended."""
+    """Print the error of a commit, which does not end reading."""
     print(f"tidelog consume: {error}", file=sys.stderr)
 
 

@@ -1,7 +1,7 @@
 """``tidelog produce``: records from lines, files or JSON into a topic of any Kafka cluster.
 
-The producer is idempotent. It sends a batch when the batch is full, and when the input has nothing more for the moment.
-So a line that was typed or piped is in the topic at once.
+The producer is idempotent. It sends its batches when they are full, and when no more input is waiting. So a line that
+was typed or piped is in the topic at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROGRESS_BYTES = 1 << 24
 
 
 class Fields(NamedTuple):
-    """Options of ``produce`` that make a record of a line: content of all records, and the format of the lines."""
+    """Options of ``produce`` that turn a line into a record: fields of all records, and the format of lines."""
 
     format: str
     key: bytes | None
@@ -117,7 +117,7 @@ def command(
 
 
 def encoded(text: str | None) -> bytes | None:
-    """Encode an option that may be left out."""
+    """Encode an option's text as UTF-8, None if the option is not given."""
     return None if text is None else text.encode()
 
 
@@ -128,7 +128,7 @@ def choose_schema(values: RegisteredValues | None, topic: str, path: str | None,
     if values is not None:
         values.choose(topic, path, number)
     elif path is not None or number is not None:
-        raise click.UsageError("--value-schema: expected --value-format with it")
+        raise click.UsageError("--value-schema: expected it with --value-format")
 
 
 def produce_file(path: str, fields: Fields, producer: Producer) -> None:
@@ -146,7 +146,7 @@ def produce_file(path: str, fields: Fields, producer: Producer) -> None:
 
 
 def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar: Any = None) -> None:
-    """Send what a file holds, and flush whenever it has nothing more for the moment."""
+    """Send the records of a file, and flush whenever no more input is waiting."""
     from tidelog.client import ClientError
     from tidelog.commands.frame.records import RecordFormatError
 
@@ -155,16 +155,16 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
         try:
             record = record_of(content, fields)
         except (RecordFormatError, ClientError) as error:
-            producer.flush()  # the records before it are written: a user can mend the line and go on there
+            producer.flush()  # the records before it are written: a user can correct the line and continue there
             place = name if fields.format == "file" else f"{name} line {number}"
             raise ClientError(f"{place}: {error}") from None
         producer.send(record)
 
 
 def lines_of(file: BinaryIO, producer: Producer, bar: Any) -> Iterator[bytes]:
-    """Yield lines without their ends; before a read that has to wait, the producer sends what it has."""
+    """Yield lines without their ends; before a read that has to wait, the producer is flushed."""
     descriptor = file.fileno()
-    # A poll takes any descriptor; a select takes none above 1,023. A closed pipe counts as readable, too.
+    # poll, because select does not support descriptors above 1,023. A closed pipe counts as readable too.
     readable = select.poll()
     readable.register(descriptor, select.POLLIN)
     rest = b""
@@ -191,7 +191,7 @@ def record_of(line: bytes, fields: Fields) -> OutgoingRecord:
 
 
 def plain_record_of(line: bytes, fields: Fields) -> OutgoingRecord:
-    """Build the record of a line, with its value as it is given. Raises RecordFormatError."""
+    """Build the record of a line, before its value is encoded by a schema. Raises RecordFormatError."""
     from tidelog.client.records.producer import OutgoingRecord
     from tidelog.commands.frame.records import RecordFormatError, parse_json_record
 
@@ -214,7 +214,7 @@ def plain_record_of(line: bytes, fields: Fields) -> OutgoingRecord:
 
 
 def report(topic: str, producer: Producer, *, as_json: bool) -> None:
-    """Print how many records each partition took, and their offsets."""
+    """Print the number of records that were appended to each partition, and their offsets."""
     partitions: Sequence[dict[str, int]] = [
         {"partition": number, **appended._asdict()} for number, appended in sorted(producer.appended.items())
     ]

@@ -1,6 +1,6 @@
-"""Values that name a schema of a registry, as ``consume`` prints them and ``produce`` takes them: in JSON.
+"""Conversion between JSON and values with a schema of a registry, for ``consume`` and ``produce``.
 
-Only a command that is given ``--value-format`` imports a registry's client and the libraries of formats.
+A registry's client and the libraries of formats are imported only with ``--value-format``.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class RegisteredValues:
-    """Values of one format, by the schemas of a registry; ``schema`` is that of values to write."""
+    """Decoder and encoder of values of one format; ``schema`` is the schema for encoding."""
 
     def __init__(self, registry: Registry, kind: str) -> None:
-        """``kind`` is a registry's name of the format."""
+        """``kind`` is the registry's name of the format."""
         self._registry = registry
         self._kind = kind
         self.schema: RegisteredSchema | None = None
@@ -43,8 +43,9 @@ class RegisteredValues:
             self._registry.close()
 
     def choose(self, topic: str, path: str | None, number: int | None) -> None:
-        """Find the schema of values to write: that of a file, of an id, or the topic's newest. Raises ClientError,
-        OSError."""
+        """Choose the schema for encoding: from a file, which is registered, by id, or the topic's newest. Raises
+        ClientError, OSError.
+        """
         subject = f"{topic}-value"
         with told_as_client_error():
             if path is not None:
@@ -55,7 +56,7 @@ class RegisteredValues:
             self._form_of(self.schema)
 
     def read(self, value: bytes) -> Any:
-        """Decode the value to what JSON has. Raises ClientError."""
+        """Decode a value to JSON. Raises ClientError."""
         from tidelog.pipeline.values.registry import split_header
 
         with told_as_client_error():
@@ -63,14 +64,14 @@ class RegisteredValues:
             return self._form_of(self._registry.by_id(number)).read(payload)
 
     def write(self, text: bytes) -> bytes:
-        """Encode a value that is given as JSON. Raises ClientError."""
+        """Encode a value from the text of its JSON. Raises ClientError."""
         from tidelog.pipeline.values.json_form import with_header
 
-        assert self.schema is not None, "choose comes before write"
+        assert self.schema is not None, "call choose before write"
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ClientError(f"the value is no JSON: {error}") from None
+            raise ClientError(f"the value is not JSON: {error}") from None
         with told_as_client_error():
             return with_header(self.schema, self._form_of(self.schema).write(value))
 
@@ -84,7 +85,7 @@ class RegisteredValues:
 
 @contextmanager
 def told_as_client_error() -> Iterator[None]:
-    """Raise ClientError for what a registry or a format raises, and for a package that is missing."""
+    """Turn errors of a registry, of a format and of a missing package inside ``with`` into ClientErrors."""
     from tidelog.pipeline.job_errors import REGISTRY_INSTALL, JobError
     from tidelog.pipeline.values.registry import UndecodableError
 

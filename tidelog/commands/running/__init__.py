@@ -1,4 +1,4 @@
-"""Commands that run a broker, or ask one that runs.
+"""Commands that run a broker, or connect to a running one.
 
-Imports: ``tidelog.broker`` in the process that serves, else ``tidelog.client``.
+Imports: ``tidelog.broker`` in the process of a broker, otherwise ``tidelog.client``.
 """

@@ -1,6 +1,6 @@
-"""``tidelog admin token create``: bearer tokens of the admin interface, written where the broker reads them.
+"""``tidelog admin token create``: creates bearer tokens of the admin interface in the file that the broker reads.
 
-A line of the broker's ``admin.tokens.file`` holds a token's digest, its user and its end; the token is printed once.
+A line of the broker's ``admin.tokens.file`` has a token's digest, user and expiry; the token itself is only printed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``tidelog compaction status`` and ``tidelog compaction run TOPIC``: shows the cleaner's state and starts it.
 
-Talks to the broker's admin interface, whose address the broker itself tells (DescribeConfigs, ``admin.listener``).
+It uses the broker's admin interface, whose address the broker returns (DescribeConfigs, ``admin.listener``).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def status_line(entry: dict[str, Any]) -> str:
 
 
 def unreadable(done: dict[str, Any]) -> str:
-    """Describe the bytes a round could not read; empty when it read all."""
+    """Describe the batches that a round could not read; an empty text if there are none."""
     count = done["unreadable_batches"]
     if not count:
         return ""

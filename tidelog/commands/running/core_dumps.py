@@ -1,4 +1,4 @@
-"""The switch that forbids core dumps of this process: a dump would hold passwords, keys and records."""
+"""The switch that forbids core dumps of this process, which would have passwords, keys and records in them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ PR_SET_DUMPABLE = 4
 
 
 def forbid_core_dumps() -> None:
-    """Let the system write no core dump of this process, and no other process of its user read its memory.
+    """Forbid core dumps of this process, and access to its memory by other processes of its user.
 
-    Raises OSError. Linux alone knows this; elsewhere it does nothing.
+    Raises OSError. It works on Linux; elsewhere it does nothing.
     """
     library = ctypes.CDLL(None, use_errno=True)
     if hasattr(library, "prctl") and library.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0):

@@ -1,4 +1,4 @@
-"""``tidelog ping``: one real round trip, for health checks."""
+"""``tidelog ping``: one request and response, for health checks."""
 
 from __future__ import annotations
 

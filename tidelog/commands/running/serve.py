@@ -1,4 +1,4 @@
-"""``tidelog serve``, as the command line declares it; ``serve_process.py`` runs the broker."""
+"""The options of ``tidelog serve``; ``serve_process.py`` runs the broker."""
 
 from __future__ import annotations
 

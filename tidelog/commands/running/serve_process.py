@@ -1,20 +1,20 @@
 """The process of ``tidelog serve``: one broker, until SIGTERM or SIGINT.
 
-Standard output carries these lines; logs go to standard error:
+Standard output has these lines; logs go to standard error:
 
     laboratory http://HOST:PORT    first, with --laboratory-listener
     tidelog ready on HOST:PORT     once the broker answers
-    console http://HOST:PORT       then, where it has an admin interface
+    console http://HOST:PORT       then, if it has an admin interface
 
-Signals are caught from the first moment, because process 1 of a container gets no default action for SIGTERM. One that
-comes before the broker runs ends the process, a later one stops it cleanly. Both exit with 0.
+Signals are handled from the start, because process 1 of a container has no default action for SIGTERM. A signal before
+the broker runs ends the process, a later one stops it cleanly. The exit code is 0 in both cases.
 
-Exit codes: 0 stopped as asked; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
+Exit codes: 0 stopped by a signal; 1 the broker could not start (port taken, directory in use); 2 wrong configuration.
 
-Where standard input, output or error is closed at the start, /dev/null takes its number: else a segment or a socket
-would, and log lines would go into it.
+If standard input, output or error is closed at the start, /dev/null is opened in its place. Otherwise a segment or a
+socket would get its descriptor number, and log lines would be written to it.
 
-Imports here are few on purpose: the time from exec to the first answer is counted (see docs/configuration.md).
+Imports here are few on purpose, so that a broker starts quickly (see docs/configuration.md).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG4J_LEVELS = {"all": "debug", "trace": "debug", "warn": "warning", "fatal": "error", "off": "error"}
 STANDARD_ERROR = 2
 STARTING_THRESHOLD = 100_000
-"""Objects that a start makes before the collector looks at them: nearly all of them live as long as the process."""
+"""Threshold of the garbage collector during a start, whose objects nearly all live as long as the process."""
 
 
 def environment_level() -> str:
@@ -51,7 +51,7 @@ def environment_level() -> str:
 
 
 class ServeWords(NamedTuple):
-    """The options of ``tidelog serve``; None where one is not given."""
+    """The options of ``tidelog serve``; None for those that are not given."""
 
     data_dir: str | None = None
     host: str | None = None
@@ -85,9 +85,9 @@ FLAGS = {"--until-stdin-closes": "until_stdin_closes", "--strict": "strict"}
 
 
 def read_words(words: Sequence[str]) -> ServeWords | None:
-    """Read the options without Click; None where one is wrong: Click then reads them all again and names it.
+    """Parse the options without Click; None if one is wrong, so that Click parses them again and reports it.
 
-    Click would take 2 MB of an idle broker (VmRSS, docs/internals/performance.md).
+    Click would take 2 MB of an idle broker's memory (VmRSS, docs/internals/performance.md).
     """
     found: dict[str, Any] = {}
     rest = iter(words)
@@ -105,7 +105,7 @@ def read_words(words: Sequence[str]) -> ServeWords | None:
 
 
 def _put(found: dict[str, Any], name: str, text: str) -> bool:
-    """Put an option's value beside the others; returns whether it may have this value."""
+    """Add an option's value to ``found``; returns whether the value is valid."""
     if name == "overrides":
         found[name] = (*found.get(name, ()), text)
     elif name in NUMBERS:
@@ -148,7 +148,7 @@ def run(options: ServeWords) -> int:
             refuse_weaknesses(config)
         try:
             return serve(config, options)
-        except ConfigError as error:  # given, or stored by the admin API and not accepted by this version
+        except ConfigError as error:  # in the configuration, or stored by the admin API and not valid in this version
             raise ConfigError(config.resolved.hide(error.message)) from None
     except ConfigError as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
@@ -165,7 +165,7 @@ def refuse_weaknesses(config: BrokerConfig) -> None:
 
 
 def can_close(descriptor: int) -> bool:
-    """Return whether the end of a descriptor can be waited for: of a pipe, a socket or a terminal."""
+    """Return whether the end of a descriptor's input can be waited for: it is a pipe, a socket or a terminal."""
     import stat
 
     mode = os.fstat(descriptor).st_mode
@@ -173,12 +173,12 @@ def can_close(descriptor: int) -> bool:
 
 
 def stop_before_start(number: int, frame: object) -> None:
-    """End the process on a signal that comes before the event loop listens for it."""
+    """End the process on a signal before the event loop handles signals."""
     raise SystemExit(0)
 
 
 def fill_standard_descriptors() -> None:
-    """Open /dev/null until every new descriptor has a number above those of standard input, output and errors."""
+    """Open /dev/null for each closed descriptor of standard input, output and error."""
     number = 0
     while number <= STANDARD_ERROR:
         number = os.open(os.devnull, os.O_RDWR)
@@ -241,7 +241,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
         await server.start()
     except StartError:
         if stop_asked.is_set():
-            return  # a member that waited for its cluster was told to stop
+            return  # a signal ended the start, as of a member that waits for its cluster
         raise
     loop.add_signal_handler(signal.SIGHUP, server.reload_stores)
     await serve_clients(server, stop_asked.wait())
@@ -251,13 +251,15 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
 
 
 async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable[object]) -> None:
-    """Tell that the broker serves, to people, tests and the service manager; stop it when asked to."""
+    """Report that the broker is ready: on standard output, in the log, to the service manager. Stop it after
+    ``stop_asked``."""
     import asyncio
     import logging
 
     manager = find_service_manager(asyncio.get_running_loop())
     try:
-        # Kafka's words: Testcontainers' module for Python waits for the first half, Java's and Go's for the other.
+        # Kafka's own text: Testcontainers' module for Python waits for its first half, those for Java and Go for the
+        # second.
         logging.getLogger(__name__).info("Kafka Server started: Transitioning from RECOVERY to RUNNING")
         announce(server)
         announce_console(server.broker.config)
@@ -273,7 +275,7 @@ async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable
 
 
 def laboratory_overrides(options: ServeWords) -> list[str]:
-    """List the keys of a broker for tests, where the tests cannot give them by ``tidelog.Broker``."""
+    """List the overrides of a broker for tests that is started without ``tidelog.Broker``."""
     if options.laboratory_listener is None:
         return []
     from tidelog.broker_process import TEST_DEFAULTS
@@ -305,7 +307,7 @@ def open_laboratory(config: BrokerConfig, options: ServeWords, on_failure: Calla
 
 
 def open_control(descriptor: int) -> socket.socket:
-    """Return the socket of a descriptor that the starter passed. Raises ConfigError."""
+    """Return the socket of a descriptor that the starting process passed. Raises ConfigError."""
     import socket
 
     from tidelog.protocol.config_def import ConfigError
@@ -317,7 +319,7 @@ def open_control(descriptor: int) -> socket.socket:
 
 
 def find_service_manager(loop: AbstractEventLoop) -> ServiceManager | None:
-    """Return the service manager that expects messages of this process; None where there is none."""
+    """Return the service manager that expects messages of this process; None if there is none."""
     if not os.environ.get("NOTIFY_SOCKET"):
         return None
     from tidelog.commands.running.service_manager import ServiceManager
@@ -335,14 +337,14 @@ def announce(server: Server | LaboratoryServer) -> None:
         print(f"tidelog ready on {host}:{endpoint.port}", flush=True)
     except OSError:
         sys.stdout = sys.stderr
-    # All objects so far live as long as the process: later collections can skip them. No collection runs before: a
-    # start leaves some twenty objects in cycles, and to look for them takes 20 ms with 10,000 partitions.
+    # All objects so far live as long as the process, so later collections can skip them. They are not collected first:
+    # a start leaves some twenty objects in cycles, and a collection takes 20 ms with 10,000 partitions.
     gc.freeze()
     gc.set_threshold(*SERVING_THRESHOLDS)
 
 
 def announce_console(config: BrokerConfig) -> None:
-    """Print the address of the console, which is the admin interface's; nothing without one."""
+    """Print the address of the console, which is that of the admin interface, if there is one."""
     from tidelog.broker.admin.login.access import tls_texts
     from tidelog.broker.config.keys.admin import ADMIN_LISTENER
 

@@ -1,10 +1,10 @@
-"""Messages to systemd about a broker's process (sd_notify): it serves, its loop turns, it stops.
+"""Messages to systemd about a broker's process (sd_notify): it is ready, its loop is alive, it stops.
 
     READY=1      once clients are answered
     WATCHDOG=1   from the event loop, twice in the time after which systemd restarts a silent service (WatchdogSec)
     STOPPING=1   when the stop begins
 
-Without ``NOTIFY_SOCKET`` in the environment there is no service manager, and nothing is imported for it. Source:
+Without ``NOTIFY_SOCKET`` in the environment there is no service manager, and this module is not imported. Source:
 sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -31,16 +31,16 @@ class ServiceManager:
         self._timer: TimerHandle | None = None
 
     def ready(self) -> None:
-        """Tell that clients are answered, and from now on that the loop turns."""
+        """Send that the broker is ready, and from now on that its loop is alive."""
         self._tell("READY=1")
         self._turn()
 
     def stopping(self) -> None:
-        """Tell that the stop has begun."""
+        """Send that the stop has begun."""
         self._tell("STOPPING=1")
 
     def close(self) -> None:
-        """Tell no more."""
+        """Stop sending messages."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -57,7 +57,7 @@ class ServiceManager:
 
 
 def watchdog_interval_s(environment: Mapping[str, str]) -> float:
-    """Return the seconds between two signs of life: half of the watchdog's limit, 0 where none is set."""
+    """Return the seconds between two WATCHDOG messages: half of systemd's limit, 0 if none is set."""
     text = environment.get(WATCHDOG, "")
     if environment.get(WATCHDOG_PROCESS, str(os.getpid())) != str(os.getpid()) or not text.isdecimal():
         return 0.0

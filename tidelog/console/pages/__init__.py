@@ -1,6 +1,6 @@
-"""Table of the console's pages: path -> the function that builds its model, and the parameters it takes.
+"""Table of the console's pages: path -> the function that builds the page's model, and its parameters.
 
-Imports: tidelog.client, tidelog.console's view and values, and of tidelog.broker what a page asks beside Kafka's APIs.
+Imports: tidelog.client, tidelog.console's view and values, and modules of tidelog.broker for data without a Kafka API.
 Invariant: a page reads a bounded number of rows and bytes.
 """
 
@@ -46,4 +46,4 @@ TABLE = {
     "/console/clients": Entry(clients.list_page, ("find", "start")),
     "/console/client": Entry(clients.client_page, ("id",)),
 }
-"""By the path as the routes have it."""
+"""Path of a route -> its page."""

@@ -1,4 +1,4 @@
-"""Users, ACLs and client quotas: who is known, what each may do, and how much."""
+"""The page of users, ACLs and client quotas."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.console.view import MAX_ROWS, Page, View, ask_for, slice_from
 
 
 def access_page(view: View) -> Page:
-    """Build the model of the page; what the caller may not see, or is not there, says so in its place."""
+    """Build the model of the page. A part that the caller may not see is replaced by the error."""
     acls = ask_for(lambda: list_acls(view.cluster, Acl()))
     rows, following = slice_from(acls.value or [], view.number("start") or 0)
     values = {

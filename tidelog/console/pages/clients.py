@@ -1,4 +1,4 @@
-"""Clients that are connected: all of them, and one with its connections and quotas."""
+"""The pages of connected clients: all of them, and one with its connections and quotas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.console.view import MAX_ROWS, Page, View, ask_for, slice_from
 from tidelog.protocol.api_keys import ApiKey
 
 MOST_CONNECTIONS = 2_000
-"""Connections that are looked at: more would hold the loop."""
+"""Limit of the connections that are listed, as more would block the loop."""
 
 
 def list_page(view: View) -> Page:
@@ -36,13 +36,13 @@ def client_page(view: View) -> Page:
 
 
 def connected(view: View) -> list[ConnectedClient]:
-    """List the connections there are, by client id and address."""
+    """List the current connections, by client id and address."""
     found = view.asker.in_loop(lambda: view.asker.broker.clients.list(MOST_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 
 
 def applies(quota: Quota, client_id: str, connections: list[ConnectedClient]) -> bool:
-    """Return whether a quota is about this client: its id, its user, its address, or the default of one."""
+    """Return whether a quota applies to this client, by id, user or address, or as the default of one of them."""
     users = {one.principal.partition(":")[2] for one in connections}
     hosts = {one.host for one in connections}
     own = {"client-id": {client_id}, "user": users, "ip": hosts}
@@ -50,7 +50,7 @@ def applies(quota: Quota, client_id: str, connections: list[ConnectedClient]) ->
 
 
 def api_name(key: int) -> str:
-    """Write the name of an API as Kafka does; a dash before a first request."""
+    """Return Kafka's name of an API; a dash for a connection without requests so far."""
     try:
         return "".join(word.capitalize() for word in ApiKey(key).name.split("_"))
     except ValueError:

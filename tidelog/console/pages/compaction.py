@@ -1,4 +1,4 @@
-"""Cleaner and indices: the state of each compacted partition, and of each index."""
+"""The page of cleaner and indices: the state of each compacted partition, and of each index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.log.find.indexer import LogIndexer
 
 
 def compaction_page(view: View) -> Page:
-    """Build the model of the page. It starts no cleaner."""
+    """Build the model of the page, without starting the cleaner."""
     wanted = view.text("find")
     cleaner = view.asker.in_loop(lambda: view.asker.broker.services.cleaner.made)
     found = (
@@ -26,13 +26,13 @@ def compaction_page(view: View) -> Page:
 
 
 def shown_statuses(view: View, found: list[PartitionStatus]) -> list[PartitionStatus]:
-    """Return the partitions of topics that the caller may know."""
+    """Return the partitions whose topics the caller may describe."""
     known = known_topics(view, {one.topic_partition.topic for one in found})
     return [one for one in found if one.topic_partition.topic in known]
 
 
 def indexers_of(view: View) -> list[LogIndexer]:
-    """Return the indexers of topics that the caller may know, by partition."""
+    """Return the indexers whose topics the caller may describe, by partition."""
     indexing = view.asker.in_loop(lambda: view.asker.broker.services.indexing.made)
     found = [] if indexing is None else indexing.indexers()
     known = known_topics(view, {one.log.topic_partition.topic for one in found})
@@ -42,5 +42,5 @@ def indexers_of(view: View) -> list[LogIndexer]:
 
 
 def known_topics(view: View, names: set[str]) -> set[str]:
-    """Return those of these topics that the caller may know."""
+    """Return the topics among ``names`` that the caller may describe."""
     return view.asker.in_loop(lambda: {name for name in names if view.may_describe(name)})

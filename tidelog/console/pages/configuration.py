@@ -1,4 +1,4 @@
-"""Configuration of the broker: each key with its value, where that comes from, and its documentation."""
+"""The page of the broker's configuration: each key with its value, source and documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of every kind: all of them by name, and one with its members, offsets, lag, and how the lag has moved."""
+"""The pages of groups of all types: a list by name, and one group with members, offsets, and the history of its lag."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tidelog.console.view import MAX_ROWS, Page, View, list_after, slice_from
 
 TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
 MEMBER_PLACES = 20
-"""Partitions or tasks of a member that are named."""
+"""Limit of a member's partitions or tasks that are shown."""
 
 
 def list_page(view: View) -> Page:
@@ -23,7 +23,7 @@ def list_page(view: View) -> Page:
 
 
 def group_page(view: View) -> Page:
-    """Build the model of a group's page. Raises ClientError, KafkaError where there is no such group."""
+    """Build the model of a group's page. Raises ClientError, KafkaError if there is no such group."""
     name = view.parameters.get("id", "")
     group = describe_group(view.cluster, name, allow_silent_leaders=True)
     rows, following = slice_from(group.partitions, view.number("start") or 0)

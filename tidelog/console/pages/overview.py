@@ -1,4 +1,4 @@
-"""First page: the broker, its cluster, what goes in and out, how long requests take, and what is out of order."""
+"""The first page: the broker, its cluster, rates, request times, and failed log directories."""
 
 from __future__ import annotations
 

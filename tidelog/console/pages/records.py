@@ -1,6 +1,6 @@
-"""Message browser of a topic: from an offset or a time on, by key or tag through its indices, and one record whole.
+"""The pages of a topic's records: from an offset or a time on, by key or tag with its indices, and one record in full.
 
-A page reads READ_BYTES of a log at a time, ROUNDS times at the most, and shows MAX_RECORDS.
+A page reads READ_BYTES of a log at a time, at most ROUNDS times, and shows up to MAX_RECORDS.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MAX_RECORDS = 50
 READ_BYTES = 256 * 1024
 ROUNDS = 4
 KEY_LIMIT, VALUE_LIMIT = 200, 500
-"""Bytes of HTML that a key and a value take in a table."""
+"""Limits of a key and a value in a table, in bytes of HTML."""
 WHOLE_KEY_LIMIT, WHOLE_VALUE_LIMIT = 8_000, 64_000
 MAX_HEADERS, HEADER_LIMIT = 20, 300
-"""Headers of a record that are shown, and the bytes of HTML that the name and the value of each take."""
+"""Limits of a record's headers: how many are shown, and bytes of HTML of each name and value."""
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": READ_COMMITTED}
 
 
@@ -48,7 +48,7 @@ class RecordRow(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Records of a page; ``older`` and ``newer`` begin the pages beside it, None where there is none."""
+    """Records of a page; ``older`` and ``newer`` are where the neighbouring pages begin, None if there is none."""
 
     rows: list[RecordRow]
     older: str | None = None
@@ -75,7 +75,7 @@ def browse(view: View) -> Page:
 
 
 def describe_topic(view: View, name: str, partition: int) -> Topic:
-    """Ask for a topic that has this partition. Raises ClientError, KafkaError where there is none."""
+    """Describe a topic that has this partition. Raises ClientError, KafkaError if there is none."""
     (topic,) = describe_topics(view.cluster, [name])
     if partition >= len(topic.partitions):
         raise UnknownTopicOrPartitionError(f"topic {name} has {len(topic.partitions)} partitions, no {partition}")
@@ -83,13 +83,13 @@ def describe_topic(view: View, name: str, partition: int) -> Topic:
 
 
 def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
-    """Read records of a partition from an offset or a time on; without either the last ones."""
+    """Read records of a partition from an offset or a time on; by default the last ones."""
     place = (topic, view.number("partition") or 0)
     start, end = log_starts(view.cluster, [place])[place], log_ends(view.cluster, [place])[place]
     begin = min(max(first_offset(view, place, end), start), end)
     try:
         records, following = fetch_from(view, place, begin, end, isolation)
-    except OffsetOutOfRangeError:  # retention came meanwhile
+    except OffsetOutOfRangeError:  # retention deleted the records meanwhile
         records, following = [], end
     rows = [row_of(place[1], record, wanted, view.decode) for record in records]
     return Found(
@@ -100,7 +100,7 @@ def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
 
 
 def first_offset(view: View, place: tuple[str, int], end: int) -> int:
-    """Find the offset from which on is read. Raises ValueError, ClientError, KafkaError."""
+    """Find the offset at which a page begins. Raises ValueError, ClientError, KafkaError."""
     if view.text("offset"):
         return parse_number("offset", view.text("offset"))
     if not view.text("time"):
@@ -111,9 +111,9 @@ def first_offset(view: View, place: tuple[str, int], end: int) -> int:
 
 
 def fetch_from(view: View, place: tuple[str, int], begin: int, end: int, isolation: int) -> tuple[list[Record], int]:
-    """Read up to MAX_RECORDS records, and the offset at which the next page begins. Raises ClientError, KafkaError.
+    """Read up to MAX_RECORDS records; return them and the offset of the next page. Raises ClientError, KafkaError.
 
-    A page may have no records and a next one all the same: ROUNDS of them may hold nothing but aborted ones.
+    A page without records may have a next page, because all ROUNDS may have read only aborted records.
     """
     fetcher = Fetcher(view.cluster, {place: begin}, isolation, READ_BYTES)
     records: list[Record] = []
@@ -129,7 +129,7 @@ def fetch_from(view: View, place: tuple[str, int], begin: int, end: int, isolati
 
 
 def find_records(view: View, topic: str, wanted: str) -> Found:
-    """Look records up by key or tag, newest first. Raises ValueError, ClientError, KafkaError."""
+    """Find records by key or tag, newest first. Raises ValueError, ClientError, KafkaError."""
     broker = view.asker.broker
     request = find_request(topic, view.parameters, broker.time.milliseconds())
     wait_for(asyncio.run_coroutine_threadsafe(open_logs(broker, topic), broker.loop))
@@ -142,7 +142,7 @@ def find_records(view: View, topic: str, wanted: str) -> Found:
 
 
 def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
-    """Parse the question that a form asks; empty fields ask nothing. Raises ValueError."""
+    """Build the search of a form; empty fields are ignored. Raises ValueError."""
     given = {name: text.strip() for name, text in parameters.items() if text.strip()}
     query = Query(
         key=given["key"].encode() if "key" in given else None,
@@ -161,7 +161,7 @@ def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> Find
 
 
 def row_of(partition: int, record: Record, wanted: str, decode: Decode = as_bytes) -> RecordRow:
-    """Convert a record to a row."""
+    """Build the row of a record."""
     return RecordRow(
         partition, record.offset, record.timestamp, show(record.key, wanted, KEY_LIMIT, indent=None),
         show_value(decode, record.value, wanted, VALUE_LIMIT, indent=None), len(record.headers),
@@ -169,7 +169,7 @@ def row_of(partition: int, record: Record, wanted: str, decode: Decode = as_byte
 
 
 def show_value(decode: Decode, content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> Shown:
-    """Format a value, by the schema that it names unless another format was asked for."""
+    """Format a value, decoded by the schema that it names unless another format is wanted."""
     decoded = decode(bytes(content)) if content is not None and wanted in (AUTO, SCHEMA) else None
     if content is None or decoded is None:
         return show(content, wanted, limit, indent=indent)
@@ -200,7 +200,7 @@ def one_record(view: View) -> Page:
 
 
 def record_at(view: View, place: tuple[str, int], offset: int) -> Record | None:
-    """Fetch the record at an offset; None where none is there (any more). Raises ClientError, KafkaError."""
+    """Fetch the record at an offset; None if there is none. Raises ClientError, KafkaError."""
     try:
         for found in Fetcher(view.cluster, {place: offset}, 0, READ_BYTES).fetch(0):
             return found.record if found.record.offset == offset else None

@@ -1,4 +1,4 @@
-"""Topics: all of them by name, and one with its partitions, sizes, offsets, indices and configuration."""
+"""The pages of topics: a list by name, and one topic with its partitions, sizes, offsets, indices and configuration."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 Offsets = dict[tuple[str, int], int]
 CHECKED_PER_TURN = 200
-"""Topics whose ACLs are looked at in one turn of the loop."""
+"""Topics whose ACLs are checked in one turn of the loop."""
 
 
 class TopicRow(NamedTuple):
-    """A topic and the bytes of its logs here; None where they are not known."""
+    """A topic and the bytes of its logs on this broker; None if unknown."""
 
     topic: Topic
     size: int | None
 
 
 class PartitionRow(NamedTuple):
-    """A partition with the bytes and offsets of its log, and the records that its index lags behind; None: unknown."""
+    """A partition with size and offsets of its log, and the records that are not indexed yet; None if unknown."""
 
     partition: Partition
     size: int | None
@@ -41,7 +41,7 @@ class PartitionRow(NamedTuple):
 
     @property
     def offsets(self) -> int | None:
-        """Offsets between start and end: so many records at the most."""
+        """Number of offsets from start to end, which is an upper bound of the records."""
         return None if self.start is None or self.end is None else self.end - self.start
 
 
@@ -67,7 +67,7 @@ def all_names(view: View) -> list[str]:
 
 
 def known_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
-    """Yield the names after one that the caller may know, some in each turn of the loop."""
+    """Yield the names after ``after`` that the caller may describe, CHECKED_PER_TURN in each turn of the loop."""
     rest = (name for name in names if not after or name > after)
     while some := list(islice(rest, CHECKED_PER_TURN)):
         yield from view.asker.in_loop(lambda some=some: [name for name in some if view.may_describe(name)])  # type: ignore[misc]
@@ -80,13 +80,13 @@ def sizes_of(view: View, topics: list[str]) -> dict[tuple[str, int], int]:
 
 
 def sum_sizes(topic: Topic, sizes: dict[tuple[str, int], int]) -> int | None:
-    """Sum the bytes of a topic's logs here; None where none is known."""
+    """Sum the bytes of a topic's logs on this broker; None if none is known."""
     found = [sizes[topic.name, one.partition] for one in topic.partitions if (topic.name, one.partition) in sizes]
     return sum(found) if found else None
 
 
 def topic_page(view: View) -> Page:
-    """Build the model of a topic's page. Raises KafkaError where there is no such topic."""
+    """Build the model of a topic's page. Raises KafkaError if there is no such topic."""
     name = view.path["topic"]
     (topic,) = describe_topics(view.cluster, [name])
     shown, following = slice_from(topic.partitions, view.number("start") or 0)
@@ -106,7 +106,7 @@ def topic_page(view: View) -> Page:
 
 
 def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> list[PartitionRow]:
-    """Ask for sizes of the logs that are here, and for the offsets of the partitions that are shown."""
+    """Build the rows of partitions, with sizes of logs on this broker, offsets and index lags."""
     places = [(topic, one.partition) for one in partitions]
     sizes = ask_for(lambda: sizes_of(view, [topic])).value or {}
     starts, ends = offsets_of(view, topic, partitions)
@@ -118,7 +118,7 @@ def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> l
 
 
 def offsets_of(view: View, topic: str, partitions: Sequence[Partition]) -> tuple[Offsets, Offsets]:
-    """Ask each leader where its logs start and end; what a leader does not tell is left out."""
+    """Return starts and ends of the logs from each leader; those of leaders that fail are left out."""
     by_leader: dict[int, list[tuple[str, int]]] = {}
     for one in partitions:
         if one.leader != NO_LEADER:
@@ -134,7 +134,7 @@ def offsets_of(view: View, topic: str, partitions: Sequence[Partition]) -> tuple
 
 
 def index_lags(view: View, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Count the records that are not in the indices yet, of partitions that have any."""
+    """Return the number of records that are not indexed yet, for partitions with an index."""
     indexing = view.asker.in_loop(lambda: view.asker.broker.services.indexing.made)
     if indexing is None:
         return {}

@@ -1,4 +1,4 @@
-"""Transactions: all transactional ids by name, and one with its producer and partitions."""
+"""The pages of transactions: a list of transactional ids, and one with its producer and partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def list_page(view: View) -> Page:
 
 
 def transaction_page(view: View) -> Page:
-    """Build the model of a transactional id's page. Raises ClientError, KafkaError where it is not known."""
+    """Build the model of a transactional id's page. Raises ClientError, KafkaError if it is unknown."""
     found = describe_transaction(view.cluster, view.parameters.get("id", ""))
     places, following = slice_from(found.partitions, 0)
     values = {

@@ -89,7 +89,7 @@ def test_the_end_gives_less(object_file: Path) -> None:
 def test_an_object_is_known_again(object_file: Path) -> None:
     with OpenSegment(PATH) as first, OpenSegment(PATH) as second:
         assert first.inode == second.inode != 0
-        assert first.is_same(second.inode, second.changed_ns, second.size)
+        assert first.is_same(second.inode, second.ctime_ns, second.size)
         assert not first.was_replaced()
         replace_by(object_file, CONTENT)
         assert first.was_replaced()

@@ -114,7 +114,7 @@ def test_an_audit_refuses_the_rows_of_two_topics_of_one_name(
     os.rename(data.path / "orders-0", tmp_path / "gone")
     fill(data.log("orders", topic_id=bytes(range(1, 17))), 1)
     run(data, table, restart_recreated=True)
-    with pytest.raises(TopicRecreatedError, match="rows of an earlier topic orders"):
+    with pytest.raises(TopicRecreatedError, match="rows of a deleted topic orders"):
         audit(None, AuditRequest(data.source(), table))
 
 

@@ -205,7 +205,7 @@ def test_a_recreated_topic_is_refused_until_a_restart_is_asked_for(data: DataDir
     data.close()
     os.rename(data.path / "orders-0", data.path.parent / "gone")
     new = fill(data.log("orders", topic_id=OTHER_ID), 1)
-    with pytest.raises(TopicRecreatedError, match="orders was deleted and created again: the table holds id AAECA"):
+    with pytest.raises(TopicRecreatedError, match="orders was deleted and created again: the table has id AAECA"):
         run(data)
     result = run(data, restart_recreated=True)
     assert result.manifest.offsets() == {"orders": {0: 5}}
@@ -240,7 +240,7 @@ def test_a_log_that_was_cut_is_refused(data: DataDirectory) -> None:
     fill(log, 4)
     run(data)
     log.truncate_to(10)
-    with pytest.raises(JobError, match="orders-0 ends at offset 10, the table has it up to 20: the log was cut"):
+    with pytest.raises(JobError, match="orders-0 ends at offset 10, the table has it up to 20: the log was truncated"):
         run(data)
 
 

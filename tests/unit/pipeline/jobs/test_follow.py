@@ -81,7 +81,7 @@ def test_metrics_that_cannot_be_written_are_told_and_end_nothing(data: DataDirec
     follower.run_once()
     follower.run_once()
     assert told[0].startswith("version 1: 10 rows")
-    assert all(line.startswith("the metrics are not written: ") for line in told[1:])
+    assert all(line.startswith("the metrics cannot be written: ") for line in told[1:])
     assert len(told) == 3
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_fails_is_told_and_tried_again(error: Exception) -> None:
     follower = Follower(run, told.append, 0)
     follower.follow()
     assert follower.metrics.failures_total == 3
-    assert told == [f"{error}; it is tried again in 0 s"] * 3
+    assert told == [f"{error}; the next attempt is in 0 s"] * 3
 
 
 def follow_with_signal(moment: int) -> int:

@@ -109,7 +109,7 @@ def test_a_table_of_another_spec_is_refused(data: DataDirectory, tmp_path: Path)
     target = target_by(tmp_path, "topic")
     run(data, target)
     other = IcebergTarget(target.catalog, NAME, target.warehouse, partition_by=("day(timestamp)",))
-    with pytest.raises(BadRequestError, match=r"lake\.events is partitioned by topic: expected --partition-by of that"):
+    with pytest.raises(BadRequestError, match=r"lake\.events is partitioned by topic: expected the same"):
         run(data, other)
     with table_of(target).update_spec() as update:
         from pyiceberg.transforms import BucketTransform

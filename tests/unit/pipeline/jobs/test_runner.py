@@ -189,9 +189,7 @@ def test_chunks_have_so_many_rows_and_the_rest_comes_last() -> None:
 
 def test_a_session_of_spark_connect_is_refused() -> None:
     session = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(
-        BadRequestError, match="cannot work through a session of Spark Connect: expected one that Spark"
-    ):
+    with pytest.raises(BadRequestError, match="cannot use a session of Spark Connect: expected one of Spark"):
         run_tasks(session, [Task("one", 1, 1)], double, Progress("test", quiet=True))
 
 

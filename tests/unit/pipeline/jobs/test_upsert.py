@@ -266,7 +266,7 @@ def test_a_table_keeps_its_mode(data: DataDirectory, kind: Kind, first: str, sec
     fill(data.log("users"), 1)
     table = str(data.path.parent / "table")
     kind.export(ExportRequest(data.source(), table, mode=first))
-    with pytest.raises(BadRequestError, match=f"--mode {second}: the table was made with --mode {first}"):
+    with pytest.raises(BadRequestError, match=f"--mode {second}: the table has --mode {first}"):
         kind.export(ExportRequest(data.source(), table, mode=second))
 
 
@@ -276,7 +276,7 @@ def test_a_recreated_topic_needs_a_new_table(data: DataDirectory, kind: Kind) ->
     data.close()
     os.rename(data.path / "users-0", data.path.parent / "gone")
     fill(data.log("users", topic_id=bytes(range(1, 17))), 1)
-    with pytest.raises(TopicRecreatedError, match="needs another name then"):
+    with pytest.raises(TopicRecreatedError, match="but not into a table of latest values"):
         run(data, kind, restart_recreated=True)
 
 

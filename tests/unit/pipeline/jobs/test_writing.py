@@ -185,12 +185,12 @@ def test_what_was_written_before_is_told(tmp_path: Path) -> None:
     request = ReplayRequest(replay_source("/data", {"subscribe": "t"}, None, None), TARGET, "run")
     lines = replay.report([ReplayResult("t", 0, 0, 9, 4, 5), ReplayResult("t", 1, 0, 9, 0, 9)], request)
     assert lines == [
-        "t-0: 5 records of offsets 0 to 8; below 4 they were written before under the name run",
+        "t-0: 5 records of offsets 0 to 8; below 4 they were written by earlier runs under the name run",
         "t-1: 9 records of offsets 0 to 8",
     ]
     files = BackfillRequest(("x",), TARGET, "run")
     assert backfill.report([BackfillResult("a", 5, 4), BackfillResult("b", 9, 0)], files) == [
-        "a: 5 rows; 4 were written before under the name run",
+        "a: 5 rows; 4 were written by earlier runs under the name run",
         "b: 9 rows",
     ]
 

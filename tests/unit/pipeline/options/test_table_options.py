@@ -48,7 +48,7 @@ def test_a_batch_has_the_options_of_its_table_alone() -> None:
     for options in ({}, {"Path": "/data"}, {"subscribe": "t"}):
         refuse_options_beside_table(schema, options)
     for options in ({"path": "/other"}, {"startingOffsets": "earliest"}):
-        with pytest.raises(OptionError, match=f"option {next(iter(options))} stands beside a table"):
+        with pytest.raises(OptionError, match=f"option {next(iter(options))} is given for a query on a table"):
             refuse_options_beside_table(schema, options)
     refuse_options_beside_table(StructType().add("key", "binary"), {"path": "/data"})
 
@@ -102,5 +102,5 @@ def test_what_is_missing_is_said_before_sparks_workers_fail_for_it(monkeypatch: 
         lambda: source.writer(StructType(), overwrite=False),
         lambda: source.streamWriter(StructType(), overwrite=False),
     ):
-        with pytest.raises(PipelineError, match=r"pyarrow is not installed for .*python.*: expected what pip install"):
+        with pytest.raises(PipelineError, match=r"pyarrow is not installed for .*python.*: expected pip install"):
             ask()

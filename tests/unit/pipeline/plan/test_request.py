@@ -203,7 +203,7 @@ class TestOffsets:
             ({"startingOffsets": '{"t":{"0":101}}'}, OffsetRangeError, "offset 101 of t-0 is beyond the end of"),
             ({"endingOffsets": '{"t":{"0":101}}'}, OffsetRangeError, "endingOffsets: offset 101 of t-0 is beyond"),
             ({"startingOffsets": '{"t":{"0":9}}', "endingOffsets": '{"t":{"0":4}}'}, OffsetRangeError, "starts at 9"),
-            ({"startingOffsets": '{"t":{"1":9}}'}, OptionError, "must name every partition: missing t-0, not"),
+            ({"startingOffsets": '{"t":{"1":9}}'}, OptionError, "must name every partition: missing t-0, unknown"),
             ({"startingTimestamp": str(NOW_MS * 2)}, OffsetRangeError, "has no record at or after"),
         ],
     )  # fmt: skip

@@ -154,7 +154,7 @@ def test_a_header_without_name_is_refused() -> None:
         ([("key", "string")], "column value is missing"),
         ([("value", "bigint")], "column value has type bigint: expected string or binary"),
         ([("value", "string"), ("extra", "int")], "column extra cannot be written"),
-        ([("value", "string"), ("VALUE", "string")], "column VALUE is there twice"),
+        ([("value", "string"), ("VALUE", "string")], "column VALUE appears twice"),
         ([("value", "string")], "no topic: expected the option topic or a column topic"),
     ],
 )

@@ -85,9 +85,9 @@ def test_a_run_that_ends_leaves_nothing_whatever_its_tasks_did(tmp_path: Path) -
         end_run(tmp_path, "query", 3, run)
         assert list(tmp_path.iterdir()) == []
         late.append("t", 0, b"y", 1)
-        with pytest.raises(StagingError, match="the write was given up meanwhile"):
+        with pytest.raises(StagingError, match="the write was aborted meanwhile"):
             late.finish()
-        with pytest.raises(StagingError, match="is not there: the write was given up, or stagingPath is not shared"):
+        with pytest.raises(StagingError, match="does not exist: the write was aborted, or stagingPath is not shared"):
             later.append("t", 0, b"x", 1)
     assert list(tmp_path.iterdir()) == []
 

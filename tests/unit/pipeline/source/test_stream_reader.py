@@ -257,7 +257,7 @@ def test_records_that_retention_took_are_data_loss(topic: Topic) -> None:
 def test_a_log_that_ends_below_the_position_is_data_loss(topic: Topic) -> None:
     topic.append(0, 1)
     start = {"t": {"0": 25}}
-    with pytest.raises(DataLossError, match="t-0 ends at 10, below 25"):
+    with pytest.raises(DataLossError, match="t-0 ends at 10, below the position 25"):
         reader(topic).latestOffset(start, ReadAllAvailable())
     loose = reader(topic, failOnDataLoss="false")
     end = loose.latestOffset(start, ReadAllAvailable())

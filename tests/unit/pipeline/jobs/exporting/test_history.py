@@ -77,7 +77,7 @@ def test_a_log_that_was_cut_and_is_as_long_again_is_refused(data: DataDirectory)
     run(data)
     log.truncate_to(5)
     append(log, 4, 5)
-    with pytest.raises(LogRewrittenError, match="offset 9 was exported in leader epoch 3, the log has it in epoch 4"):
+    with pytest.raises(LogRewrittenError, match="offset 9 was exported in leader epoch 3, the log has epoch 4 there"):
         run(data)
 
 
