@@ -36,6 +36,6 @@ def pytest_collection() -> Generator[None]:
     """Collect the tests with the garbage collector off; then freeze them, and raise the thresholds."""
     with no_garbage_collection():
         result = yield
-    gc.freeze()
+        gc.freeze()  # before it is enabled: it would begin with all that was made meanwhile
     gc.set_threshold(*THRESHOLDS)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,19 +43,24 @@ def random_values(count: int, size: int) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("values", "codec"),
     [
-        (random_values(5000, 1000), "none"),
-        (random_values(50_000, 100), "none"),
-        ([TEXT * 30] * 5000, "zstd"),
-        (random_values(200_000, 8), "zstd"),  # the lengths between the values get smaller: a quarter of all bytes
-        (random_values(20, 1000), "zstd"),  # too few to judge by
-        (random_values(2, 3_000_000), "none"),
-        ([None] * 1000, "zstd"),
-        ([*random_values(500, 100), *[TEXT * 30] * 5000], "zstd"),  # what stands in the middle counts
+        (lambda: random_values(5000, 1000), "none"),
+        (lambda: random_values(50_000, 100), "none"),
+        (lambda: [TEXT * 30] * 5000, "zstd"),
+        (
+            lambda: random_values(200_000, 8),
+            "zstd",
+        ),  # the lengths between the values get smaller: a quarter of all bytes
+        (lambda: random_values(20, 1000), "zstd"),  # too few to judge by
+        (lambda: random_values(2, 3_000_000), "none"),
+        (lambda: [None] * 1000, "zstd"),
+        (lambda: [*random_values(500, 100), *[TEXT * 30] * 5000], "zstd"),  # what stands in the middle counts
     ],
     ids=["1 kB", "100 B", "text", "8 B", "few", "large", "nulls", "text after little"],
 )
-def test_values_that_do_not_get_smaller_are_not_compressed(values: list[bytes | None], codec: str) -> None:
-    found = choose_codecs(rows(values))
+def test_values_that_do_not_get_smaller_are_not_compressed(
+    values: Callable[[], list[bytes | None]], codec: str
+) -> None:
+    found = choose_codecs(rows(values()))
     assert found.pop("value") == codec
     assert set(found.values()) == {"zstd"}
 

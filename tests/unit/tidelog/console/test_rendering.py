@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
@@ -158,7 +159,10 @@ def coordinator_models(text: str) -> Iterator[Page]:
         "places": [(text, 0)], "is_cut": True, "now_ms": 10})  # fmt: skip
 
 
-PLAIN = {place: Reader(render(page)).elements for place, page in enumerate(models("plain"))}
+@cache
+def plain_elements() -> dict[int, list[tuple[str, ...]]]:
+    """Return the elements of each page whose texts are plain."""
+    return {place: Reader(render(page)).elements for place, page in enumerate(models("plain"))}
 
 
 def test_each_template_is_among_the_models() -> None:
@@ -171,7 +175,7 @@ def test_each_template_is_among_the_models() -> None:
 def test_no_text_becomes_markup_on_any_page(text: str) -> None:
     for place, page in enumerate(models(text)):
         found = Reader(render(page))
-        assert found.elements == PLAIN[place], page.template
+        assert found.elements == plain_elements()[place], page.template
         assert all(one.startswith(("/console", "#main")) for one in found.links), found.links
 
 
