@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,6 @@ SHARE_GROUPS = f"{TOOLS}.consumer.group.ShareGroupCommand"
 CONSOLE_SHARE_CONSUMER = f"{TOOLS}.consumer.ConsoleShareConsumer"
 VERIFIABLE_SHARE_CONSUMER = f"{TOOLS}.VerifiableShareConsumer"
 SHORT_LOCKS = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "1500"}
-TIMEOUT_S = 110
 
 
 class Event(NamedTuple):
@@ -52,13 +50,31 @@ class ShareMembers:
             stdout=subprocess.PIPE,
             text=True,
         )
+        self._events: list[Event] = []
+        self._confirmed = 0
+
+    def wait_for_confirmed(self, count: int) -> None:
+        """Wait until the acknowledgements of so many records are confirmed."""
+        assert self.process.stdout is not None
+        while self._confirmed < count:
+            line = self.process.stdout.readline()
+            assert line, f"the members ended before {count} records were confirmed"
+            self._note(line)
 
     def events(self) -> list[Event]:
-        """Wait for the end and return the events."""
-        out, _ = self.process.communicate(timeout=TIMEOUT_S)
+        """Wait for the end, which the program's own limit brings at the latest, and return the events."""
+        with self.process as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                self._note(line)
         assert self.process.returncode == 0
-        found = (line.split() for line in out.splitlines() if line.startswith(("got ", "done ", "refused ")))
-        return [Event(what, int(member), int(part), int(offset), more) for what, member, part, offset, more in found]
+        return self._events
+
+    def _note(self, line: str) -> None:
+        if line.startswith(("got ", "done ", "refused ")):
+            what, member, partition, offset, more = line.split()
+            self._events.append(Event(what, int(member), int(partition), int(offset), more))
+            self._confirmed += what == "done"
 
 
 def configure(broker: BrokerProcess, directory: Path, group: str, **configs: str) -> None:
@@ -140,10 +156,11 @@ def test_what_is_confirmed_survives_kill_and_nothing_is_lost(tmp_path: Path) -> 
             produce(broker, "killed", *(f"accept {number}" for _ in range(20)))
         configure(broker, tmp_path, "killed-group")
         members = ShareMembers(
-            broker, group="killed-group", topic="killed", members=2, count=2_400, records=50, idle_ms=4_000
-        )
-        for _ in range(2):
-            time.sleep(2.5)
+            broker, group="killed-group", topic="killed", members=2, count=2_400, records=50, idle_ms=4_000,
+            limit_ms=200_000,
+        )  # fmt: skip
+        for confirmed_before in (600, 1_500):
+            members.wait_for_confirmed(confirmed_before)
             broker.kill()
             broker.start()
         events = members.events()
