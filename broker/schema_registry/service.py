@@ -117,8 +117,8 @@ class Registry:
                 if state.mode_of(subject) != "IMPORT":
                     await self._check_compatible(state, subject, parsed)
                 before = state.changes
-                state = await self._topic.settle()
-                if state.changes == before:
+                settled = await self._topic.settle()
+                if settled is state and settled.changes == before:
                     break
             schema = changes.new_version(state, subject, submission, Wanted(parsed, normalize).text)
             await self._topic.write([schema_record(schema)])

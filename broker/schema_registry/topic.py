@@ -89,12 +89,12 @@ class SchemasTopic:
     async def settle(self) -> State:
         """Return the state with all appended records, and create the topic if it is missing. Nothing is appended until
         the caller awaits again. Raises RegistryError."""
-        found = self._find_led() or await self._create()
-        self._check_policy()
         while True:
+            found = self._find_led() or await self._create()
+            self._check_policy()
             await self._commit_all(found)
             await self._catch_up(found)
-            if self._position == self._call_guarded(lambda: found.log_end_offset):
+            if self._is_read_to_end():
                 return self.state
 
     async def write(self, records: Sequence[StoredRecord]) -> None:
@@ -128,6 +128,11 @@ class SchemasTopic:
         if (image.topic_id, epoch) != self._place:
             self._place, self._position, self.state = (image.topic_id, epoch), 0, State(self.state.last_id)
         return self._call_guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
+
+    def _is_read_to_end(self) -> bool:
+        """Return whether all appended records were read since the last election. Raises RegistryError."""
+        found = self._find_led()  # begins again after an election or a deletion
+        return found is not None and self._position == self._call_guarded(lambda: found.log_end_offset)
 
     def _check_policy(self) -> None:
         """Raise RegistryError if retention would delete records, as in a topic that was created without CONFIGS."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidelog.broker.schema_registry.records import RegisteredSchema, schema_record
+import pytest
+
+from tidelog.broker.schema_registry.records import RegisteredSchema, encode_key, schema_record, to_bytes
 from tidelog.broker.schema_registry.topic import TOPIC, SchemasTopic
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 def test_ids_go_on_in_a_topic_that_was_deleted_and_created_again() -> None:
@@ -37,3 +41,38 @@ def test_the_topic_is_read_again_by_a_leader_that_was_elected_again() -> None:
     partition.leader_epoch = 5
     topic._find_led()
     assert (topic.state.subjects(), topic._position, topic.state.last_id) == ([], 0, 7)
+
+
+class ReplacedLog:
+    """A partition whose record another leader replaces while it is read for the first time."""
+
+    high_watermark = log_end_offset = 1
+    log_start_offset = 0
+
+    def __init__(self, leadership: SimpleNamespace) -> None:
+        self.leadership = leadership
+        self.reads = 0
+
+    def opening(self) -> None:
+        return None
+
+    def read_in_thread(self, offset: int, max_bytes: int, **options: object) -> SimpleNamespace:
+        subject = "old" if self.reads == 0 else "new"
+        self.reads += 1
+        self.leadership.leader_epoch += 2 if self.reads == 1 else 0
+        key, value = schema_record(RegisteredSchema(subject, 1, 7, '"int"'))
+        assert value is not None
+        return SimpleNamespace(records=build_batch([Record(0, 0, encode_key(key), to_bytes(value))]))
+
+
+async def test_a_change_begins_with_the_records_of_the_last_election(monkeypatch: pytest.MonkeyPatch) -> None:
+    leadership = SimpleNamespace(leader=1, leader_epoch=3)
+    metadata = SimpleNamespace(topics={TOPIC: SimpleNamespace(topic_id=b"id", partitions=[leadership])})
+    log = ReplacedLog(leadership)
+    manager = SimpleNamespace(partition=lambda _topic, _number: log)
+    broker = SimpleNamespace(
+        node_id=1, metadata=metadata, replica_manager=manager, loop=asyncio.get_running_loop(), executor=None
+    )
+    topic = SchemasTopic(cast(Any, broker))
+    monkeypatch.setattr(topic, "_check_policy", lambda: None)
+    assert (await topic.settle()).subjects() == ["new"]
