@@ -48,6 +48,7 @@ from tidelog.broker.requests.nodes import Nodes
 from tidelog.broker.security.late_lines import LateLines
 from tidelog.broker.services import LateServices
 from tidelog.log.config import LogConfig
+from tidelog.log.directories.known import note_known_directories, read_known_directories
 from tidelog.log.files.checkpoints import MetaProperties, read_meta_properties, write_meta_properties
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
@@ -291,9 +292,9 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
     The first one must work: it has the broker's metadata, as in Kafka unless ``metadata.log.dir`` is set.
 
-    Raises StartError if a directory is in use, or belongs to another cluster or node; also if its cluster has other
-    nodes, or the first one cannot be used. Raises ConfigError, and CheckpointCorruptError for a damaged
-    ``meta.properties``.
+    Raises StartError if a directory is in use, belongs to another cluster or node, or is empty and was not; also if its
+    cluster has other nodes, or the first one cannot be used. Raises ConfigError, and CheckpointCorruptError for a
+    damaged ``meta.properties``.
     """
     metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []
@@ -306,6 +307,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
         except LogStorageError as error:
             failures[directory] = error
     cluster_id = check_identity(identities, config)
+    check_mounts(file_system, identities, config.log_dirs[0])
     for directory in [directory for directory, identity in identities.items() if identity is None]:
         identity = MetaProperties(cluster_id, config.node_id, random_uuid(SystemRandom()))
         try:
@@ -321,9 +323,32 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
             f"{describe_failure(config.log_dirs[0], failures[config.log_dirs[0]])}"
         )
+    note_known_directories(file_system, config.log_dirs)
     ids = ids_of_directories(identities)
     only = ids.get(config.log_dirs[0], UNASSIGNED_DIRECTORY) if len(config.log_dirs) == 1 else UNASSIGNED_DIRECTORY
     return ClaimedDirectories(cluster_id, locks, failures, metadata, only, ids)
+
+
+def check_mounts(file_system: FileSystem, found: Mapping[str, MetaProperties | None], first: str) -> None:
+    """Raise StartError if an empty directory stands where the broker had another one: most likely its disk is not
+    mounted. Apache Kafka starts with formatted directories alone.
+
+    Raises LogStorageError.
+    """
+    empty = [directory for directory, identity in found.items() if identity is None]
+    others = [directory for directory, identity in found.items() if identity is not None]
+    if first in empty and others:
+        raise StartError(
+            f"the first data directory, {first}, has no meta.properties, but {others[0]} has: the broker's metadata "
+            "were in another first directory. Is its disk mounted?"
+        )
+    known = read_known_directories(file_system, first) if empty and first in others else set()
+    lost = [directory for directory in empty if os.path.abspath(directory) in known]
+    if lost:
+        raise StartError(
+            f"the data directory {lost[0]} has no meta.properties, though the broker used it before: is its disk "
+            "mounted? To give up its logs, start once without it in log.dirs"
+        )
 
 
 def ids_of_directories(identities: Mapping[str, MetaProperties | None]) -> dict[str, bytes]:

@@ -116,3 +116,45 @@ def test_the_first_directory_holds_the_metadata_and_must_work(tmp_path: Path) ->
 def test_without_any_directory_the_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"no data directory can be used: .*lock"):
         claim(config(tmp_path, log_dirs=str(tmp_path / "a")), BrokenBelow(tmp_path, "lock"))
+
+
+def lose(directory: Path) -> None:
+    """Remove what a directory holds: a mount point without its disk is empty."""
+    for path in directory.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_an_empty_directory_in_the_place_of_a_known_one_is_refused(tmp_path: Path, lost: str) -> None:
+    """A lone broker would create its logs again, empty, and producers would go on with them."""
+    both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    claim(config(tmp_path, log_dirs=both))
+    lose(tmp_path / lost)
+
+    with pytest.raises(StartError, match=rf"{tmp_path / lost},? has no meta.properties.*mounted\?"):
+        claim(config(tmp_path, log_dirs=both))
+
+    assert not (tmp_path / lost / "meta.properties").exists()
+
+
+def test_a_directory_that_was_given_up_may_come_back_empty(tmp_path: Path) -> None:
+    both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    claim(config(tmp_path, log_dirs=both))
+    lose(tmp_path / "b")
+    claim(config(tmp_path, log_dirs=str(tmp_path / "a")))
+
+    assert not claim(config(tmp_path, log_dirs=both)).failures
+
+
+def test_a_new_directory_needs_no_format(tmp_path: Path) -> None:
+    claim(config(tmp_path, log_dirs=str(tmp_path / "a")))
+    claim(config(tmp_path, log_dirs=f"{tmp_path / 'a'},{tmp_path / 'b'}"))
+    claimed = claim(config(tmp_path, log_dirs=f"{tmp_path / 'a'},{tmp_path / 'b'},{tmp_path / 'c'}"))
+    assert len(claimed.directory_ids) == 3
+
+
+def test_a_disk_that_takes_no_list_of_directories_starts(tmp_path: Path) -> None:
+    first = tmp_path / "a"
+    claim(config(tmp_path, log_dirs=str(first)))
+    claimed = claim(config(tmp_path, log_dirs=f"{first},{tmp_path / 'b'}"), BrokenBelow(first, "write"))
+    assert not claimed.failures
