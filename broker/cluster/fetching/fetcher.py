@@ -307,21 +307,30 @@ class LeaderFetcher:
     # ---- offsets out of range
 
     def _take_offsets(self, response: ListOffsetsResponse, now_ms: float) -> list[Work]:
+        """Return the work that the leader's log ends or starts bring. A partition that the answer lacks is delayed, as
+        after an error.
+        """
         works = []
         for topic in response.topics:
             for answer in topic.partitions:
                 asked = self._offsets_asked.pop((topic.name, answer.partition_index), None)
-                if asked is None:
+                if asked is None or (partition := self._asked_partition(*asked)) is None:
                     continue
-                key, stage, leader_epoch = asked
-                partition = self._partitions.get(key)
-                if partition is None or partition.leader_epoch != leader_epoch or partition.stage is not stage:
-                    continue
+                key = asked[0]
                 if answer.error_code != NONE or answer.offset < 0:
                     self._delay(key, partition, now_ms)
                 elif (work := self._take_offset(key, partition, answer.offset, now_ms)) is not None:
                     works.append(work)
+        for asked in self._offsets_asked.values():
+            if (partition := self._asked_partition(*asked)) is not None:
+                self._delay(asked[0], partition, now_ms)
         return works
+
+    def _asked_partition(self, key: FetchKey, stage: Stage, leader_epoch: int) -> _Partition | None:
+        """Return the partition of a question about its leader's log; None if it has changed since."""
+        partition = self._partitions.get(key)
+        is_same = partition is not None and partition.leader_epoch == leader_epoch and partition.stage is stage
+        return partition if is_same else None
 
     def _take_offset(self, key: FetchKey, partition: _Partition, offset: int, now_ms: float) -> Work | None:
         """Take the leader's log end or start. A log that ends between both is fetched again after a pause."""

@@ -27,7 +27,7 @@ from tidelog.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
+from tidelog.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
 CONFIG = FetcherConfig(replica_id=7, broker_epoch=42)
 KEY = FetchKey(TOPIC_ID, 0)
@@ -326,6 +326,13 @@ class TestOffsetOutOfRange:
     def test_an_error_is_asked_again_later(self) -> None:
         fetcher = out_of_range(LogPosition(9, 1, 0))
         assert offset_answer(fetcher, ModelLeader(2, b"\1")) == ([-1], [])
+        assert fetcher.next_request(49) is None
+        assert isinstance(fetcher.next_request(50), ListOffsetsRequest)
+
+    def test_a_partition_that_the_answer_lacks_is_asked_again_later(self) -> None:
+        fetcher = out_of_range(LogPosition(9, 1, 0))
+        assert isinstance(fetcher.next_request(0), ListOffsetsRequest)
+        assert fetcher.take_answer(ListOffsetsResponse(), 0) == []
         assert fetcher.next_request(49) is None
         assert isinstance(fetcher.next_request(50), ListOffsetsRequest)
 
