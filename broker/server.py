@@ -92,8 +92,8 @@ class LoneRole:
 
     @property
     def broker_epoch(self) -> int:
-        """Epoch under which Apache Kafka has registered this node in its metadata, 0 if it has not. A Kafka that
-        returns regards its replicas as unclean if the marker has another epoch.
+        """Epoch under which Apache Kafka has registered this node in its metadata, 0 if it has not. If Kafka runs on
+        this directory again, it regards the replicas as unclean if the marker has another epoch.
         """
         broker = self._broker
         registration = None if broker is None else broker.controller.image.brokers.get(broker.node_id)

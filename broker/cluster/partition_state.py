@@ -263,7 +263,7 @@ class LeaderState:
             and self._is_eligible(replica_id, follower)
         )
 
-    def proposal(self, now_ms: float) -> IsrProposal | None:
+    def propose(self, now_ms: float) -> IsrProposal | None:
         """Return an ISR to propose to the controller, pending from now on. None if the committed ISR is right, or a
         proposal is pending.
         """

@@ -111,9 +111,9 @@ def _unicode(digits: str) -> str:
 def properties_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Collect keys from ``KAFKA_*`` variables as Apache's image reads them.
 
-    The prefix goes, the rest becomes lower case; then ``___`` means ``-``, ``__`` means ``_`` and ``_`` means ``.``:
-    ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. If advertised listeners are given and listeners are not, their
-    ports are opened on all interfaces, as in that image.
+    The prefix is removed, the rest becomes lower case; then ``___`` means ``-``, ``__`` means ``_`` and ``_`` means
+    ``.``: ``KAFKA_LOG_RETENTION_MS`` is ``log.retention.ms``. If advertised listeners are given and listeners are not,
+    their ports are opened on all interfaces, as in that image.
     """
     properties = {}
     for name, value in environment.items():

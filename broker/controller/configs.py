@@ -335,7 +335,7 @@ class ConfigManager:
 
 
 def check_dynamic(texts: Mapping[str, str], old: Mapping[str, str], *, is_default: bool) -> None:
-    """Raise InvalidConfigError, InvalidRequestError unless a broker's texts may become these, in Kafka's words.
+    """Raise InvalidConfigError, InvalidRequestError unless a broker's texts may become these, with Kafka's messages.
 
     Unknown keys are accepted if their values stay the same: Apache Kafka set them before this node took over its log.
     """

@@ -1,8 +1,8 @@
 """Controller of a node that is its own cluster: changes become records of the metadata log, and the records make up the
 image.
 
-    commit         records -> replayed onto the image -> appended in one batch -> publishers told, in their order
-    when_synced    one fdatasync in a thread for all that was committed before it; only then is anything answered
+    commit         records -> replayed onto the image -> appended in one batch -> publishers called, in their order
+    when_synced    one fdatasync in a thread for all that was committed before it; clients are answered only then
 
 ``MetadataDelta.replay`` alone changes the image, here as at a start and as in a member of a cluster. What was committed
 and not synced is lost when the power fails; no client has got an answer about it by then. Loop thread only, but for

@@ -104,7 +104,9 @@ class MetadataController(Protocol):
         ...
 
     def when_synced(self) -> Deferred[None]:
-        """Return a Deferred that settles, or fails, once all is durable that was committed before the call."""
+        """Return a Deferred that settles once everything committed before the call is durable; it fails if a sync
+        fails.
+        """
         ...
 
     def sync(self) -> None:

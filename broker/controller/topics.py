@@ -105,7 +105,7 @@ class TopicListener(Protocol):
 
 
 class TopicManager:
-    """Topics of this node: created, widened, deleted and configured here alone. Loop thread only."""
+    """Topics of a lone node: creates and deletes them, adds partitions, and changes their configs. Loop thread only."""
 
     creates_topics = True
     """True if this node creates topics itself; in a member, the active controller does."""

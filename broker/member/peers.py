@@ -254,7 +254,7 @@ class MemberPeers:
                 transaction_version=marker.transaction_version,
             )
         except (InvalidProducerEpochError, TransactionCoordinatorFencedError):
-            done.complete(None)  # the producer or its coordinator has moved on, as answers of other leaders say
+            done.complete(None)  # the epoch of the producer or its coordinator is old: the marker is not needed
         except KafkaError:
             self._start(self._deliver_later({marker: done}))
         else:

@@ -149,7 +149,7 @@ class MemberRoles:
     # ---- the ISR
 
     def _propose(self, leading: Leading) -> None:
-        proposal = leading.proposal()
+        proposal = leading.propose()
         if proposal is not None:
             self._proposals.submit(leading.key, proposal)
             self._wanted.set()

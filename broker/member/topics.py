@@ -115,7 +115,7 @@ def creation_request(new: NewTopic) -> CreateTopicsRequest:
 
 
 class MemberTopicChanges(TopicChanges):
-    """Changes of topics: what this broker itself has to create, it asks the active controller for."""
+    """Changes of topics: this broker asks the active controller to create the topics that it needs."""
 
     __slots__ = ("_creation",)
 

@@ -1,4 +1,4 @@
-"""Records that build an image, as a snapshot of ``__cluster_metadata`` holds them, in the versions of a release.
+"""Records that build an image, as a snapshot of ``__cluster_metadata`` holds them.
 
 The level of ``metadata.version`` decides which fields are written: directories from 17 (3.7-IV2), eligible leader
 replicas from 23 (4.0-IV1), cordoned directories from 30 (4.3-IV0). The record of that level comes first, since it says

@@ -190,7 +190,7 @@ def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
             file_system.unlink(os.path.join(place.path, name), missing_ok=True)
     snapshot = newest_snapshot(file_system.list_names(place.path))
     log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
-    # From here on, the broker uses what a killed process may have left in the page cache alone.
+    # From here on, the broker uses content that a killed process may have left only in the page cache.
     write_if_room(log.flush, "the metadata log is synced later")
     return MetadataLog(
         place, log, begin_epoch(place, node_id, max(log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0))

@@ -1,6 +1,6 @@
 """Configuration keys of listeners that encrypt or authenticate.
 
-Each of them may be given for one listener alone, as ``listener.name.<name in lower case>.<key>``; that one wins.
+Each of them may be given for a single listener, as ``listener.name.<name in lower case>.<key>``; that one wins.
 Source: SslConfigs, BrokerSecurityConfigs.
 """
 

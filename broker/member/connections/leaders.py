@@ -24,7 +24,7 @@ REQUEST_TIMEOUT_S = 3.0
 LIMIT_S = 6.0
 """Limit of one request in s, with its wait for earlier ones. A page waits 10 s."""
 ATTEMPTS = 2
-"""The first attempt may meet a connection that the leader's restart has closed."""
+"""Number of attempts of a request: the first may meet a connection that the leader's restart has closed."""
 REST_S = 5.0
 """Pause in s after a failure, in which the broker is not asked."""
 Response = TypeVar("Response", bound=Message)

@@ -182,9 +182,9 @@ class Leading:
         """Take over another ``min.insync.replicas``."""
         self._advance_if(self.core.take_min_isr(min_isr, self._now_ms))
 
-    def proposal(self) -> IsrProposal | None:
-        """Return the ISR to propose, if it should change."""
-        return self.core.proposal(self._now_ms)
+    def propose(self) -> IsrProposal | None:
+        """Return an ISR to propose to the controller, pending from now on; None if it need not change."""
+        return self.core.propose(self._now_ms)
 
     def close(self, error: KafkaError) -> None:
         """End leadership: fail the waits for followers with ``error``."""

@@ -189,7 +189,7 @@ def _would_create(call: Call, name: str) -> bool:
 def _tell_operations(call: Call, response: Any) -> Steps[None]:
     if response.cluster_authorized_operations != NOT_REQUESTED:
         response.cluster_authorized_operations = cluster_operations(call)
-    yield from tell_topic_operations(call, response)
+    yield from set_topic_operations(call, response)
 
 
 def cluster_operations(call: Call) -> int:
@@ -198,8 +198,8 @@ def cluster_operations(call: Call) -> int:
     return call.operations(_CLUSTER_OPERATIONS, need.resource_type, need.name) if call.has_permission(need) else 0
 
 
-def tell_topic_operations(call: Call, response: Any) -> Steps[None]:
-    """Set the operations that the client may do with each topic, if it has asked for them."""
+def set_topic_operations(call: Call, response: Any) -> Steps[None]:
+    """Set the operations that the client may do with each topic, if the request asks for them."""
     for topic in response.topics:
         if topic.topic_authorized_operations != NOT_REQUESTED and topic.name is not None:
             topic.topic_authorized_operations = call.operations(_TOPIC_OPERATIONS, TOPIC, topic.name)
@@ -207,7 +207,7 @@ def tell_topic_operations(call: Call, response: Any) -> Steps[None]:
 
 
 def describe_cluster(call: Call, response: Any) -> Steps[None]:
-    """Set the operations that the client may do with the cluster, if it has asked for them."""
+    """Set the operations that the client may do with the cluster, if the request asks for them."""
     if response.cluster_authorized_operations != NOT_REQUESTED:
         response.cluster_authorized_operations = cluster_operations(call)
     yield None
@@ -232,11 +232,11 @@ def describe_partitions(call: Call) -> Steps[Any]:
     asked = [PartitionsOfTopic(name=name) for name in names or [""]]  # an empty list would mean all topics
     response = yield from call.settle(with_fields(call.request, topics=asked, cursor=cursor))
     response.topics = [topic for topic in response.topics if not topic.error_code]
-    yield from tell_topic_operations(call, response)
+    yield from set_topic_operations(call, response)
     return response
 
 
-_NAMED_PARTITIONS = topics_check(AclOperation.DESCRIBE, edit=tell_topic_operations)
+_NAMED_PARTITIONS = topics_check(AclOperation.DESCRIBE, edit=set_topic_operations)
 
 
 # Creating and deleting

@@ -119,8 +119,8 @@ class SaslAuthenticator:
         self._mechanisms = mechanisms
         self._mechanism: Mechanism | None = None
         self.lifetime_ms = 0
-        """Lifetime of the session in ms, which the client gets; 0 if it has no end. It is limited by that of the
-        credential.
+        """Lifetime of the session in ms, which the client gets; 0 if it has no end. The session ends with its
+        credential at the latest.
         """
         self._lifetimes_ms = lifetimes_ms
         self._now_ms = now_ms

@@ -7,8 +7,8 @@
 A handshake takes up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it delays the
 other connections little. The thread gives up the interpreter after 0.5 ms of Python, in place of the usual 5. As there
 is one thread, handshakes queue, and the acceptor pauses while too many do (``is_full``). Handshakes that wait for their
-clients delay no others; if there are too many, the oldest is closed, one of the same address first. Either the loop or
-the thread uses a socket, never both. Loop thread only, but for ``_Handshake.step``.
+clients delay no others. If there are too many, of one address or in all, the oldest of them is closed. Either the loop
+or the thread uses a socket, never both. Loop thread only, but for ``_Handshake.step``.
 """
 
 from __future__ import annotations

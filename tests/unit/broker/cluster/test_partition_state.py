@@ -151,11 +151,11 @@ def test_members_that_lag_are_proposed_to_leave_and_count_until_it_is_committed(
     leader = led(high_watermark=START)
     leader.note_append(20, 0.0)
     fetch(leader, 2, 20, LAG_MS)
-    assert leader.proposal(LAG_MS) is None, "at the limit it is not over it"
+    assert leader.propose(LAG_MS) is None, "at the limit it is not over it"
     late = LAG_MS + 1
-    proposal = leader.proposal(late)
+    proposal = leader.propose(late)
     assert proposal == IsrProposal(3, 7, (IsrMember(1, EPOCH + 1), IsrMember(2, EPOCH + 2)))
-    assert leader.proposal(late) is None
+    assert leader.propose(late) is None
     assert leader.maximal_isr == {1, 2, 3}
     assert leader.high_watermark == START
     assert leader.take_answer(proposal, IsrAnswer(0, LEADER, 3, 8, (1, 2)), late)
@@ -166,10 +166,10 @@ def test_members_that_lag_are_proposed_to_leave_and_count_until_it_is_committed(
 def test_a_follower_joins_at_the_high_watermark_and_counts_at_once() -> None:
     leader = led(isr=(1, 2))
     fetch(leader, 3, START - 1)
-    assert leader.proposal(0.0) is None
+    assert leader.propose(0.0) is None
     fetch(leader, 3, START)
     assert leader.can_join(3)
-    proposal = leader.proposal(0.0)
+    proposal = leader.propose(0.0)
     assert proposal is not None
     assert proposal.ids == (1, 2, 3)
     assert list(leader.isr) == [1, 2]
@@ -186,13 +186,13 @@ def test_a_follower_that_fell_silent_does_not_join_before_it_fetches_again() -> 
         fetch(leader, replica, 10)
     leader.note_append(20, 0.0)
     silent_ms = 2 * LAG_MS
-    proposal = leader.proposal(silent_ms)
+    proposal = leader.propose(silent_ms)
     assert proposal is not None
     leader.take_answer(proposal, IsrAnswer(0, LEADER, leader.leader_epoch, leader.partition_epoch + 1, (LEADER,)), 0.0)
     assert leader.isr == (LEADER,)
-    assert leader.proposal(silent_ms + 1) is None
+    assert leader.propose(silent_ms + 1) is None
     fetch(leader, 2, 10, silent_ms + 2)
-    joining = leader.proposal(silent_ms + 3)
+    joining = leader.propose(silent_ms + 3)
     assert joining is not None
     assert joining.ids == (LEADER, 2)
 
@@ -208,9 +208,9 @@ def test_brokers_that_are_not_there_do_not_join(members: dict[int, BrokerRegistr
     leader = led(isr=(1, 2))
     leader.take_image(state(isr=(1, 2)), members, 0.0)
     fetch(leader, 3, START)
-    assert leader.proposal(0.0) is None
+    assert leader.propose(0.0) is None
     leader.take_image(state(isr=(1, 2)), brokers(), 0.0)
-    assert leader.proposal(0.0) is not None
+    assert leader.propose(0.0) is not None
 
 
 def test_an_earlier_process_does_not_join() -> None:
@@ -225,18 +225,18 @@ def test_an_earlier_process_does_not_join() -> None:
 def test_a_refused_proposal_is_forgotten(code: int) -> None:
     leader = led(isr=(1, 2))
     fetch(leader, 3, START)
-    proposal = leader.proposal(0.0)
+    proposal = leader.propose(0.0)
     assert proposal is not None
     leader.take_answer(proposal, IsrAnswer(code), 0.0)
     assert leader.maximal_isr == {1, 2}
-    assert leader.proposal(0.0) == proposal
+    assert leader.propose(0.0) == proposal
 
 
 @pytest.mark.parametrize("code", sorted(OVERTAKEN))
 def test_an_overtaken_proposal_stands_until_an_image_decides(code: int) -> None:
     leader = led(isr=(1, 2))
     fetch(leader, 3, START)
-    proposal = leader.proposal(0.0)
+    proposal = leader.propose(0.0)
     assert proposal is not None
     leader.take_answer(proposal, IsrAnswer(code), 0.0)
     assert leader.maximal_isr == {1, 2, 3}
@@ -251,11 +251,11 @@ def test_an_overtaken_proposal_stands_until_an_image_decides(code: int) -> None:
 def test_after_an_unclean_election_it_says_recovered_alone() -> None:
     leader = led(isr=(1,), is_recovering=True)
     fetch(leader, 2, START)
-    proposal = leader.proposal(0.0)
+    proposal = leader.propose(0.0)
     assert proposal is not None
     assert proposal.ids == (1,)
     leader.take_answer(proposal, IsrAnswer(0, LEADER, 3, 8, (1,)), 0.0)
-    following = leader.proposal(0.0)
+    following = leader.propose(0.0)
     assert following is not None
     assert following.ids == (1, 2)
 
@@ -399,7 +399,7 @@ class Schedule:
 
     def propose(self) -> None:
         if self.flying is None:
-            self.flying = self.leader.proposal(self.now_ms)
+            self.flying = self.leader.propose(self.now_ms)
 
     def decide(self) -> None:
         if self.flying is not None and self.answer is None:
