@@ -1,7 +1,7 @@
 """The admin interface's pages, on aiohttp. Imported with the first connection (``tidelog.broker.admin.listener``).
 
 GET  /healthz                      200 while the process answers
-GET  /readyz                       200 when every log directory works and has room and no log is refused, else 503
+GET  /readyz                       200 when every log directory works and has free space and no log is refused, else 503
                                    with the reasons; if logins are configured, only users who log in get them
 GET  /metrics                      Prometheus text; ?internal=1 adds internal topics
 GET  /compaction                   JSON: state of every compacted partition
@@ -52,7 +52,7 @@ STOP_TIMEOUT_S = 1.0
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
-    """Serve the pages on a listening socket; ``cleanup`` of the runner returned closes it. Raises ConfigError."""
+    """Serve the pages on a listening socket. ``cleanup`` of the returned runner closes it. Raises ConfigError."""
     stores = build_stores(broker, ADMIN_LISTENER)
     logins = Logins(broker, tls_of(stores))
     guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)

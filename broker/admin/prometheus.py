@@ -104,7 +104,7 @@ def coordinator_samples(broker: Broker) -> Iterator[Sample]:
 
 
 def group_commits(broker: Broker) -> list[Commits]:
-    """Copy what the loaded groups have committed, up to MOST_COMMITS and MOST_LAGS. Loop thread."""
+    """Copy the committed offsets of the loaded groups, up to MOST_COMMITS and MOST_LAGS. Loop thread."""
     coordinators = broker.services.coordinators.made
     groups = None if coordinators is None else coordinators.made_groups
     if groups is None:

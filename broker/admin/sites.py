@@ -38,7 +38,7 @@ class PlainSite(web.BaseSite):
         return str(self._listener.getsockname())
 
     async def start(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         await super().start()
         self._server = await asyncio.get_running_loop().create_server(
             self.protocol_factory(), sock=self._listener, backlog=BACKLOG
@@ -63,7 +63,7 @@ class TlsSite(PlainSite):
         self._resume: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Serve from now on."""
+        """Start serving."""
         await web.BaseSite.start(self)
         self._listen(self.protocol_factory())
 

@@ -47,7 +47,7 @@ SPARE_BYTES = 64 * 1024 * 1024
 
 
 class AdoptionError(Exception):
-    """Nothing was taken over; the message says why."""
+    """The adoption cannot be carried out, and no topic was added. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

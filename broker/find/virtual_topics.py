@@ -189,7 +189,7 @@ class FilteredLog:
         self._broker.purgatory.touch(self._partition)
 
     def close(self) -> None:
-        """Release the files of results that were not handed out."""
+        """Release the files of results that were not returned to clients."""
         while self._results:
             self._drop(self._results.popitem()[1])
 
@@ -250,7 +250,7 @@ class VirtualPartition(Partition):
     read_in_thread = read
 
     def when_open(self) -> Deferred[None] | None:
-        """Open the real partition's log in a thread, unless it is open."""
+        """Begin to open the real partition's log. Returns None if it is open."""
         return self.real.when_open()
 
     @property

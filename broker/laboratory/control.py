@@ -37,7 +37,7 @@ class Control:
         self._turn = asyncio.Lock()
 
     async def serve(self, connection: socket.socket) -> None:
-        """Answer commands until the other end closes."""
+        """Answer commands until the other process closes the socket."""
         reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
         try:
             while line := await reader.readline():

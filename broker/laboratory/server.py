@@ -48,11 +48,11 @@ class LaboratoryRole(LoneRole):
         self._files = LaboratoryFileSystem(disk)
 
     async def build(self) -> Broker:
-        """Build the parts. Raises StartError, ConfigError."""
+        """Build the broker. Raises StartError, ConfigError."""
         return await build_broker(*self._parts, self._files)
 
     def dispatcher(self, broker: Broker) -> Dispatcher:
-        """Return the dispatcher with the faults before its handlers."""
+        """Return a dispatcher that applies the faults before its handlers."""
         return LaboratoryDispatcher(broker, self._faults)
 
 

@@ -194,7 +194,7 @@ def _convert_error(error: BaseException) -> BaseException:
     """Return an error that waiters handle: this one, or UnknownServerError after this one was logged."""
     if isinstance(error, KafkaError | CloseConnectionError):
         return error
-    logger.error("a request is answered UNKNOWN_SERVER_ERROR for a fault of the broker", exc_info=error)
+    logger.error("a request is answered UNKNOWN_SERVER_ERROR for a defect of the broker", exc_info=error)
     return UnknownServerError()
 
 

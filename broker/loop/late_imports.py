@@ -30,7 +30,7 @@ class LateImports:
         self._under_way: dict[str, Deferred[None]] = {}
 
     def is_loaded(self, name: str) -> bool:
-        """Return whether an import of this module takes no time."""
+        """Return whether this module is imported, and no import of it is in progress."""
         return name in sys.modules and name not in self._under_way
 
     def load(self, name: str) -> Deferred[None]:

@@ -91,7 +91,7 @@ class Lazy(Generic[T]):
         return self.made
 
     def begin_if_wanted(self) -> None:
-        """Build and begin the service if the broker's start wants it."""
+        """Build and begin the service if ``is_wanted`` returns True."""
         if self.is_wanted():
             self._begin(self.get())
 

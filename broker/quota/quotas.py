@@ -134,7 +134,7 @@ class Quotas:
         self._most_meters = MAX_METERS
         self._found: dict[tuple[str, Client], Meter | None] = {}
         self.waits = {key: Waits() for key in ALL_QUOTAS}
-        """Requests and connections made to wait, by the quota that asked for the longest wait; for metrics."""
+        """Waits of requests and connections, by the quota that imposed the longest; for metrics."""
         self.set(entities)
 
     def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
@@ -314,7 +314,7 @@ def mutation_quota(broker: Broker, context: RequestContext, *, strict_since: int
 
 
 def quotas_of_image(broker: Broker) -> Quotas:
-    """Build the client quotas that the metadata image holds."""
+    """Build the client quotas of the metadata image."""
     number = broker.config.get_int
     return Quotas(
         broker.controller.image.quotas,

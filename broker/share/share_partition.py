@@ -154,20 +154,20 @@ class SharePartition:
         batches = request.batches
         if not batches or batches[-1].last_offset < self.start_offset:
             return []
-        room, last = self._room(request, limits)
-        if room <= 0:
+        left, last = self._find_limits(request, limits)
+        if left <= 0:
             return []
         self._archive_vanished(request.fetch_offset, batches[0].base_offset)
         deadline_ms = now_ms + limits.lock_duration_ms
         first = max(batches[0].base_offset, self.start_offset)
-        taken, isolated = choose_redelivered(clip_between(self.spans, first, last), request, room, limits)
+        taken, isolated = choose_redelivered(clip_between(self.spans, first, last), request, left, limits)
         spans = [span._replace(member_id=request.member_id, deadline_ms=deadline_ms) for span in taken]
-        room -= sum(span.size for span in spans)
+        left -= sum(span.size for span in spans)
         first = max(first, self.end_offset + 1 if self.spans else self.end_offset)
-        if room > 0 and first <= last and not isolated:
+        if left > 0 and first <= last and not isolated:
             spans += [
                 Span(begin, end, ACQUIRED, 1, request.member_id, deadline_ms)
-                for begin, end in list_fresh(request, first, last, room)
+                for begin, end in list_fresh(request, first, last, left)
             ]
         if spans:
             if not self.spans:
@@ -176,13 +176,13 @@ class SharePartition:
             self.end_offset = max(self.end_offset, spans[-1].last)
         return join_runs(spans)
 
-    def _room(self, request: AcquireRequest, limits: Limits) -> tuple[int, int]:
+    def _find_limits(self, request: AcquireRequest, limits: Limits) -> tuple[int, int]:
         """Return how many records may be acquired, and up to which offset."""
         last = request.batches[-1].last_offset
-        room = min(request.max_records, limits.record_locks - self.in_flight)
-        if room <= 0 and request.fetch_offset <= self.end_offset:  # full, but released records can be acquired
+        left = min(request.max_records, limits.record_locks - self.in_flight)
+        if left <= 0 and request.fetch_offset <= self.end_offset:  # full, but released records can be acquired
             return min(request.max_records, self.end_offset - request.fetch_offset + 1), min(last, self.end_offset)
-        return room, last
+        return left, last
 
     def _archive_vanished(self, fetch_offset: int, base_offset: int) -> None:
         """Archive available records below the first batch that was read: compaction has removed them."""
@@ -337,7 +337,7 @@ def fill_gaps(start_offset: int, stored: Iterable[Span]) -> list[Span]:
 
 
 def choose_redelivered(
-    parts: Iterable[Span], request: AcquireRequest, room: int, limits: Limits
+    parts: Iterable[Span], request: AcquireRequest, left: int, limits: Limits
 ) -> tuple[list[Span], bool]:
     """Choose the parts that are delivered again. The flag says that the member gets no other records with them.
 
@@ -348,16 +348,16 @@ def choose_redelivered(
     for part in parts:
         if part.state is not AVAILABLE:
             continue
-        if room <= 0:
+        if left <= 0:
             break
-        size = min(part.size, cut_at(request, part.first, room) - part.first + 1)
+        size = min(part.size, cut_at(request, part.first, left) - part.first + 1)
         isolated = part.delivery_count >= limits.throttled_from
         if isolated and taken:
             return taken, True
         if isolated:
             size = min(size, isolated_size(part, limits))
         taken.append(Span(part.first, part.first + size - 1, ACQUIRED, part.delivery_count + 1))
-        room -= size
+        left -= size
         if isolated:
             return taken, True
     return taken, False
@@ -370,18 +370,18 @@ def isolated_size(part: Span, limits: Limits) -> int:
     return max(1, part.size >> (part.delivery_count - limits.throttled_from + 1))
 
 
-def cut_at(request: AcquireRequest, first: int, room: int) -> int:
-    """Return the last of ``room`` offsets from ``first`` on; unless the request is strict, the end of its batch."""
-    last = first + room - 1
+def cut_at(request: AcquireRequest, first: int, left: int) -> int:
+    """Return the last of ``left`` offsets from ``first`` on; unless the request is strict, the end of its batch."""
+    last = first + left - 1
     if request.strict:
         return last
     return next((batch.last_offset for batch in request.batches if batch.last_offset >= last), last)
 
 
-def list_fresh(request: AcquireRequest, first: int, last: int, room: int) -> list[tuple[int, int]]:
+def list_fresh(request: AcquireRequest, first: int, last: int, left: int) -> list[tuple[int, int]]:
     """List runs of offsets from ``first`` on that no member has acquired yet: whole batches, joined until a run has
     ``batch_size`` records."""
-    last = min(last, cut_at(request, first, room))
+    last = min(last, cut_at(request, first, left))
     if request.strict or last - first + 1 <= request.batch_size:
         return [(first, last)]
     found = []

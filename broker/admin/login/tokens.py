@@ -70,5 +70,5 @@ def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]
 
 
 def digest_of(token: str) -> str:
-    """Compute the digest of a token, as the file holds it."""
+    """Compute the digest of a token, as it is in the file."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

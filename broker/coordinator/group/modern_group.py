@@ -46,7 +46,7 @@ class EpochGroup(Generic[M, T]):
             raise NonEmptyGroupError
 
     def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
-        """Return when the retention of an offset begins whose topic no member reads: at its commit."""
+        """Return when the retention begins of an offset that was committed at this time: at its commit."""
         return commit_timestamp_ms
 
 

@@ -222,7 +222,9 @@ class TransactionCoordinator:
             return False
         error = error_of(committed)
         if error is not None:
-            logger.warning("transaction of %s is not ended yet: %s", transaction.transactional_id, error)
+            logger.warning(
+                "the transaction of %s cannot be ended yet, and is tried again: %s", transaction.transactional_id, error
+            )
             self._begin_again(transaction)
         return error is None
 

@@ -122,7 +122,7 @@ class ClassicJoin:
         return self._join_existing(request, group)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Return whether the group has room for the member.
+        """Return whether the group may have this member within ``group.max.size``.
 
         While the group rebalances, only members that have rejoined count, so the last to rejoin are refused.
         """

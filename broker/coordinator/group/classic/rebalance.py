@@ -104,7 +104,7 @@ def current_assignment(group: ClassicGroup, member: ClassicMember) -> SyncGroupR
 
 
 class ClassicRebalance:
-    """Rebalances of the classic groups of one partition. Loop thread only."""
+    """Carries out the rebalances of the classic groups of one partition. Loop thread only."""
 
     def __init__(
         self, groups: MutableMapping[str, Any], *, timer: CoordinatorTimer, time: Time, config: GroupConfig

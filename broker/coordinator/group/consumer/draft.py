@@ -88,7 +88,7 @@ class Draft:
 
 
 class DraftSteps:
-    """The steps of a decision that need the topics' metadata. Loop thread only."""
+    """The steps of a ``Draft`` that need the topics' metadata. Loop thread only."""
 
     def __init__(
         self,
