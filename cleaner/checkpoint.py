@@ -3,9 +3,9 @@
 An offset belongs to one log, not to a partition name: a new partition does not get the offset of a deleted one with the
 same name. If the file is damaged, every log of the directory counts as dirty from its start, which costs only a round.
 
-After a truncation new records may come in the place of clean ones. So a saved offset counts only up to the log's
-``clean_bound``, which each truncation lowers, also while a round runs. The file follows with ``save_cut``, or when the
-next round begins. At first the bound is the end with which the log was opened: a recovery may have dropped clean
+After a truncation new records may get the offsets of clean ones. So a saved offset is valid only up to the log's
+``clean_bound``, which each truncation lowers, even while a round runs. ``save_cut`` lowers the offset in the file, and
+so does the begin of the next round. When a log is opened, its bound is the log end: recovery may have dropped clean
 records.
 """
 
@@ -51,7 +51,7 @@ class CleanerCheckpoint:
             return None if offset is None else min(offset, log.clean_bound)
 
     def _saved(self, log: UnifiedLog) -> int | None:
-        """Return the offset that the file holds for this very log. Under the lock."""
+        """Return the offset in the file if it belongs to this log, else None. Under the lock."""
         partition = log.topic_partition
         known = self._incarnations.setdefault(partition, log)
         offsets = self._offsets_of(log)
@@ -62,8 +62,8 @@ class CleanerCheckpoint:
         return offsets.get(partition)
 
     def begin_round(self, log: UnifiedLog) -> None:
-        """Save what truncations left clean; from now on ``clean_bound`` tells of later ones. Raises
-        KafkaStorageError."""
+        """Lower the saved offset to ``clean_bound``, and reset that, so that it shows truncations during the round.
+        Raises KafkaStorageError."""
         while True:
             bound = log.clean_bound
             self.save_cut(log)
@@ -73,14 +73,14 @@ class CleanerCheckpoint:
                     return
 
     def save_cut(self, log: UnifiedLog) -> None:
-        """Save what truncations left clean. Raises KafkaStorageError."""
+        """Lower the saved offset to ``clean_bound``, if it is higher. Raises KafkaStorageError."""
         with self._lock:
             offset = self._saved(log)
             if offset is not None and offset > log.clean_bound:
                 self.save(log, offset)
 
     def save(self, log: UnifiedLog, offset: int) -> None:
-        """Save that the log is clean below ``offset``, as far as no truncation took it meanwhile. Raises
+        """Save that the log is clean below ``offset``, or below ``clean_bound`` if that is lower. Raises
         KafkaStorageError."""
         with self._lock:
             if log.is_closed:

@@ -5,8 +5,8 @@
     in progress   idle, quarantined   a round runs
     quarantined   in progress         the last round failed; the next one comes after a back-off that doubles
 
-Truncation and deletion do not wait for a round, as they do in Apache Kafka: the round finds out at its next check, and
-at the latest before it changes the log.
+In Apache Kafka truncation and deletion wait until a round has stopped. Here they do not: the round stops at its next
+check, and at the latest before it changes the log.
 
 One lock guards the table; it is never held while a log is read or a file is written. ``tidelog.cleaner.checkpoint``
 keeps the first dirty offsets; if one lies outside its log, as after a truncation, the log start offset is used instead.
@@ -141,7 +141,7 @@ class LogCleanerManager:
         due = [candidate for candidate in candidates if candidate.is_due]
         for candidate in sorted(due, key=lambda c: c.cleanable_ratio, reverse=True):
             if self._try_begin(candidate.topic_partition):
-                with contextlib.suppress(KafkaStorageError):  # its partition is in quarantine now
+                with contextlib.suppress(KafkaStorageError):  # its partition is quarantined then
                     return self._measure_begun(candidate.log)
         return None
 
@@ -155,7 +155,7 @@ class LogCleanerManager:
         return self._measure_begun(log)
 
     def _measure_begun(self, log: UnifiedLog) -> LogToClean:
-        """Return the sections of a log in progress; what a truncation takes later ends its round."""
+        """Return the sections of a log in progress; a truncation below their end then ends the round."""
         try:
             self.checkpoint.begin_round(log)
             return self.measure(log)

@@ -103,7 +103,7 @@ class LogCleaner:
                 self._start_thread()
 
     def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._thread_main, name=f"log-cleaner-{len(self._threads)}", daemon=True)
+        thread = threading.Thread(target=self._run_thread, name=f"log-cleaner-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -164,7 +164,7 @@ class LogCleaner:
 
     # ---- threads
 
-    def _thread_main(self) -> None:
+    def _run_thread(self) -> None:
         finished = False
         try:
             self._work()
@@ -190,7 +190,7 @@ class LogCleaner:
                 continue
             found = self.manager.grab_filthiest()
             if found is None:
-                self._idle()
+                self._wait_for_work()
             else:
                 self._clean(found, dry_run=False)
 
@@ -204,7 +204,7 @@ class LogCleaner:
                 return _NO_MORE
             return self._requests.popleft() if self._requests else None
 
-    def _idle(self) -> None:
+    def _wait_for_work(self) -> None:
         with self._condition:
             if not self._stopping and not self._requests:
                 self._condition.wait(self.config.backoff_ms / 1000.0)
@@ -258,7 +258,7 @@ class LogCleaner:
             if raising:
                 raise
         finally:
-            if not ended:  # the thread itself is about to end
+            if not ended:  # an error that ends the thread
                 self.manager.record_failure(partition, "the cleaner thread died in the round")
         return report
 

@@ -41,7 +41,7 @@ def _load_engine() -> Engine:
     return ENGINE
 
 
-def _processors() -> int:
+def _count_processors() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
@@ -103,7 +103,7 @@ class RoundRunner:
     def _helper_rule(self) -> Callable[[], bool]:
         """Return a function that says, before each chunk, whether a helper thread may read ahead."""
         load = load_of_main_thread(self._time.monotonic_ms)
-        if load is None or _processors() > FEW_PROCESSORS:
+        if load is None or _count_processors() > FEW_PROCESSORS:
             return lambda: True
         return lambda: not load.is_busy()
 
@@ -114,7 +114,7 @@ class RoundRunner:
         if cleanable.log.is_closed:
             raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was closed")
         if cleanable.log.clean_bound < cleanable.first_uncleanable_offset:
-            # What a later record superseded may be the newest again, and no round may call the new records clean.
+            # A superseded record may be its key's newest again, and the new records are not clean.
             raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was truncated")
         self._take(size)
 

@@ -339,7 +339,7 @@ class LogManager:
                 progress=opening.progress,
                 saves_epochs=opening.saves_epochs,
                 found_id=entry.found_id,
-                index_digests=directory.index_digests.of(partition),
+                index_digests=directory.index_digests.digests_of(partition),
             )
         )
         log.update_high_watermark(directory.high_watermarks.get(partition, log.log_start_offset))

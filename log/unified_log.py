@@ -183,7 +183,7 @@ class UnifiedLog:
         self.last_flushed_ms = self._time.monotonic_ms()
         # Only below this offset are entries of key and tag indices valid. At first it is the log end at the opening:
         # these indices are synced more often, and may have entries for records that a power loss took from the log.
-        # ``tidelog.log.find.indexer`` raises it. So does a round of the cleaner with the bound of its checkpoint.
+        # ``tidelog.log.find.indexer`` raises it. ``clean_bound`` is the same for ``tidelog.cleaner.checkpoint``.
         self.index_bound = self.clean_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)

@@ -62,7 +62,7 @@ class Chunk:
 class Step:
     """Readable batches for one step of a pass: ``rows`` (first, end) of ``table``, whose bytes are in ``buffer``.
 
-    ``position`` is the buffer's first byte in the file. ``ordinal`` and ``bytes_read`` are the reader's counts after
+    The buffer begins at byte ``position`` of the file. ``ordinal`` and ``bytes_read`` are the reader's counts after
     these rows. ``is_plain`` says that no batch was expanded. ``keys`` are the records' keys, if ``prepare`` parsed
     them.
     """

@@ -46,7 +46,7 @@ class Stretches:
 
     def note(self, segment: int, position: int, rows: IntegerArray) -> None:
         """Note the rows of a step of the index pass after ``decide`` and ``parse``, if all their records may be
-        dropped. ``position`` is the buffer's first byte in the file."""
+        dropped. The step's buffer begins at byte ``position`` of the file."""
         if not self._left or not len(rows):
             return
         last = rows[-1]

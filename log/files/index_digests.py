@@ -63,14 +63,14 @@ class IndexDigests:
                     logger.warning("transaction indices will be compared with the markers: %s", error)
         return self._lines
 
-    def of(self, partition: TopicPartition) -> frozenset[str]:
+    def digests_of(self, partition: TopicPartition) -> frozenset[str]:
         """Return the digests of a partition's segments."""
         with self._lock:
             known = self._load().get((partition.topic, str(partition.partition)), "")
         return frozenset(known.split(",")) if known else frozenset()
 
     def note(self, partition: TopicPartition, digests: Iterable[str]) -> None:
-        """Replace the digests of a log."""
+        """Replace the digests of a partition's segments."""
         joined = ",".join(digests)
         with self._lock:
             lines, key = self._load(), (partition.topic, str(partition.partition))
@@ -81,7 +81,7 @@ class IndexDigests:
 
     def write(self, partitions: Iterable[TopicPartition]) -> None:
         """Write the digests of ``partitions`` to the file. Nothing is written if the file has just these, or if neither
-        ``of`` nor ``note`` was called yet. Raises KafkaStorageError.
+        ``digests_of`` nor ``note`` was called yet. Raises KafkaStorageError.
         """
         with self._lock:
             if self._lines is None:

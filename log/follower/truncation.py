@@ -1,4 +1,4 @@
-"""Truncation of a follower where its log and the leader's diverge, found by leader epochs, not the high watermark.
+"""Truncation of a follower's log where it diverges from the leader's, found by leader epochs, not the high watermark.
 
 A cut has four steps, with these results after a power loss::
 

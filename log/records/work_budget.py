@@ -25,7 +25,8 @@ MAX_COMPRESSED_RECORDS = 1 << 21
 MAX_REBUILT_RECORDS = 1 << 15
 """Most records of one request that are rebuilt, and so become Python objects: those of old message sets, of batches for
 topics with old formats, or with wrong offset deltas. Each takes 6 to 20 µs and 600 bytes, and with 100,000 of them the
-garbage collector stops all threads for 50 ms. A request of 1 MB with more than this has below 32 bytes a message."""
+garbage collector stops all threads for 50 ms. In a request of 1 MB, more messages than this have below 32 bytes each.
+"""
 
 TURN_PACKED_BYTES = 256 * 1024
 TURN_PLAIN_BYTES = 1024 * 1024

@@ -42,7 +42,7 @@ class _Ended:
 
 
 class TransactionIndexCheck:
-    """The check of consecutive segments; it follows the transactions from one to the next."""
+    """Check of the transaction indices of consecutive segments; transactions are followed from one to the next."""
 
     def __init__(self) -> None:
         self._open: dict[int, int] = {}

@@ -20,8 +20,8 @@ BELIEVED_AFTER_MS = 3_600_000
 
 
 class RetentionClock:
-    """A wall clock that holds jumps ahead back for an hour. Any thread. Its first reading is believed; a jump shows at
-    the next one."""
+    """A wall clock on which jumps ahead count only after an hour. Jumps are seen against its earlier readings, so the
+    first reading is returned as it is. Any thread."""
 
     __slots__ = ("_distance", "_jump_distance", "_jump_seen_ms", "_lock", "_time")
 
@@ -42,7 +42,7 @@ class RetentionClock:
         distance = now_ms - monotonic
         with self._lock:
             if self._distance is None or distance - self._distance <= TOLERATED_DRIFT_MS:
-                # Backward jumps only make records younger: believed at once.
+                # Jumps back count at once: they only make records younger.
                 self._distance, self._jump_seen_ms = distance, None
                 return now_ms
             if self._has_lasted(distance, monotonic):

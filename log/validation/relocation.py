@@ -2,7 +2,7 @@
 
 Records that take long to validate are validated in a thread, for the log end offset of that moment. Appends meanwhile
 move the log end: then the batch, or each message of an old set, gets a new offset in place. Only a wrapper of magic 0
-cannot be changed so, as its inner messages hold absolute offsets: it is validated again.
+cannot be changed in place, as its inner messages hold absolute offsets: it is validated again.
 """
 
 from __future__ import annotations
