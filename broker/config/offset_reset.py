@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 
 EARLIEST = "earliest"
-
-
 LATEST = "latest"
-
-
 BY_DURATION = "by_duration:"
-
 
 _DURATION = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d{1,9})?)S)?)?",
     re.IGNORECASE,
 )
-
 
 LONGEST_MS = 2.0**63
 """Durations are shorter than this: times in ms have 64 bits."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 PER_STEP = 1
 """Partitions that are read in one step; each takes 20 µs."""
 
-
 PROOF_WAIT_MS = 5_000
 """Longest wait of a request without ``max_wait_ms`` for transaction indices that a thread proves."""
 

@@ -56,7 +56,6 @@ FIRST_VERSION_BY_ID = 12
 MAX_AUTO_CREATED = 1_000
 """Most topics that one request creates. Clients ask again for unknown topics, and then the next ones are created."""
 
-
 Outcomes = dict[str, "Change | KafkaError"]
 """Topics that a request creates, by name, with the change or its error."""
 

@@ -75,7 +75,6 @@ TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
 _ADMIN_CLIENT_ID = "__admin_client"
 """Client id of Kafka's tools, which alone may write to internal topics."""
 
-
 Answer = ProduceResponse | Deferred[ProduceResponse] | Steps[Any] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
 

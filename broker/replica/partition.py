@@ -56,7 +56,6 @@ ALL_REPLICAS = -1
 NO_LEADER_EPOCH = -1
 """Leader epoch of a client that knows none: it is not checked."""
 
-
 HIGH_WATERMARK = -1
 """The offset of DeleteRecords that means all committed records."""
 

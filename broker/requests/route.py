@@ -28,35 +28,22 @@ from tidelog.protocol.types import Part
 
 T = TypeVar("T")
 
-
 logger = logging.getLogger(__name__)
-
 
 Parts = list[Part]
 
-
 _PREFIX = struct.Struct(">ii")
-
-
 _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
-
 
 FEW = 8
 """Most elements of an array whose own arrays are released one by one."""
-
-
 ONE_TURN_BYTES = 8192
 """A longer request is copied, and decoded in steps: with elements of 2 bytes it may take over a millisecond. Produce
 requests are long but have few elements: they are decoded in the receive buffer."""
-
-
 ONE_TURN_ELEMENTS = 1024
 """A produce request with more partitions and topics than this is decoded in steps, too."""
 
-
 Answer = Union[bytes, Parts, "Pending", None]
-
-
 FrameSteps = Steps[bytes | Parts | None]
 
 

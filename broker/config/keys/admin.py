@@ -6,23 +6,11 @@ from tidelog.broker.config.keys.security import OAUTHBEARER_KEYS, TLS_KEYS
 from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, each_of
 
 ADMIN_LISTENER = "admin.listener"
-
-
 SCHEMA_REGISTRY_LISTENER = "schema.registry.listener"
-
-
 ADMIN_ALLOWED_HOSTS = "admin.allowed.hosts"
-
-
 ADMIN_MAX_CONNECTIONS = "admin.max.connections"
-
-
 ADMIN_AUTHENTICATION = "admin.authentication"
-
-
 ADMIN_TOKENS_FILE = "admin.tokens.file"
-
-
 ADMIN_TOKEN_KEYS = "admin.sasl.oauthbearer.jwks.endpoint.url"
 
 
@@ -45,13 +33,11 @@ ADMIN_TLS_KEYS = tuple(
     or key.name in ("ssl.key.password", "ssl.enabled.protocols", "ssl.cipher.suites")
 )
 
-
 ADMIN_BEARER_KEYS = tuple(
     _of_interface(key)
     for key in OAUTHBEARER_KEYS
     if key.name.startswith("sasl.") and not key.name.endswith("validator.class")
 )
-
 
 ADMIN_KEYS = (
     ConfigKey(
