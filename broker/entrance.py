@@ -83,15 +83,16 @@ class Entrance:
             return
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            local = client.getsockname()
+            local, port = client.getsockname(), client.getpeername()[1]
         except OSError:
             client.close()
             return
         set_buffers(client, self._config)
         self._per_ip[host] += 1
         context = RequestContext(
-            client_host=host, local_host=local[0], local_port=local[1], listener_name=endpoint.listener_name
-        )
+            client_host=host, client_port=port, local_host=local[0], local_port=local[1],
+            listener_name=endpoint.listener_name,
+        )  # fmt: skip
         if endpoint.security_protocol in PLAIN_PROTOCOLS:
             self._connect(context, PlainSocket(client), ANONYMOUS)
             return

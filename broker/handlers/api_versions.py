@@ -37,9 +37,10 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Answer with the served APIs and features. Raises InvalidRequestError for a malformed client software name."""
     if context.api_version >= 3:
-        for name in (request.client_software_name, request.client_software_version):
-            if _SOFTWARE.fullmatch(name) is None:
-                raise InvalidRequestError
+        software = request.client_software_name, request.client_software_version
+        if not all(map(_SOFTWARE.fullmatch, software)):
+            raise InvalidRequestError
+        context.client_software = software
     metadata = broker.metadata
     return ApiVersionsResponse(
         api_keys=list_served_apis(broker),

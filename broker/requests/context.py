@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from tidelog.broker.security.authorization.authorizer import FetchGuard, Grants
 
 
+UNKNOWN_SOFTWARE = ("unknown", "unknown")
+"""Name and version of the library of a client that gives none, as in Apache Kafka."""
+
+
 class RequestContext:
     """Client and header of the request in progress. One per connection.
 
@@ -24,6 +28,8 @@ class RequestContext:
         "api_version",
         "client_host",
         "client_id",
+        "client_port",
+        "client_software",
         "correlation_id",
         "fetch_guard",
         "frame_bytes",
@@ -44,6 +50,7 @@ class RequestContext:
         self,
         *,
         client_host: str = "127.0.0.1",
+        client_port: int = 0,
         local_host: str = "127.0.0.1",
         local_port: int = 9092,
         listener_name: str = "PLAINTEXT",
@@ -64,6 +71,9 @@ class RequestContext:
         gets instead."""
         self.listener_name = listener_name
         self.client_host = client_host
+        self.client_port = client_port
+        self.client_software = UNKNOWN_SOFTWARE
+        """Name and version of the client's library, as its ApiVersions gave them (KIP-511)."""
         self.local_host = local_host
         self.local_port = local_port
         self.principal = ANONYMOUS

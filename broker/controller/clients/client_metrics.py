@@ -30,17 +30,21 @@ class Subscription(NamedTuple):
 
 def subscription_of(configs: ConfigManager, context: RequestContext, client_instance_id: bytes) -> Subscription:
     """Return the union of all subscriptions that match this client: all their metrics, at the shortest interval."""
+    software_name, software_version = context.client_software
     client = {
         "client_instance_id": uuid_to_str(client_instance_id),
         "client_id": context.client_id or "",
+        "client_software_name": software_name,
+        "client_software_version": software_version,
         "client_source_address": context.client_host,
+        "client_source_port": str(context.client_port),
     }
     metrics: set[str] = set()
     interval_ms = DEFAULT_PUSH_INTERVAL_MS
     for name in configs.resource_names(ResourceType.CLIENT_METRICS):
         values = CLIENT_METRICS_CONFIG_DEF.parse(configs.resource_texts(ResourceType.CLIENT_METRICS, name))
         patterns = parse_match(values["match"])
-        if all(pattern.fullmatch(client.get(key, "")) for key, pattern in patterns.items()):
+        if all(pattern.fullmatch(client[key]) for key, pattern in patterns.items()):
             metrics.update(values["metrics"])
             interval_ms = min(interval_ms, values["interval.ms"])
     chosen = [ALL_METRICS] if ALL_METRICS in metrics else sorted(metrics)

@@ -453,6 +453,29 @@ def test_subscriptions_that_match_are_put_together(admin: AdminBroker) -> None:
     assert subscription(admin).requested_metrics == ["*"]
 
 
+@pytest.mark.parametrize(
+    ("match", "is_matching"),
+    [
+        ("client_software_name=apache-kafka-.*,client_software_version=4\\..*", True),
+        ("client_software_name=librdkafka", False),
+        ("client_software_version=3\\..*", False),
+        ("client_source_port=40\\d+", True),
+        ("client_source_port=9092", False),
+    ],
+)
+def test_a_subscription_matches_by_software_and_port(admin: AdminBroker, match: str, is_matching: bool) -> None:
+    subscribe(admin, "a", metrics="m", match=match)
+    context = context_of(3)
+    context.client_port = 40_123
+    greeting = ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="4.3.1")
+    drive(admin.broker, greeting, ApiVersionsResponse, context=context)
+    context.api_version = 0
+    response = drive(
+        admin.broker, GetTelemetrySubscriptionsRequest(), GetTelemetrySubscriptionsResponse, context=context
+    )
+    assert response.requested_metrics == (["m"] if is_matching else [])
+
+
 def test_metrics_are_pushed_under_the_present_subscription(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"telemetry.max.bytes": "10"})
     subscribe(admin, "a", metrics="*")
