@@ -20,7 +20,7 @@ from tidelog.broker.config.sources import PropertiesError, parse_properties
 from tidelog.protocol.config_def import ConfigError
 
 PROVIDERS_KEY = "config.providers"
-MOST_BYTES = 1024 * 1024
+MAX_BYTES = 1024 * 1024
 HIDDEN = "[hidden]"
 _REFERENCE = re.compile(r"\$\{([^}:]+):(?:([^}]*?):)?([^}]*)\}")
 _KINDS = {"FileConfigProvider": "file", "DirectoryConfigProvider": "dir", "EnvVarConfigProvider": "env"}
@@ -153,7 +153,7 @@ def read_text(allowed: list[str] | None, path: str) -> str:
     if allowed is not None and not any(place == one or place.startswith(one.rstrip("/") + "/") for one in allowed):
         raise ConfigError("the path is not below one of allowed.paths")
     with open(place, encoding="utf-8") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise ConfigError(f"the file has more than {MOST_BYTES} bytes")
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise ConfigError(f"the file has more than {MAX_BYTES} bytes")
     return text

@@ -55,8 +55,8 @@ _BEGINNINGS = {
     "streams.version": (29,),
 }
 """Feature -> the levels of metadata.version from which Kafka gives the feature level 1, level 2 and so on."""
-_LEAST_OF_CLUSTER = 25
-"""The lowest level of metadata.version, 4.0-IV3, at which a cluster may be to have this broker as a member."""
+_CLUSTER_MIN_LEVEL = 25
+"""Lowest level of metadata.version, 4.0-IV3, of a cluster that this broker can join."""
 KRAFT_VERSION = "kraft.version"
 _OTHER_FEATURES = {
     "eligible.leader.replicas.version": 1,  # a partition with one replica has none
@@ -78,7 +78,7 @@ def offered_levels() -> dict[str, tuple[int, int]]:
     """Return the levels of each feature for a member's registration: lowest and highest."""
     others = {name: (0, highest) for name, highest in _OTHER_FEATURES.items()}
     ranges = {name: (levels.lowest, levels.highest) for name, levels in supported_features().items()}
-    return others | ranges | {"metadata.version": (_LEAST_OF_CLUSTER, ranges["metadata.version"][1])}
+    return others | ranges | {"metadata.version": (_CLUSTER_MIN_LEVEL, ranges["metadata.version"][1])}
 
 
 def show_features(image: MetadataImage, metadata: MetadataCache) -> None:

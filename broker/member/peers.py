@@ -53,8 +53,8 @@ logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 10.0
 MARKER_RETRY_S = 0.1
-MOST_MARKERS = 1_000
-"""Largest number of markers in one request. More than a request may have can wait for a broker that was down."""
+MAX_MARKERS = 1_000
+"""Largest number of markers in one request. While a broker is down, more may collect."""
 CONCURRENT_RETRIES = 10
 CONCURRENT_RETRY_S = 0.02
 """Pause in s before a coordinator that still ends a producer's last transaction is asked again. After
@@ -264,7 +264,7 @@ class MemberPeers:
         """Send all markers that wait for one broker."""
         await asyncio.sleep(0)  # markers of the same turn go together
         while peer.markers:
-            sent = dict(islice(peer.markers.items(), MOST_MARKERS))
+            sent = dict(islice(peer.markers.items(), MAX_MARKERS))
             try:
                 answer = await self._ask(node_id, request_of(sent), WriteTxnMarkersResponse)
                 taken = find_written(sent, answer)

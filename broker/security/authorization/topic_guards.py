@@ -117,7 +117,7 @@ def metadata_shortcut(authorizer: Authorizer, module: Any, check: Handle) -> Han
 
 
 def _asks_more(call: Call) -> bool:
-    """Return whether a request asks for operations, or for topics in a way that only newer versions have."""
+    """Return whether a request asks for operations, or for topics by id or without a name in a version without ids."""
     request, is_old = call.request, call.context.api_version < _FIRST_METADATA_BY_ID
     return (
         request.include_topic_authorized_operations

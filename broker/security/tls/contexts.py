@@ -120,7 +120,7 @@ def trust(context: ssl.SSLContext, values: Mapping[str, Any], purpose: ssl.Purpo
     try:
         load_trusted(context, trusted)
     except (ssl.SSLError, MalformedCertificateError) as error:
-        raise refuse("ssl.truststore", "[hidden]", "a store of certificates and of whole revocation lists") from error
+        raise refuse("ssl.truststore", "[hidden]", "a store of certificates and complete revocation lists") from error
 
 
 def load_trusted(context: ssl.SSLContext, trusted: str) -> None:

@@ -39,7 +39,7 @@ CLOSE_DELAY_MS = 100
 would reset it, and the client could not read the alert that says why. Kafka's
 ``connection.failed.authentication.delay.ms``.
 """
-MOST, MOST_PER_HOST = 1024, 256
+MAX_HANDSHAKES, MAX_PER_HOST = 1024, 256
 """Largest numbers of handshakes under way, in all and of one address."""
 DEADLINE_MS = 10_000
 _HANDSHAKE = 0x16
@@ -80,7 +80,7 @@ class Handshakes:
     @property
     def is_full(self) -> bool:
         """Return whether new clients have to wait in the backlog, as the thread has enough to do."""
-        return self.in_thread >= MOST
+        return self.in_thread >= MAX_HANDSHAKES
 
     def begin(
         self, sock: socket.socket, listener: TlsListener, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
@@ -90,9 +90,9 @@ class Handshakes:
         self._under_way[handshake] = None
         self._per_host[handshake.source] += 1
         handshake.wait(Step.WANTS_BYTES)
-        if self._per_host[handshake.source] > MOST_PER_HOST:
+        if self._per_host[handshake.source] > MAX_PER_HOST:
             self._close_oldest(lambda one: one.source == handshake.source)
-        elif len(self._under_way) > MOST:
+        elif len(self._under_way) > MAX_HANDSHAKES:
             self.make_room()
 
     def end(self, handshake: _Handshake) -> bool:

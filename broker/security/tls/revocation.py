@@ -28,9 +28,9 @@ def revocation_flags(trusted: str) -> ssl.VerifyFlags:
         except ValueError as error:  # also for characters beyond ASCII
             raise MalformedCertificateError("a certificate or a list cannot be read") from error
         if kind == "X509 CRL" and _DELTA_INDICATOR in der:
-            raise MalformedCertificateError("a list of changes is no whole list")
+            raise MalformedCertificateError("a delta CRL is not a complete revocation list")
         issuers[kind].add(issuer_of(der) if kind == "CERTIFICATE" else issuer_of_list(der))
     if not issuers["X509 CRL"]:
         return ssl.VerifyFlags(0)
-    is_whole = issuers["CERTIFICATE"] <= issuers["X509 CRL"]
-    return ssl.VERIFY_CRL_CHECK_CHAIN if is_whole else ssl.VERIFY_CRL_CHECK_LEAF
+    is_complete = issuers["CERTIFICATE"] <= issuers["X509 CRL"]
+    return ssl.VERIFY_CRL_CHECK_CHAIN if is_complete else ssl.VERIFY_CRL_CHECK_LEAF

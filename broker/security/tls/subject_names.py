@@ -67,7 +67,7 @@ def expiry_of(certificate: bytes) -> float:
 def issuer_of(certificate: bytes) -> bytes:
     """Read the issuer of a certificate, in DER form. Raises MalformedCertificateError."""
     try:
-        return bytes(_fields(certificate)[2][1])  # after serial number and signature algorithm
+        return bytes(_fields(certificate)[2][1])  # it follows serial number and signature algorithm
     except (IndexError, ValueError) as error:
         raise MalformedCertificateError("the certificate cannot be read") from error
 
@@ -77,7 +77,7 @@ def issuer_of_list(revocation_list: bytes) -> bytes:
     try:
         _, whole, _ = _element(memoryview(revocation_list))
         _, signed, _ = _element(whole)
-        # a version that may be missing, signature algorithm, issuer
+        # first comes a version, which may be missing, then the signature algorithm, then the issuer
         return bytes([content for tag, content, _ in _elements(signed) if tag == _SEQUENCE][1])
     except (IndexError, ValueError) as error:
         raise MalformedCertificateError("the revocation list cannot be read") from error
@@ -102,7 +102,7 @@ def _fields(certificate: bytes) -> list[tuple[int, memoryview]]:
 def _subject_parts(certificate: bytes) -> list[memoryview]:
     """Read the parts (RelativeDistinguishedNames) of the subject, in their order."""
     fields = _fields(certificate)
-    # serial number, signature algorithm, issuer, validity, subject
+    # the fields are serial number, signature algorithm, issuer, validity, subject
     tag, subject = fields[4]
     parts = list(_elements(subject))
     if tag != _SEQUENCE or any(tag != _SET for tag, _, _ in parts):

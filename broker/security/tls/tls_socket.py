@@ -33,7 +33,7 @@ CHUNK_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
 """Largest number of bytes that are encrypted in one turn of the loop; they take about 0.15 ms."""
 RECORD_BYTES = 16 * 1024
-MOST_AWAITED_BYTES = 128 * 1024
+MAX_AWAITED_BYTES = 128 * 1024
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 _unpack_length = Struct(">i").unpack_from
@@ -122,11 +122,11 @@ class TlsSocket:
         OpenSSL may have received a part of one record already, so the kernel waits for one record less than
         ``missing``.
         """
-        least = min(missing - RECORD_BYTES, MOST_AWAITED_BYTES)
-        least = least if least >= RECORD_BYTES else 1
-        if least != self._awaited:
-            self._awaited = least
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+        smallest = min(missing - RECORD_BYTES, MAX_AWAITED_BYTES)
+        smallest = smallest if smallest >= RECORD_BYTES else 1
+        if smallest != self._awaited:
+            self._awaited = smallest
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, smallest)
 
     # Sending
 

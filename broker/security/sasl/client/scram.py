@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from tidelog.protocol.errors import SaslAuthenticationFailedError
 
-LEAST_ITERATIONS = 4096
+MIN_ITERATIONS = 4096
 """Smallest number of iterations, in Kafka and RFC 7677."""
-MOST_ITERATIONS = 1_000_000
+MAX_ITERATIONS = 1_000_000
 """Largest number of iterations: without it a malicious broker could keep the client busy without end."""
 _HEADER = "n,,"
 _BINDING = base64.b64encode(_HEADER.encode()).decode()
@@ -71,9 +71,9 @@ def _read_challenge(token: bytes, nonce: str) -> _Challenge:
     if not match["nonce"].startswith(nonce) or len(match["nonce"]) == len(nonce):
         raise SaslAuthenticationFailedError("the broker's nonce does not continue the client's")
     iterations = int(match["iterations"])
-    if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise SaslAuthenticationFailedError(
-            f"the broker asks for {iterations} iterations: expected {LEAST_ITERATIONS} to {MOST_ITERATIONS}"
+            f"the broker asks for {iterations} iterations: expected {MIN_ITERATIONS} to {MAX_ITERATIONS}"
         )
     return _Challenge(text, match["nonce"], _decode_base64(match["salt"]), iterations)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
 
-MOST_SECONDS = (2**63 - 1) // 1000
+MAX_SECONDS = (2**63 - 1) // 1000
 """Largest time of a claim in s: in ms it fits 64 bits, as in Kafka."""
 _CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
 
@@ -25,7 +25,7 @@ def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
     value = claims.get(claim)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_SECONDS:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
         raise TokenRefusedError(f"the claim {claim} has no time")
     return float(value)
 

@@ -4,7 +4,7 @@
     read failed             -> the old keys stay; the next read after ``backoff_ms``, doubled by each further failure
     token with unknown key  -> the next read at once, but this at most once a minute
 
-A URL is https, http on this machine, or a file. No redirect is followed, and no more than MOST_BYTES and MOST_KEYS are
+A URL is https, http on this machine, or a file. No redirect is followed, and no more than MAX_BYTES and MAX_KEYS are
 accepted. ``keys`` is replaced as a whole; any thread may read it.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
-MOST_BYTES = 100 * 1024
-MOST_KEYS = 64
+MAX_BYTES = 100 * 1024
+MAX_KEYS = 64
 TIMEOUT_S = 10.0
 EARLY_PAUSE_S = 60.0
 """Shortest interval of reads that unknown keys cause, so that tokens with invented key ids cause no more."""
@@ -141,8 +141,8 @@ def parse(data: bytes) -> Mapping[str, Any]:
     keys = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(keys, list):
         raise MalformedKeysError("not a JSON object with a list of keys")
-    if len(keys) > MOST_KEYS:
-        raise MalformedKeysError(f"more than {MOST_KEYS} keys")
+    if len(keys) > MAX_KEYS:
+        raise MalformedKeysError(f"more than {MAX_KEYS} keys")
     return {"keys": keys}
 
 
@@ -150,7 +150,7 @@ def fetch_file(path: str) -> bytes:
     """Read the content of a file. Raises MalformedKeysError."""
     try:
         with open(path, "rb") as file:
-            return check_size(file.read(MOST_BYTES + 1))
+            return check_size(file.read(MAX_BYTES + 1))
     except OSError as error:
         raise MalformedKeysError(f"{path}: {error.strerror}") from error
 
@@ -180,7 +180,7 @@ def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], floa
 def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], float]) -> bytes:
     """Read a body, within bounds of size and time. Raises MalformedKeysError, OSError, HTTPException."""
     body = b""
-    while part := response.read1(MOST_BYTES + 1 - len(body)):
+    while part := response.read1(MAX_BYTES + 1 - len(body)):
         body = check_size(body + part)
         if now_s() > deadline_s:
             raise MalformedKeysError("the answer takes too long")
@@ -189,8 +189,8 @@ def read_body(response: HTTPResponse, deadline_s: float, now_s: Callable[[], flo
 
 def check_size(data: bytes) -> bytes:
     """Return the bytes. Raises MalformedKeysError if there are too many."""
-    if len(data) > MOST_BYTES:
-        raise MalformedKeysError(f"more than {MOST_BYTES} bytes")
+    if len(data) > MAX_BYTES:
+        raise MalformedKeysError(f"more than {MAX_BYTES} bytes")
     return data
 
 

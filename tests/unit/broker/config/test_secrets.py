@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.description import ConfigDescriber, ConfigSource, DynamicTexts
-from tidelog.broker.config.secrets import HIDDEN, MOST_BYTES, resolve
+from tidelog.broker.config.secrets import HIDDEN, MAX_BYTES, resolve
 from tidelog.client.settings import load_settings
 from tidelog.protocol.config_def import ConfigError
 
@@ -55,7 +55,7 @@ def test_a_reference_stands_for_its_secret(secrets: Path, text: str, expected: s
 )  # fmt: skip
 def test_a_secret_that_is_not_there_refuses_the_start(secrets: Path, text: str) -> None:
     (secrets / "binary").write_bytes(b"\xff\xfe")
-    (secrets / "huge").write_bytes(b"x" * (MOST_BYTES + 1))
+    (secrets / "huge").write_bytes(b"x" * (MAX_BYTES + 1))
     (secrets / "broken").write_text("x=\\u00zz\n")
     with pytest.raises(ConfigError, match=r"^sasl.jaas.config: \$\{"):
         resolve({"sasl.jaas.config": text.replace("DIR", str(secrets))}, {"WORD": "word"})

@@ -185,7 +185,7 @@ async def test_a_marker_whose_partition_came_here_is_done_as_at_another_leader(
 
 async def test_many_markers_go_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """All in one may be more than their leader takes: it closed the connection, and they came again, all in one."""
-    monkeypatch.setattr(module, "MOST_MARKERS", 2)
+    monkeypatch.setattr(module, "MAX_MARKERS", 2)
     world, sizes = World(OTHER), list[int]()
 
     async def ask(_node: int, request: WriteTxnMarkersRequest, _kind: object) -> WriteTxnMarkersResponse:

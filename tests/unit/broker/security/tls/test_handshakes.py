@@ -188,7 +188,7 @@ async def test_a_network_of_ipv6_is_one_address(
     world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One client has all the addresses of 64 bits: it must not close the handshakes of others by them."""
-    monkeypatch.setattr(module, "MOST_PER_HOST", 2)
+    monkeypatch.setattr(module, "MAX_PER_HOST", 2)
     listener = listener_of(certificates)
     for host in ("10.0.0.1", *(f"2001:db8::{number}" for number in range(1, 5))):
         world.connect(listener, host=host)
@@ -199,8 +199,8 @@ async def test_half_handshakes_make_way_for_whole_ones(
     world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slowloris: no client waits for the deadline of strangers, and those of its own address go first."""
-    monkeypatch.setattr(module, "MOST", 8)
-    monkeypatch.setattr(module, "MOST_PER_HOST", 4)
+    monkeypatch.setattr(module, "MAX_HANDSHAKES", 8)
+    monkeypatch.setattr(module, "MAX_PER_HOST", 4)
     listener = listener_of(certificates)
     others = [world.connect(listener, host="10.0.0.1") for _ in range(2)]
     for _ in range(20):
@@ -222,7 +222,7 @@ async def test_half_handshakes_make_way_for_whole_ones(
 async def test_handshakes_that_wait_for_the_thread_leave_the_next_clients_in_the_backlog(
     world: World, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST", 2)
+    monkeypatch.setattr(module, "MAX_HANDSHAKES", 2)
     gate = threading.Event()
     world.handshakes.executor.submit(gate.wait)
     listener = listener_of(certificates)

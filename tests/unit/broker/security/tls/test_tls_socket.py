@@ -20,7 +20,7 @@ from tests.support.certificates import Certificates
 from tests.support.tls import TlsPair, client_context, server_context
 from tests.unit.broker.network.test_connection import SocketLoop
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
-from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, MOST_AWAITED_BYTES, TURN_BYTES, TlsSocket
+from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, MAX_AWAITED_BYTES, TURN_BYTES, TlsSocket
 from tidelog.protocol.frames import FrameReader
 from tidelog.protocol.transferable import SliceCutShortError, TransferableRecords
 
@@ -217,7 +217,7 @@ def test_little_of_a_large_frame_is_not_told_of_until_much_has_come(tcp_pair: Tl
     tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(1_000)))
     assert not is_told(tcp_pair.tls, 0)
     tcp_pair.raw.setblocking(True)
-    tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(MOST_AWAITED_BYTES)))
+    tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(MAX_AWAITED_BYTES)))
     assert is_told(tcp_pair.tls, 60)
     receive_all(tcp_pair.tls)
     tcp_pair.tls.expect(0)

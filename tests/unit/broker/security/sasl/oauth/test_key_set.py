@@ -14,8 +14,8 @@ import pytest
 
 from tidelog.broker.security.sasl.oauth.key_set import (
     EARLY_PAUSE_S,
-    MOST_BYTES,
-    MOST_KEYS,
+    MAX_BYTES,
+    MAX_KEYS,
     KeySet,
     MalformedKeysError,
     Pace,
@@ -142,7 +142,7 @@ def test_no_wait_is_longer_than_a_lock_can_wait() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 50_000, json.dumps({"keys": [1] * (MOST_KEYS + 1)}).encode()],
+    [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 50_000, json.dumps({"keys": [1] * (MAX_KEYS + 1)}).encode()],
 )
 def test_what_is_no_jwks_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedKeysError):
@@ -188,7 +188,7 @@ def test_no_redirect_is_followed() -> None:
 
 
 def test_no_more_is_taken_than_keys_need() -> None:
-    with endpoint(200, bytes(MOST_BYTES + 1)) as url, pytest.raises(MalformedKeysError, match="bytes"):
+    with endpoint(200, bytes(MAX_BYTES + 1)) as url, pytest.raises(MalformedKeysError, match="bytes"):
         fetch_url(url, None)
 
 
@@ -211,7 +211,7 @@ def test_a_file_is_read_too(tmp_path: Path) -> None:
     assert fetch_file(file_of(path.as_uri()) or "") == b"{}"
     with pytest.raises(MalformedKeysError):
         fetch_file(str(tmp_path / "none"))
-    path.write_bytes(bytes(MOST_BYTES + 1))
+    path.write_bytes(bytes(MAX_BYTES + 1))
     with pytest.raises(MalformedKeysError):
         fetch_file(str(path))
     assert file_of("https://x/y") is None
