@@ -11,7 +11,7 @@ PASSWORD = "store-password"
 
 
 def openssl(*arguments: str | Path, text: str = "") -> str:
-    """Run ``openssl``; its output."""
+    """Run ``openssl``; return its output."""
     try:
         done = subprocess.run(
             ["openssl", *map(str, arguments)], input=text, capture_output=True, text=True, check=False

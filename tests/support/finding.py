@@ -55,7 +55,7 @@ def use_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(log: UnifiedLog, generator: random.Random, batches: int) -> list[Record]:
-    """Append random batches; the records with their offsets."""
+    """Append random batches; return the records with their offsets."""
     written = []
     for _ in range(batches):
         records = [

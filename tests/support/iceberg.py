@@ -29,7 +29,7 @@ def target_below(directory: Path, partition_by: tuple[str, ...] = ()) -> Iceberg
 
 @contextmanager
 def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Catalogs hold connections until they are closed: all that are opened meanwhile are, at the end."""
+    """Catalogs hold connections until they are closed: all that are opened inside the block are closed at its end."""
     opened = []
     real = iceberg_job._catalog
 

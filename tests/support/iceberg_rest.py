@@ -109,7 +109,7 @@ def fault(error: Exception) -> dict[str, Any]:
 
 @contextmanager
 def iceberg_rest(directory: Path, token: str = "a-token") -> Iterator[IcebergRest]:
-    """A catalog that is served meanwhile."""
+    """A catalog that is served inside the block."""
     catalog = IcebergRest(directory, token)
     try:
         with json_server(catalog.answer) as catalog.uri:

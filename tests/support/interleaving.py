@@ -33,7 +33,7 @@ class InterleavedFileSystem(OsFileSystem):
         self._thread, self._owner = None, threading.get_ident()
 
     def disarm(self) -> bool:
-        """Wait for the change; True if its call was reached. Raises the change's error."""
+        """Wait for the change; return whether its call was reached. Raises the change's error."""
         self._owner = 0
         if self._thread is None:
             return False

@@ -15,7 +15,7 @@ Answer = Callable[[str, str, Mapping[str, str], bytes], tuple[int, Any]]
 
 @contextmanager
 def json_server(answer: Answer, content_type: str = "application/json") -> Iterator[str]:
-    """Serve meanwhile, each request in a thread of its own; yields the URL."""
+    """Serve inside the block, each request in a thread of its own; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:

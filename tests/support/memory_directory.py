@@ -1,6 +1,6 @@
 """Directories in memory for tests that write and sync thousands of small files and need no disk for it.
 
-The faults of these tests are simulated, or they only look at files, so it is the same to them where these lie. On a
+The faults of these tests are simulated, or they only look at files, so the file system does not matter to them. On a
 disk each sync waits for the journal: the kills and failures of `tests/faults/test_cleaner_crashes.py` and its
 neighbours took two to four times the CPU time there. What asks the kernel which pages are in memory (`RWF_NOWAIT`),
 fills a disk or works with a file system's own calls stays on the disk: a tmpfs answers otherwise.
@@ -20,7 +20,7 @@ import pytest
 MEMORY = "/dev/shm"
 _GIVEN = "basetemp"
 ROOM = 1 << 30
-"""Free bytes that there must be: a container of Docker has 64 MB there unless it is told otherwise."""
+"""Free bytes that the memory file system must have: in a container of Docker it has 64 MB by default."""
 IN_MEMORY = (
     "tests/faults/test_adoption_crashes.py",
     "tests/faults/test_adoption_irregular_files.py",
@@ -45,7 +45,7 @@ IN_MEMORY = (
     "tests/fuzz/test_other_writers.py",
     "tests/unit/",
 )
-"""Modules and packages whose `tmp_path` lies in memory."""
+"""Modules and packages whose `tmp_path` is in memory."""
 ON_DISK = ("tests/unit/log/system/",)
 """Those among them that are about the file system itself."""
 
@@ -84,7 +84,7 @@ def basetemp_of(config: pytest.Config) -> str | None:
 
 
 def is_in_memory(nodeid: str) -> bool:
-    """Return whether the directories of a test lie in memory, where there is such a file system."""
+    """Return whether the directories of a test are in memory, if there is such a file system."""
     return nodeid.startswith(IN_MEMORY) and not nodeid.startswith(ON_DISK) and has_room()
 
 

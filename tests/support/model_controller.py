@@ -254,7 +254,7 @@ class ModelController:
         return False
 
     def _may_stop(self, broker_id: int) -> bool:
-        """Return whether no leader is left there and all live brokers have heard of it; the broker is fenced then."""
+        """Return whether it leads no partition and all live brokers have that image; if so, fence the broker."""
         active = [
             session.position
             for one, session in self._sessions.items()

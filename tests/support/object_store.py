@@ -53,7 +53,7 @@ class ObjectStore:
         )
 
     def copy(self, directory: Path, prefix: str) -> str:
-        """Copy a data directory below ``prefix``, as ``aws s3 sync`` would; the address of it."""
+        """Copy a data directory below ``prefix``, as ``aws s3 sync`` would; return its address."""
         from pyarrow.fs import LocalFileSystem, copy_files
 
         copy_files(

@@ -85,7 +85,7 @@ def write(log: UnifiedLog, records: Iterable[Record], **options: Any) -> int:
 
 
 def fill(log: UnifiedLog, batches: int, records: int = 5, **options: Any) -> list[Record]:
-    """Append batches of keyed records a minute apart per batch; the records with their offsets."""
+    """Append batches of keyed records, a minute apart; return the records with their offsets."""
     written = []
     for number in range(batches):
         batch = [

@@ -17,7 +17,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _draw()
 
 
-# Imported before the project's profile is loaded: what that sets is said here.
+# Imported before the project's profile is loaded, so its settings are repeated here.
 @settings(database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.integers() | st.text()))
 def _draw(values: list[int | str]) -> None:

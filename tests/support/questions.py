@@ -1,7 +1,7 @@
 """The same questions to two brokers: requests from plain values, answers as plain values that can be compared.
 
-What two brokers choose freely (member ids, producer ids, topic ids, ports) is replaced by the order in which it first
-appears. So an id must come back where it came back from the other broker. Times become their sign.
+Values that a broker chooses freely (member ids, producer ids, topic ids, ports) are replaced by the order in which they
+first appear. So an id must appear in the same places as with the other broker. Times are replaced by their sign.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHOSEN_NOWHERE = (None, "", -1, 0, ZERO_UUID)
 
 
 class Broker:
-    """One broker that is asked; ``answers`` holds what it said so far, comparable."""
+    """One broker; ``answers`` holds its answers so far, in a form that can be compared."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -57,7 +57,7 @@ class Broker:
         return response
 
     def ask_quietly(self, api: str, version: int, /, **fields: Any) -> Any:
-        """Ask without noting the answer: what only prepares."""
+        """Ask without noting the answer, to prepare something."""
         module = importlib.import_module(f"tidelog.protocol.messages.{api}")
         name = "".join(word.capitalize() for word in api.split("_"))
         request = build(getattr(module, f"{name}Request"), fields, version)

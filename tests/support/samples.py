@@ -1,4 +1,4 @@
-"""The same records given to any broker, of every kind a partition directory can hold, and what it serves of them.
+"""Sample records of every kind that a partition directory can hold, written to any broker, and read back from it.
 
 Topics (each name with a prefix): ``codecs`` has one partition per codec and several segments; ``compacted`` is
 keyed, with tombstones, and is cleaned; ``transactions`` holds committed, aborted and one open transaction; ``trimmed``
@@ -60,7 +60,7 @@ Records = dict[int, Served]
 
 @dataclass(slots=True)
 class Picture:
-    """All that was served: records by partition and offset, read uncommitted and read committed, and start offsets."""
+    """Everything a broker served: records by partition and offset, uncommitted and committed, and start offsets."""
 
     uncommitted: dict[Partition, Records] = field(default_factory=dict)
     committed: dict[Partition, Records] = field(default_factory=dict)

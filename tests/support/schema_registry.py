@@ -70,7 +70,7 @@ class SchemaRegistry:
 
 @contextmanager
 def schema_registry() -> Iterator[SchemaRegistry]:
-    """A registry that is served meanwhile."""
+    """A registry that is served inside the block."""
     registry = SchemaRegistry()
     with json_server(registry.answer, "application/vnd.schemaregistry.v1+json") as registry.url:
         yield registry

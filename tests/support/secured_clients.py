@@ -1,4 +1,4 @@
-"""Clients that speak to a secured listener: each one produces and consumes, or says in its own words why it may not.
+"""Clients of a secured listener: each one produces and consumes, or raises its own error message.
 
 Security        protocol, trust and identity, as the test means them; written for each client in its own keys
 CLIENTS         name -> ``run(bootstrap, security, topic, values)``: the values read back

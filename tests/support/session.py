@@ -57,7 +57,7 @@ def run_steps(steps: list[Step], bootstrap: str) -> list[Step]:
 
 
 def run_step(step: Step, bootstrap: str, environment: dict[str, str]) -> Step:
-    """Run one command; what comes before the session is left as it is."""
+    """Run one command, unless it belongs before the session: such a step is returned unchanged."""
     if step.command.startswith(_BEFORE):
         return step
     done = subprocess.run(

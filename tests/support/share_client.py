@@ -95,7 +95,7 @@ class ShareClient:
         ]
 
     def acknowledge(self, first: int, last: int, kind: int) -> int:
-        """Acknowledge acquired offsets; the partition's error code."""
+        """Acknowledge acquired offsets; return the partition's error code."""
         batch = AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=[kind])
         partition = AcknowledgePartition(partition_index=0, acknowledgement_batches=[batch])
         request = ShareAcknowledgeRequest(

@@ -1,4 +1,4 @@
-"""Origins of the sockets of the tests' process, shown with each: the warning about an unclosed one names its maker.
+"""Origins of the sockets of the tests' process: the warning about an unclosed socket shows the code that created it.
 
 A socket that was not closed is found when the garbage collector comes round, in some later test of another module. By
 itself the warning shows two ports alone. Here it also has the test that ran, the thread, and the frames that made the

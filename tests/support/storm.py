@@ -204,7 +204,7 @@ class Worker(threading.Thread):
         self.failure: Exception | None = None
 
     def run(self) -> None:
-        """Work; what goes wrong is kept for the test."""
+        """Work until the end; an exception is kept for the test."""
         try:
             asker = Asker(self._port, self._chance)
             while time.monotonic() < self._deadline:
@@ -230,7 +230,7 @@ class PipelineReader(threading.Thread):
         self.failure: Exception | None = None
 
     def run(self) -> None:
-        """Read; what goes wrong is kept for the test."""
+        """Read until the end; an exception is kept for the test."""
         try:
             while time.monotonic() < self._deadline:
                 self._pass()
@@ -288,7 +288,7 @@ class Adopter(threading.Thread):
         self.failure: Exception | None = None
 
     def run(self) -> None:
-        """Plan; what goes wrong is kept for the test."""
+        """Plan until the end; an exception is kept for the test."""
         try:
             while time.monotonic() < self._deadline:
                 plan = make_plan(OsFileSystem(), SystemTime(), self._options)

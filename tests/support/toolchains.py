@@ -104,7 +104,7 @@ def _record(fields: Mapping[str, Any]) -> Record:
 def ask(
     command: list[str], question: Mapping[str, Any], environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Run a program to its end; its answer. A failed program fails the test with what it printed."""
+    """Run a program to its end; return its answer. A failed program fails the test and shows its output."""
     done = subprocess.run(
         command,
         input=json.dumps(question).encode(),

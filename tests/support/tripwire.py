@@ -1,4 +1,4 @@
-"""A proxy before a broker that halts the world at a chosen request: the moment in which a test kills a client.
+"""A proxy before a broker that halts a connection at a chosen request: at that moment a test kills the client.
 
     before    the request reaches the proxy and not the broker
     after     the broker has answered, the client does not learn it

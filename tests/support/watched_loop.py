@@ -1,4 +1,4 @@
-"""A test broker's loop that knows whether a worker's job is what runs now."""
+"""A test broker's loop that knows whether the running code is a worker's job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.broker.data_broker import InlineLoop
 
 
 class WatchedLoop:
-    """Says whether a worker's job is what runs now."""
+    """Loop that knows whether the running code is a worker's job."""
 
     def __init__(self, loop: InlineLoop) -> None:
         self.is_in_worker = False

@@ -38,7 +38,7 @@ class ZooKeeperKafka(ApacheKafka):
         self._zookeeper: subprocess.Popen[bytes] | None = None
 
     def properties(self) -> dict[str, str]:
-        """Return properties of a KRaft node, without those that such a node alone has."""
+        """Return the properties of a KRaft node, without those that only such a node has."""
         kraft_only = {"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names"}
         common = {key: value for key, value in super().properties().items() if key not in kraft_only}
         return {

@@ -250,7 +250,7 @@ class Asker:
                 self.acknowledged(number, offset=offset)
 
     def send_batch(self, topic: str, pairs: Pairs, partition: int, options: BatchOptions) -> int:
-        """Produce without a note; the first offset."""
+        """Produce without a note; return the first offset."""
         request = request_of(topic, pairs, partition, options)
         answer = self.ask(request, ProduceResponse, 7).responses[0].partition_responses[0]
         assert answer.error_code == 0, f"{topic}-{partition}: error {answer.error_code}"

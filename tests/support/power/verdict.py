@@ -342,7 +342,7 @@ class Verdict:
 
 
 def take_batches(found: Found, records: bytes | memoryview, aborted: list[tuple[int, int]], next_offset: int) -> int:
-    """Add what a consumer keeps of a fetch; the offset to go on from. Raises CorruptMessageError."""
+    """Add the records that a consumer keeps of a fetch; return its next offset. Raises CorruptMessageError."""
     open_aborted: set[int] = set()
     for batch in iter_batches(records):
         batch.ensure_valid()

@@ -19,7 +19,7 @@ GROUP_RESOURCE = 32
 SET = 0
 SETTLE_S = 0.3
 WAIT_MS = 500
-"""What a fetch waits for records: those that are there may take Apache Kafka this long on a busy machine."""
+"""Milliseconds that a fetch waits: Apache Kafka may take this long for existing records on a busy machine."""
 """Longer than Kafka's work after an answer: releasing a session's records, writing markers."""
 SHARE_SCRIPTS: list[Entry] = []
 

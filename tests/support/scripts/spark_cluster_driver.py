@@ -31,7 +31,7 @@ EXECUTORS = 2
 MARKERS = "MARKERS"
 """The environment variable that names the directory of what has happened."""
 SLOW_S = 120
-"""A slow attempt waits at most so long for the one that is to overtake it."""
+"""Seconds that a slow attempt waits for the attempt that should finish first."""
 SPECULATION = {
     "spark.speculation": "true", "spark.speculation.interval": "100ms", "spark.speculation.multiplier": "1.5",
     "spark.speculation.quantile": "0.3", "spark.speculation.minTaskRuntime": "500ms",

@@ -18,7 +18,7 @@ class Ledger:
         self.acknowledged: dict[Place, int] = {}
 
     def acknowledge(self, place: Place, number: int) -> str | None:
-        """Note an acknowledgement; a fault when the place is another record's already."""
+        """Note an acknowledgement; return a fault if another record has the place already."""
         if self.acknowledged.setdefault(place, number) != number:
             return f"{self.at(place)} was acknowledged for {self.acknowledged[place]} and for {number}"
         return None

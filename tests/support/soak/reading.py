@@ -20,7 +20,7 @@ class Found(NamedTuple):
 
 
 class NotReadError(AssertionError):
-    """A topic whose end does not come: a transaction is open, or records are not served."""
+    """The end of a topic is not reached: a transaction is open, or records are not served."""
 
 
 def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[Place, Found]:

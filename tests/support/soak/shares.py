@@ -77,7 +77,7 @@ class ShareGroup(Party):
             self.counts[f"told {error.args[0].name()}"] += 1
 
     def _take(self, member: Any, choices: list[Any]) -> int:
-        """Take what comes and acknowledge it; the number of records."""
+        """Acknowledge the records of one poll; return their number."""
         try:
             messages = [each for each in member.poll(timeout=0.1) if each.error() is None]
             ends: dict[int, dict[Place, Any]] = {}

@@ -65,7 +65,7 @@ SUSPICIOUS = ("Traceback", "goes offline", "out of service", "is refused", "died
 """Words a healthy broker does not print."""
 LAST_LIFE = 1 / 3
 LONGEST_END_S = 1.5 * PATIENCE_S
-"""Most that parties take to end without any of them going on."""
+"""Seconds after which the soak ends although parties have not ended, if none of them makes progress."""
 JUDGED = 2 / 3
 """The part of the last life in which figures must be flat: before it caches fill."""
 SHORTEST_JUDGED_S = 30.0
@@ -102,7 +102,7 @@ def amount_of(parties: list[Party]) -> int:
 
 @contextlib.contextmanager
 def silenced(*names: str) -> Iterator[None]:
-    """Loggers that say nothing meanwhile, and have their levels again after it."""
+    """Loggers that are silent inside the block, and have their levels again afterwards."""
     loggers = [(logger, logger.level) for logger in map(logging.getLogger, names)]
     for logger, _ in loggers:
         logger.setLevel(logging.CRITICAL + 1)
