@@ -34,8 +34,9 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
 )
 from tidelog.protocol.record.compression import CompressionType, decompress, decompress_zstd_frames, zstd_size
+from tidelog.protocol.record.crc import crc32, crc32c
 from tidelog.protocol.record.message_set import LegacyRecordBatch
-from tidelog.protocol.record.record_batch import Buffer, Record
+from tidelog.protocol.record.record_batch import CRC_OFFSET, MAGIC_OFFSET, MAGIC_V2, Buffer, Record
 
 #: Expanded bytes after which a step ends: many small compressed batches share a step, a large one has its own.
 SCRATCH_BYTES = 4 * 1024 * 1024
@@ -44,6 +45,8 @@ SCRATCH_BYTES = 4 * 1024 * 1024
 #: take 0.25 s of CPU with the larger chunks, and 0.37 s with the smaller ones.
 LARGE_BATCH_SHARE = 16
 LARGE_CHUNK_BUFFERS = 4
+#: Before a larger batch gets memory, its checksum is compared: a damaged length may claim the rest of the segment.
+LARGE_CLAIM_BYTES = 64 * 1024 * 1024
 #: Most unreadable batches that are listed in reports; all are counted.
 REPORTED_BATCHES = 100
 
@@ -69,7 +72,7 @@ class UnreadableBatch:
 
 
 def is_always_allowed() -> bool:
-    """Return True: reading ahead is is_always_allowed allowed."""
+    """Return True: reading ahead is always allowed."""
     return True
 
 
@@ -201,6 +204,8 @@ class SegmentReader:
             chunk.rows, chunk.framed, claimed = self._engine.scan(chunk.buffer, (0, chunk.length), offsets, chunk.table)
             if chunk.rows or not chunk.length < claimed <= end - position:
                 break
+            if claimed > LARGE_CLAIM_BYTES and not self._matches_checksum(chunk, fd, position, claimed):
+                break
             wanted = claimed
         self._batches_are_large = LARGE_BATCH_SHARE * chunk.framed > chunk.rows * self._chunk_bytes
 
@@ -218,16 +223,37 @@ class SegmentReader:
             for row in poison
         ]
 
+    def _matches_checksum(self, chunk: Chunk, fd: int, position: int, size: int) -> bool:
+        """Read a batch of ``size`` bytes piece by piece; return whether its checksum is right. The chunk has its
+        beginning. Raises KafkaStorageError.
+        """
+        head = chunk.buffer.data
+        is_legacy = head[MAGIC_OFFSET] < MAGIC_V2
+        crc_offset, checksum = (MAGIC_OFFSET - 4, crc32) if is_legacy else (CRC_OFFSET, crc32c)
+        first = crc_offset + 4
+        found, piece = 0, memoryview(bytearray(self._chunk_bytes))
+        while first < size:
+            done = self._read_at(fd, piece[: size - first], position + first)
+            if not done:
+                return False
+            found = checksum(piece[:done], found)
+            first += done
+        return found == int.from_bytes(head[crc_offset : crc_offset + 4], "big")
+
+    def _read_at(self, fd: int, view: memoryview, position: int) -> int:
+        """Read into ``view`` from a byte of the file; return how many bytes. Raises KafkaStorageError."""
+        try:
+            return os.preadv(fd, [view], position)
+        except OSError as error:
+            raise LogStorageError("read", f"segment {self._segment}", error.errno or errno.EIO) from error
+
     def _read(self, chunk: Chunk, fd: int, position: int, size: int) -> None:
         if size + at.PADDING > len(chunk.buffer):
             chunk.buffer = np.zeros(max(size + at.PADDING, 2 * len(chunk.buffer)), np.uint8)
         view = chunk.buffer.data
         done = 0
         while done < size:
-            try:
-                got = os.preadv(fd, [view[done:size]], position + done)
-            except OSError as error:
-                raise LogStorageError("read", f"segment {self._segment}", error.errno or errno.EIO) from error
+            got = self._read_at(fd, view[done:size], position + done)
             if not got:
                 break
             done += got

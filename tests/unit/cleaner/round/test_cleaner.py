@@ -19,8 +19,9 @@ from tests.support.depth import DEPTH
 from tests.support.memory_directory import memory_place
 from tidelog.cleaner.engine.batch_table import BASE_OFFSET
 from tidelog.cleaner.engine.engine import ENGINE, Engine, ReferenceEngine
-from tidelog.cleaner.errors import CleaningAbortedError
+from tidelog.cleaner.errors import CleaningAbortedError, UnframedSegmentError
 from tidelog.cleaner.log_to_clean import LogToClean
+from tidelog.cleaner.round import segment_reader
 from tidelog.cleaner.round.chunk import Reading
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions, CleanerStats, RoundHooks
 from tidelog.cleaner.round.segment_reader import SegmentReader
@@ -462,6 +463,40 @@ def test_two_damaged_old_messages_in_a_row_both_stay(tmp_path: Path, engine: Eng
 
     assert stats.unreadable_batches == 2
     assert bytes(stored[size : 3 * size]) in log_bytes(log)
+
+
+def test_a_length_that_claims_the_rest_of_the_segment_gets_no_memory(
+    tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_reader, "LARGE_CLAIM_BYTES", 4096)
+    log = filled(tmp_path, [(b"a", b"v" * 3000)] * 30)
+    segment = log.segments.first
+    corrupt(log, 0, 9, 1)  # the length: 65,536 bytes more
+    reader = SegmentReader(engine, 1024, 1 << 20)
+
+    with pytest.raises(UnframedSegmentError, match="no batch begins at byte 0"):
+        list(reader.chunks(Reading(segment, 2**31, 0, (0, segment.size))))
+    reader.close()
+
+    assert len(reader.buffer) < 2048
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_large_batch_is_read(tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch, magic: int) -> None:
+    monkeypatch.setattr(segment_reader, "LARGE_CLAIM_BYTES", 4096)
+    log = open_log(tmp_path, compacted(message_format_version="0.10.2") if magic == 1 else None)
+    if magic == 1:
+        message = build_message_set([Record(0, NOW_MS, b"a", b"v" * 70_000)], MessageSetOptions(magic=1))
+        log.append_as_leader(memoryview(bytearray(message)), leader_epoch=0)
+    else:
+        LogWriter(log).append([(b"a", b"v" * 70_000)])
+    reader = SegmentReader(engine, 1024, 1 << 20)
+
+    rows = list(reader.chunks(Reading(log.segments.first, 2**31, 0, (0, log.segments.first.size))))
+    reader.close()
+
+    assert rows == [(0, 1)]
+    assert len(reader.buffer) > 70_000
 
 
 def test_old_messages_far_from_each_other_become_batches_of_their_own(tmp_path: Path, engine: Engine) -> None:
