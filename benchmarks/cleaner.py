@@ -144,15 +144,15 @@ def watch(node: LoggingKafka) -> tuple[list[float], list[CpuTime]]:
     last = cpu_time(node.pid)
     deadline = time.monotonic() + KAFKA_TIMEOUT_S
     while len(used) < KAFKA_PARTITIONS and time.monotonic() < deadline:
-        done, now = len(cleaned(node.log_path)), cpu_time(node.pid)
+        done, now = len(read_round_seconds(node.log_path)), cpu_time(node.pid)
         while len(used) < done:
             used.append(now - last)
             last = now
         time.sleep(0.02)
-    return cleaned(node.log_path)[: len(used)], used
+    return read_round_seconds(node.log_path)[: len(used)], used
 
 
-def cleaned(log: Path) -> list[float]:
+def read_round_seconds(log: Path) -> list[float]:
     """Read the seconds of each round from Kafka's log."""
     found = _CLEANED.findall(log.read_text(errors="replace").replace(",", ""))
     return [float(size) / float(rate) for size, rate in found if float(size) > 1]

@@ -38,32 +38,32 @@ class Bar(NamedTuple):
     is_met: Callable[[float, float], bool]
 
 
-def at_most(limit: float) -> Bar:
+def limit_figure(limit: float) -> Bar:
     """Return a bar of the figure itself."""
     return Bar(f"<= {limit:g}", lambda ours, _: ours <= limit)
 
 
-def at_most_times(limit: float) -> Bar:
+def limit_ratio(limit: float) -> Bar:
     """Return a bar of the ratio to Kafka."""
     return Bar(f"<= {limit:g}x", lambda ours, theirs: ours <= limit * theirs)
 
 
 BARS: Mapping[str, Bar] = {
-    "acks=all, 1,000 B, 64 KB batches: user CPU s/GB": at_most_times(0.6),
-    "acks=all, one record: p50 ms": at_most_times(1.0),
-    "  CPU ms per acknowledgement": at_most_times(0.5),
-    f"steady {STEADY_MB_PER_S} MB/s, acks=all: p99 ms, a bound of the followers' lag": at_most(20),
+    "acks=all, 1,000 B, 64 KB batches: user CPU s/GB": limit_ratio(0.6),
+    "acks=all, one record: p50 ms": limit_ratio(1.0),
+    "  CPU ms per acknowledgement": limit_ratio(0.5),
+    f"steady {STEADY_MB_PER_S} MB/s, acks=all: p99 ms, a bound of the followers' lag": limit_figure(20),
     "catch-up: MB per CPU s of the follower": Bar(">= 1.5x", lambda ours, theirs: ours >= 1.5 * theirs),
     "  MB/s, without the start": Bar(">= 300", lambda ours, _: ours >= 300),
-    "  p99 of produce at its leader, times that without": at_most(2),
+    "  p99 of produce at its leader, times that without": limit_figure(2),
     "leader killed to the first acknowledgement, s": Bar(
         "<= 4, Kafka + 0.3", lambda ours, theirs: ours <= 4 and ours <= theirs + 0.3
     ),
-    "clean start, six partitions, session over: s": at_most(0.5),
-    "  resident MB after it all": at_most(60),
-    "1,000 partitions, idle: % of a core per broker": at_most(1),
-    "  controlled stop of their leader: longest s without acks of a partition": at_most(0.5),
-    "  clean start with them, session over: s": at_most(3),
+    "clean start, six partitions, session over: s": limit_figure(0.5),
+    "  resident MB after it all": limit_figure(60),
+    "1,000 partitions, idle: % of a core per broker": limit_figure(1),
+    "  controlled stop of their leader: longest s without acks of a partition": limit_figure(0.5),
+    "  clean start with them, session over: s": limit_figure(3),
 }
 
 
@@ -125,7 +125,7 @@ def main() -> None:
             measured[kind] = measure(kind, amounts)
             print(f"{kind}, load average {os.getloadavg()[0]:.0f}")
         for line in table(measured):
-            page.line(line)
+            page.print_line(line)
 
 
 if __name__ == "__main__":

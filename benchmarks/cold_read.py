@@ -51,7 +51,7 @@ def steady(broker: BrokerProcess, until: threading.Event) -> Histogram:
     return latencies
 
 
-def beside(broker: BrokerProcess, seconds: float) -> Histogram:
+def measure_steady_load(broker: BrokerProcess, seconds: float) -> Histogram:
     """Measure the steady load for ``seconds``."""
     until = threading.Event()
     timer = threading.Timer(seconds, until.set)
@@ -90,8 +90,8 @@ def main() -> None:
 def measure(page: Page, asked: argparse.Namespace) -> None:
     """Write the table."""
     root = Path(tempfile.mkdtemp(prefix="cold-"))
-    page.line("| who | beside | requests/s | p50 ms | p99 ms |")
-    page.line("|---|---|---:|---:|---:|")
+    page.print_line("| who | beside | requests/s | p50 ms | p99 ms |")
+    page.print_line("|---|---|---:|---:|---:|")
     for launch in (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka):
         with launch(root / launch.__name__) as broker:
             topics = Topics(broker.bootstrap)
@@ -99,7 +99,7 @@ def measure(page: Page, asked: argparse.Namespace) -> None:
                 topics.create(name, 1)
             load_batches(broker, COLD, asked.mb * MB, 1000, LIBRDKAFKA_BATCH_BYTES)
             load_requests(broker, HOT, WARM_UP_REQUESTS, 1)
-            alone = beside(broker, asked.seconds)
+            alone = measure_steady_load(broker, asked.seconds)
             show(page, (broker.name, "nothing"), alone.count / asked.seconds, alone)
             for kind in ("warm", "cold"):
                 if kind == "cold":

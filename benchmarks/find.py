@@ -223,7 +223,7 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     for kind, rate in medians.items():
         share = statistics.median(mine / plain for mine, plain in zip(rates[kind], rates["plain"], strict=True))
         p50, p99 = quantile(latencies[kind], 0.5), quantile(latencies[kind], 0.99)
-        page.line(
+        page.print_line(
             f"- produce {kind:<14} {rate:>12,.0f} records/s  {share:>6.1%} of plain  ack p50 {p50:.2f} p99 {p99:.2f} ms"
             f"  lag at the end {statistics.median(lags[kind]):,.0f}"
         )
@@ -277,7 +277,7 @@ def measure_look_ups(page: Page, directory: Path, topic: str, records: int) -> N
     cold = [cold_look_up(directory, topic, generator.randrange(records)) for _ in range(COLD_LOOK_UPS)]
     for name, times in (("warm", warm), ("cold", cold)):
         p50, p99 = quantile(times, 0.5), quantile(times, 0.99)
-        page.line(f"- look-up {name:<5} p50 {p50:.3f} p99 {p99:.3f} ms, {records:,} records")
+        page.print_line(f"- look-up {name:<5} p50 {p50:.3f} p99 {p99:.3f} ms, {records:,} records")
 
 
 def cold_look_up(directory: Path, topic: str, number: int) -> float:
@@ -348,7 +348,9 @@ def measure_served(page: Page, broker: Broker, records: int, phases: Collection[
     if "look-up" in phases:
         measure_http(page, broker.bootstrap, records)
     if "scan" in phases:
-        page.line(f"- full scan by a consumer {measure_full_scan(broker.bootstrap, 'keys.look-up', records):.1f} s")
+        page.print_line(
+            f"- full scan by a consumer {measure_full_scan(broker.bootstrap, 'keys.look-up', records):.1f} s"
+        )
 
 
 def measure_http(page: Page, bootstrap: str, records: int) -> None:
@@ -356,13 +358,13 @@ def measure_http(page: Page, bootstrap: str, records: int) -> None:
     began, lag = time.perf_counter(), lag_of(bootstrap)
     client = Tidelog(bootstrap)
     list(client.find("keys.look-up", key=key_of(1)))
-    page.line(f"- lag after {records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
+    page.print_line(f"- lag after {records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
     times = []
     for number in random.Random(3).sample(range(records), 200):
         started = time.perf_counter()
         assert len(list(client.find("keys.look-up", key=key_of(number)))) == 1
         times.append((time.perf_counter() - started) * 1000)
-    page.line(f"- look-up over HTTP p50 {quantile(times, 0.5):.2f} p99 {quantile(times, 0.99):.2f} ms")
+    page.print_line(f"- look-up over HTTP p50 {quantile(times, 0.5):.2f} p99 {quantile(times, 0.99):.2f} ms")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def load(broker: BrokerProcess, producers: int, seconds: float) -> tuple[float, 
 def show(page: Page, words: Sequence[object], rate: float, latencies: Histogram) -> None:
     """Write one line of the table."""
     figures = [f"{rate:,.0f}", f"{latencies.percentile_us(50) / 1000:.2f}", f"{latencies.percentile_us(99) / 1000:.2f}"]
-    page.line("| " + " | ".join([*map(str, words), *figures]) + " |")
+    page.print_line("| " + " | ".join([*map(str, words), *figures]) + " |")
 
 
 def main() -> None:
@@ -99,8 +99,8 @@ def main() -> None:
 def measure(page: Page, asked: argparse.Namespace) -> None:
     """Write the table."""
     root = Path(tempfile.mkdtemp(prefix="fsync-"))
-    page.line("| who | producers | acknowledged/s | p50 ms | p99 ms |")
-    page.line("|---|---:|---:|---:|---:|")
+    page.print_line("| who | producers | acknowledged/s | p50 ms | p99 ms |")
+    page.print_line("|---|---:|---:|---:|---:|")
     show(page, ("the disk alone", "-"), *disk_alone(root, asked.seconds))
     for launch in (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka):
         with launch(root / launch.__name__) as broker:

@@ -1,7 +1,7 @@
 """Members of classic groups as a load: many connections on one selector, without a client library.
 
 Each member is a small state machine: JoinGroup (twice, since KIP-394), SyncGroup, Heartbeats; REBALANCE_IN_PROGRESS
-sends it back to JoinGroup with the id it has. ``until_stable`` drives all of them until they share one generation.
+sends it back to JoinGroup with the id it has. ``wait_until_stable`` drives all of them until they share one generation.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ class Member:
         waited_for, self.waits_for = self.waits_for, None
         body = self.wire.answer()
         if waited_for == "join":
-            self._joined(JoinGroupResponse.decode(body, JOIN_VERSION))
+            self._handle_join(JoinGroupResponse.decode(body, JOIN_VERSION))
         elif waited_for == "sync":
             self._go_on(SyncGroupResponse.decode(body, SYNC_VERSION).error_code, synced=True)
         else:
             self._go_on(HeartbeatResponse.decode(body, HEARTBEAT_VERSION).error_code, synced=self.is_synced)
 
-    def _joined(self, response: JoinGroupResponse) -> None:
+    def _handle_join(self, response: JoinGroupResponse) -> None:
         self.member_id = response.member_id
         if response.error_code in (MemberIdRequiredError.code, RebalanceInProgressError.code):
             self.join()
@@ -135,7 +135,7 @@ class Member:
         self.is_synced = synced
 
 
-def until_stable(members: list[Member]) -> float:
+def wait_until_stable(members: list[Member]) -> float:
     """Join all at once; return the seconds until each member has an assignment in one generation of them all."""
     began = time.perf_counter()
     with selectors.DefaultSelector() as selector:

@@ -26,14 +26,14 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer
 
-from benchmarks.group_client import Member, Wire, frame_of, until_stable
+from benchmarks.group_client import Member, Wire, frame_of, wait_until_stable
 from benchmarks.histogram import Histogram
 from benchmarks.procfs import rss_bytes, run_time_s
 from benchmarks.rivals.apache_kafka import ApacheKafka, run_tool
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rivals.tidelog_broker import TidelogProcess
 from benchmarks.saving import Page, add_save
-from benchmarks.streams_client import TaskMember, heartbeats, until_settled
+from benchmarks.streams_client import TaskMember, heartbeats, wait_until_settled
 from benchmarks.topics import Topics
 from tidelog.protocol.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -82,7 +82,7 @@ def wire(broker: BrokerProcess) -> Wire:
     return Wire(broker.host, broker.port)
 
 
-def until_ready(broker: BrokerProcess, connection: Wire) -> None:
+def wait_until_ready(broker: BrokerProcess, connection: Wire) -> None:
     """Wait until the coordinator answers: the first FindCoordinator creates its topic."""
     while connection.ask(FindCoordinatorRequest(key="g"), FIND_VERSION, FindCoordinatorResponse).error_code:
         time.sleep(RETRY_S)
@@ -112,7 +112,7 @@ def joining(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
     times = []
     for number in range(asked.rounds + 1):
         members = [Member(broker.host, broker.port, f"joined-{number}") for _ in range(MEMBERS)]
-        times.append(until_stable(members))
+        times.append(wait_until_stable(members))
         for member in members:
             member.wire.close()
     return [(f"{MEMBERS} members join one classic group", "ms", f"{1000 * sorted(times[1:])[asked.rounds // 2]:,.0f}")]
@@ -171,18 +171,18 @@ def transactions(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "bench", "linger.ms": 0})
     producer.init_transactions(60)
 
-    def one() -> None:
+    def run_transaction() -> None:
         producer.begin_transaction()
         for _ in range(RECORDS_PER_TRANSACTION):
             producer.produce(TOPIC, bytes(100), partition=1)
         producer.commit_transaction(60)
 
     for _ in range(asked.transactions // 4):
-        one()
+        run_transaction()
     latencies, cpu, began = Histogram(), run_time_s(broker.pid), time.perf_counter()
     for _ in range(asked.transactions):
         at = time.perf_counter_ns()
-        one()
+        run_transaction()
         latencies.record(time.perf_counter_ns() - at)
     took, cpu = time.perf_counter() - began, run_time_s(broker.pid) - cpu
     return [
@@ -266,7 +266,7 @@ def streams(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
         members = [
             TaskMember(wire(broker), f"streams-{number}", f"m{index:02}", TOPIC) for index in range(STREAMS_MEMBERS)
         ]
-        took, count = until_settled(members, PARTITIONS)
+        took, count = wait_until_settled(members, PARTITIONS)
         times.append(took)
         counts.append(count)
     heartbeats(members, WARM_UP_COMMITS)
@@ -332,7 +332,7 @@ def measure(launch: Callable[[Path], BrokerProcess], root: Path, asked: argparse
         topics.create(TOPIC, PARTITIONS)
         topics.create(f"{TOPIC}-latency", 1)
         connection = wire(broker)
-        until_ready(broker, connection)
+        wait_until_ready(broker, connection)
         connection.close()
         return [row for name in asked.only or WORK for row in WORK[name](broker, asked)]
 
@@ -363,10 +363,10 @@ def main() -> None:
     with Page("Groups and transactions", "python -m benchmarks.groups", save=asked.save) as page:
         ours = measure(launch_tidelog, root / "tidelog", asked)
         theirs = [] if asked.no_kafka else measure(launch_kafka, root / "kafka", asked)
-        page.line("| work | figure | Tidelog | Apache Kafka |")
-        page.line("|---|---|---:|---:|")
+        page.print_line("| work | figure | Tidelog | Apache Kafka |")
+        page.print_line("|---|---|---:|---:|")
         for index, (work, figure, value) in enumerate(ours):
-            page.line(f"| {work} | {figure} | {value} | {theirs[index][2] if theirs else '-'} |")
+            page.print_line(f"| {work} | {figure} | {value} | {theirs[index][2] if theirs else '-'} |")
     shutil.rmtree(root)
 
 

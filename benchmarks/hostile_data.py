@@ -39,7 +39,7 @@ class HostileRequest(NamedTuple):
     prepare: Callable[[str], list[bytes]] = lambda _topic: []
 
 
-def framed(api_key: int, version: int, body: bytes) -> bytes:
+def encode_frame(api_key: int, version: int, body: bytes) -> bytes:
     """Encode a request of the client ``raw``, length in front."""
     header = struct.pack(">hhih", api_key, version, 1, 3) + b"raw"
     return struct.pack(">i", len(header) + len(body)) + header + body
@@ -49,7 +49,7 @@ def produce(topic: str, *parts: tuple[int, bytes | bytearray], version: int = PR
     """Build a Produce with acks=1 of these records to these partitions."""
     data = [PartitionProduceData(index=index, records=memoryview(records)) for index, records in parts]
     request = ProduceRequest(acks=1, timeout_ms=60_000, topic_data=[TopicProduceData(name=topic, partition_data=data)])
-    return framed(PRODUCE, version, request.encode(version))
+    return encode_frame(PRODUCE, version, request.encode(version))
 
 
 def fetch(topic: str, version: int, partition: int = 0) -> bytes:
@@ -58,7 +58,7 @@ def fetch(topic: str, version: int, partition: int = 0) -> bytes:
     request = FetchRequest(
         max_wait_ms=0, min_bytes=1, max_bytes=MEBIBYTE, topics=[FetchTopic(topic=topic, partitions=[asked])]
     )
-    return framed(FETCH, version, request.encode(version))
+    return encode_frame(FETCH, version, request.encode(version))
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

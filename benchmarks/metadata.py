@@ -106,7 +106,7 @@ def create_topics(broker: BrokerProcess, count: int) -> float:
 
 async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]:
     """Measure the seconds of a snapshot, and of the longest turn of a loop beside it; medians of SNAPSHOTS."""
-    controller = filled(directory, partitions)
+    controller = fill_controller(directory, partitions)
     loop, takes, turns = asyncio.get_running_loop(), [], []
     for _ in range(SNAPSHOTS):
         began = last = time.perf_counter()
@@ -122,7 +122,7 @@ async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]
     return median(takes), median(turns)
 
 
-def filled(directory: Path, partitions: int) -> EmbeddedController:
+def fill_controller(directory: Path, partitions: int) -> EmbeddedController:
     """Return a controller whose image has a hundred topics with ``partitions`` partitions in all."""
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     place = MetadataPlace(str(directory), DirectoryState(str(directory)), environment)
@@ -167,12 +167,12 @@ def starts(directory: Path, partitions: int) -> Starts:
 def measure(page: Page, asked: argparse.Namespace) -> None:
     """Write the tables."""
     root = Path(tempfile.mkdtemp(prefix="metadata-"))
-    page.line(
+    page.print_line(
         "| who | clients | config changes/s | p50 ms | p99 ms | s for "
         + ", ".join(map(str, TOPIC_COUNTS))
         + " topics |"
     )
-    page.line("|---|---:|---:|---:|---:|---|")
+    page.print_line("|---|---:|---:|---:|---:|---|")
     for launch in (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka):
         with launch(root / launch.__name__) as broker:
             for client in range(max(CLIENTS)):
@@ -182,15 +182,15 @@ def measure(page: Page, asked: argparse.Namespace) -> None:
             for clients in CLIENTS:
                 rate, latencies = alter_configs(broker, clients, asked.seconds)
                 p50, p99 = (latencies.percentile_us(share) / 1000 for share in (50, 99))
-                page.line(f"| {broker.name} | {clients} | {rate:,.0f} | {p50:.2f} | {p99:.2f} | {created} |")
+                page.print_line(f"| {broker.name} | {clients} | {rate:,.0f} | {p50:.2f} | {p99:.2f} | {created} |")
     seconds, longest = asyncio.run(longest_turns(root / "snapshots", asked.partitions))
-    page.line()
-    page.line(
+    page.print_line()
+    page.print_line(
         f"Snapshot of {asked.partitions:,} partitions: {seconds * 1000:.0f} ms in a thread; the longest turn of the "
         f"loop beside it {longest * 1000:.1f} ms (medians of {SNAPSHOTS})."
     )
     found = starts(root / "starts", asked.partitions)
-    page.line(
+    page.print_line(
         f"Start on {asked.partitions:,} partitions after a clean stop: {found.seconds:.2f} s to the first answer, "
         f"{found.cpu:.2f} s of processor time, of which reading the metadata takes {found.reading * 1000:.0f} ms; "
         f"{found.resident:.0f} MB resident (medians of {STARTS})."

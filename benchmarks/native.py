@@ -23,7 +23,7 @@ class LoadError(RuntimeError):
     """The load client failed: the broker answered an error, closed the connection or fell silent."""
 
 
-def compiled(name: str) -> Path:
+def compile_executable(name: str) -> Path:
     """Compile the executable of ``loadgen/<name>.c``. Raises MissingToolError without a C compiler. Any process."""
     texts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
     digest = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
@@ -62,7 +62,7 @@ def run_load(mode: str, host: str, port: int, **options: str | float) -> LoadRes
 
     Raises LoadError, MissingToolError.
     """
-    command = [str(compiled("loadgen")), mode, "--host", host, "--port", str(port)]
+    command = [str(compile_executable("loadgen")), mode, "--host", host, "--port", str(port)]
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)

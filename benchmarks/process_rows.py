@@ -58,7 +58,7 @@ def _produce_to(broker: BrokerProcess, topic: str, partitions: int, requests: in
     )
 
 
-def _seconds_until_served(broker: BrokerProcess, topic: str) -> float:
+def _measure_seconds_until_served(broker: BrokerProcess, topic: str) -> float:
     """Return the time from the process's start until a record is accepted: a broker may answer before it leads."""
     begin = time.monotonic()
     while True:
@@ -84,7 +84,7 @@ def measure_partitions(run: Run, contender: Contender) -> dict[str, float]:
         broker.start()
         return {
             "start": broker.start_seconds,
-            "served": _seconds_until_served(broker, topics[-1]),
+            "served": _measure_seconds_until_served(broker, topics[-1]),
             "rss": rss_bytes(broker.pid) / MB,
         }
 
@@ -133,7 +133,7 @@ def measure_unclean_start(run: Run, contender: Contender) -> dict[str, float]:
         plain_start = broker.start_seconds
         broker.kill()
         broker.start()
-        seconds = _seconds_until_served(broker, "unclean")
+        seconds = _measure_seconds_until_served(broker, "unclean")
         recovery = max(0.0, seconds - plain_start) * 10 * GB / _log_bytes(broker.directory)
         # Kafka first waits until the session of its killed process ends; that wait does not grow with the log.
         return {"served": seconds} | ({"per_10gb": recovery} if contender.name == TIDELOG else {})

@@ -186,7 +186,7 @@ def measure(setups: Sequence[Setup], rounds: int, scale: float, page: Page) -> N
                 number += 1
                 found[case.name, setup.name].append(take_turn(setup, case, number, scale))
     for line in table(found, setups):
-        page.line(line)
+        page.print_line(line)
 
 
 def main() -> None:

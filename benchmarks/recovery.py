@@ -110,8 +110,8 @@ def main() -> None:
 
 def measure(page: Page, size: int, *, with_kafka: bool) -> None:
     """Write the table."""
-    page.line("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
-    page.line("|---:|---:|---|---:|---:|---:|---:|")
+    page.print_line("| batch | producers | engine | MB/s | MB per CPU second | batches/s | s per 10 GB |")
+    page.print_line("|---:|---:|---|---:|---:|---:|---:|")
     for batch_bytes, producers in SHAPES:
         root = Path(tempfile.mkdtemp(prefix="recovery-"))
         directory = root / PARTITION.directory_name
@@ -119,13 +119,13 @@ def measure(page: Page, size: int, *, with_kafka: bool) -> None:
         for name, is_compiled in (("Python", False), ("compiled", True))[: 1 + scan.IS_COMPILED]:
             found = [recover(directory, is_compiled=is_compiled) for _ in range(ROUNDS)]
             seconds, cpu = min(found)[0], min(cpu for _, cpu in found)
-            page.line(
+            page.print_line(
                 f"| {batch_bytes:,} | {producers or 'none'} | {name} | {size / MB / seconds:,.0f} | "
                 f"{size / MB / cpu:,.0f} | {batches / seconds:,.0f} | {10_000 * MB * seconds / size:.1f} |"
             )
         if with_kafka:
             seconds = recover_in_kafka(directory, root / "kafka")
-            page.line(
+            page.print_line(
                 f"| {batch_bytes:,} | {producers or 'none'} | Apache Kafka | {size / MB / seconds:,.0f} | - | "
                 f"{batches / seconds:,.0f} | {10_000 * MB * seconds / size:.1f} |"
             )

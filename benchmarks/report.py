@@ -89,7 +89,7 @@ def append_section(path: Path, heading: str, body: str) -> None:
     path.write_text(f"{title}\n\n## {heading}\n\n{body.strip()}\n{rest.rstrip()}\n")
 
 
-def missed(rows: Iterable[Row], results: Results) -> list[str]:
+def list_missed(rows: Iterable[Row], results: Results) -> list[str]:
     """List the aims that Tidelog missed, in words."""
     found = []
     for row in rows:

@@ -34,7 +34,7 @@ FLUSH_S = 30.0
 Client = Callable[[BrokerProcess, float], Histogram]
 
 
-def by_socket(broker: BrokerProcess, seconds: float) -> Histogram:
+def measure_socket(broker: BrokerProcess, seconds: float) -> Histogram:
     """Measure latencies of a blocking socket in plain Python."""
     frame = request()
     with socket.create_connection((broker.host, broker.port)) as connection:
@@ -48,7 +48,7 @@ def by_socket(broker: BrokerProcess, seconds: float) -> Histogram:
         return repeat(send, seconds)
 
 
-def by_librdkafka(broker: BrokerProcess, seconds: float) -> Histogram:
+def measure_librdkafka(broker: BrokerProcess, seconds: float) -> Histogram:
     """Measure latencies of librdkafka, from ``produce`` to the end of ``flush``."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0, "socket.nagle.disable": True})
 
@@ -71,7 +71,7 @@ def repeat(send: Callable[[], None], seconds: float) -> Histogram:
     return latencies
 
 
-CLIENTS: Mapping[str, Client] = {"a socket in plain Python": by_socket, "librdkafka": by_librdkafka}
+CLIENTS: Mapping[str, Client] = {"a socket in plain Python": measure_socket, "librdkafka": measure_librdkafka}
 
 
 def main() -> None:
@@ -90,8 +90,8 @@ def measure(page: Page, asked: argparse.Namespace) -> None:
     """Start the brokers and print the table."""
     root = Path(tempfile.mkdtemp(prefix="round-trip-"))
     launches = (launch_tidelog,) if asked.no_kafka else (launch_tidelog, launch_kafka)
-    page.line("| client | who | p50 µs | p99 µs | CPU of the broker, µs |")
-    page.line("|---|---|---:|---:|---:|")
+    page.print_line("| client | who | p50 µs | p99 µs | CPU of the broker, µs |")
+    page.print_line("|---|---|---:|---:|---:|")
     with ExitStack() as running:
         brokers = [running.enter_context(launch(root / launch.__name__)) for launch in launches]
         for broker in brokers:
@@ -114,7 +114,7 @@ def compare(page: Page, title: str, client: Client, brokers: list[BrokerProcess]
             found[broker.name].append([*map(latencies.percentile_us, PERCENTS), spent])
     for name, rounds in found.items():
         figures = [f"{statistics.median(values):,.0f}" for values in zip(*rounds, strict=True)]
-        page.line(f"| {title} | {name} | {' | '.join(figures)} |")
+        page.print_line(f"| {title} | {name} | {' | '.join(figures)} |")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from benchmarks import machine
 from benchmarks.native import LoadError
 from benchmarks.plots import PLOT_INSTALL, plot_ratios
 from benchmarks.process_rows import PROCESS_ROWS
-from benchmarks.report import Results, append_section, markdown_table, missed
+from benchmarks.report import Results, append_section, list_missed, markdown_table
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.floor import Floor
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
@@ -69,7 +69,7 @@ def contenders(rival: str, tidelog: bool) -> list[Contender]:
     return [*found, Contender(FLOOR, Floor, has_topics=False)]
 
 
-def in_turn(taking_part: Sequence[Contender], round_number: int) -> list[Contender]:
+def rotate_contenders(taking_part: Sequence[Contender], round_number: int) -> list[Contender]:
     """Order the contenders of a round: each round another one begins."""
     first = round_number % len(taking_part)
     return [*taking_part[first:], *taking_part[:first]]
@@ -104,7 +104,7 @@ class Bench:
         taking_part = [contender for contender in self.everyone if contender.name in row.contenders]
         rounds = min(row.rounds or self.scale.rounds, max(self.scale.rounds, self.scale.starts))
         for number in range(rounds if taking_part else 0):
-            for contender in in_turn(taking_part, number):
+            for contender in rotate_contenders(taking_part, number):
                 found = self.attempt(row, Run(self.scale, self.work, number), contender)
                 self.results.add(row.name, contender.name, found)
                 figures = ", ".join(f"{key} {value:,.4g}" for key, value in found.items())
@@ -122,7 +122,7 @@ class Bench:
         ratios = []
         for number in range(pairs):
             totals = {}
-            for contender in in_turn(pair, number):
+            for contender in rotate_contenders(pair, number):
                 found = self.attempt(row, Run(scale, self.work, FIRST_PAIR + number), contender)
                 totals[contender.name] = found.get("total", 0.0)
             if all(totals.values()):
@@ -199,7 +199,7 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
     finally:  # what was measured before a failure is worth keeping
         table = markdown_table(rows, results)
         report(f"\n{machine.describe()}, commit {machine.commit()}\n\n{table}")
-        for line in missed(rows, results):
+        for line in list_missed(rows, results):
             report(f"missed: {line}")
         table += "".join(f"\n{line}\n" for line in results.failures)
         is_full = not (asked.quick or asked.only or asked.section or asked.no_tidelog)

@@ -30,7 +30,7 @@ class Page:
         self._load = os.getloadavg()[0]
         self._lines: list[str] = []
 
-    def line(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         """Print and keep a line."""
         print(text, flush=True)
         self._lines.append(text)

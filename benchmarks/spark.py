@@ -99,7 +99,7 @@ def median(found: Sequence[Figures]) -> Figures:
     )
 
 
-def in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figures]:
+def measure_in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> list[Figures]:
     """Measure medians of all works, taken in turn; a first round warms up and is not counted."""
     found: list[list[Figures]] = [[] for _ in works]
     for number in range(rounds + 1):
@@ -122,7 +122,7 @@ def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
             seen = road.open(bench, topic).count()
             if not 0.99 * count <= seen <= count:
                 raise SystemExit(f"{road.title}: {seen} rows of {count}")
-        found = in_rounds(rounds, [partial(read_all, bench, road, topic) for road in ROADS])
+        found = measure_in_rounds(rounds, [partial(read_all, bench, road, topic) for road in ROADS])
         for road, figures in zip(ROADS, found, strict=True):
             speed = count / figures.seconds / 1e6
             cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
@@ -140,7 +140,7 @@ def sink_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
     for size, value_bytes in SIZES.items():
         count = rows_of(size, rows)
         values = Values(count, value_bytes, is_random=content == RANDOM)
-        found = in_rounds(rounds, [partial(write_all, bench, sink, values) for sink in SINKS])
+        found = measure_in_rounds(rounds, [partial(write_all, bench, sink, values) for sink in SINKS])
         for sink, figures in zip(SINKS, found, strict=True):
             speed = count / figures.seconds / 1e6
             cells = [f"{speed:.2f}", f"{speed * value_bytes:,.0f}", f"{figures.spark_cpu_s:.2f}"]
@@ -176,7 +176,7 @@ def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
             for title, options in EXPORTS.items()
         }
         works["tidelog pipeline export"] = partial(export_with_job, bench, topic, table)
-        found = in_rounds(rounds, list(works.values()))
+        found = measure_in_rounds(rounds, list(works.values()))
         for title, figures in zip(works, found, strict=True):
             cpu = figures.spark_cpu_s + figures.broker_cpu_s
             cells = [f"{count / figures.seconds / 1e6:.2f}", f"{count / cpu / 1e6:.2f}"]
@@ -193,7 +193,7 @@ def upsert_table(bench: Bench, rows: int, rounds: int) -> str:
     load_changes(bench, topic, rows, SIZES["100 B"])
     modes = ("append", "upsert")
     for mode, figures in zip(
-        modes, in_rounds(rounds, [partial(export_to_table, bench, topic, m) for m in modes]), strict=True
+        modes, measure_in_rounds(rounds, [partial(export_to_table, bench, topic, m) for m in modes]), strict=True
     ):
         speeds = f"{rows / figures.seconds / 1e6:.2f} | {rows / figures.spark_cpu_s / 1e6:.2f}"
         lines.append(f"| --mode {mode} | {figures.amount:,.0f} | {speeds} |")
@@ -207,7 +207,7 @@ def audit_table(bench: Bench, rows: int, rounds: int) -> str:
         topic = f"audited-{topic_of(size)}"
         load(topic, rows_of(size, rows * AUDITED), value_bytes, [bench.tidelog])
         for title, records in (("batches and records", True), ("batches only (--quick)", False)):
-            (figures,) = in_rounds(rounds, [partial(audit_with_job, bench, topic, records=records)])
+            (figures,) = measure_in_rounds(rounds, [partial(audit_with_job, bench, topic, records=records)])
             gigabytes = figures.amount / GB
             cells = [f"{gigabytes / figures.seconds:.2f}", f"{gigabytes / figures.spark_cpu_s:.2f}"]
             lines.append(f"| {size} | {title} | {gigabytes:.2f} | {' | '.join(cells)} |")
@@ -243,7 +243,7 @@ def list_offsets_table(bench: Bench, rounds: int, topic: str) -> str:
     brokers = (bench.tidelog, bench.kafka)
     works = [partial(list_offsets, bench, broker, topic, LIST_OFFSETS) for broker in brokers]
     lines = ["| ListOffsets of | broker CPU, µs/request | round trip, µs |", "|---|---:|---:|"]
-    for broker, figures in zip(brokers, in_rounds(rounds, works), strict=True):
+    for broker, figures in zip(brokers, measure_in_rounds(rounds, works), strict=True):
         each = 1e6 / figures.amount
         lines.append(f"| {broker.name} | {figures.broker_cpu_s * each:.1f} | {figures.seconds * each:.1f} |")
     return "\n".join(lines)

@@ -78,7 +78,7 @@ def parts(broker: BrokerProcess, work: Path, rows: int, value_bytes: int) -> lis
     found = []
     for name, step in steps.items():
         use_pages(work / "pages", size)
-        found.append(measured(name, broker, step))
+        found.append(measure_part(name, broker, step))
     for name in ("adopted", "copied"):
         (work / name).unlink()
     remove_files(staged)
@@ -108,7 +108,7 @@ def adopt(file: StagedFile, target: Path, *, check: bool) -> None:
             log.write(data)
 
 
-def measured(name: str, broker: BrokerProcess, work: Callable[[], object]) -> Part:
+def measure_part(name: str, broker: BrokerProcess, work: Callable[[], object]) -> Part:
     """Measure one part."""
     before, begin = (run_time_s(os.getpid()), run_time_s(broker.pid)), time.perf_counter()
     work()

@@ -1,6 +1,6 @@
 """Members of one streams group as a load: a connection each, heartbeats one after the other, without a client library.
 
-Each member takes and gives back tasks at once when the coordinator says so. ``until_settled`` sends rounds of
+Each member takes and gives back tasks at once when the coordinator says so. ``wait_until_settled`` sends rounds of
 heartbeats until each task has one owner and all members are in one epoch; ``heartbeats`` measures a settled group.
 """
 
@@ -72,7 +72,7 @@ class TaskMember:
         return answer
 
 
-def until_settled(members: list[TaskMember], tasks: int) -> tuple[float, int]:
+def wait_until_settled(members: list[TaskMember], tasks: int) -> tuple[float, int]:
     """Join all at once; return the seconds and heartbeats until `is_settled`."""
     began, rounds = time.perf_counter(), 1
     for member in members:

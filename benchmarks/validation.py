@@ -59,14 +59,14 @@ def main() -> None:
 
 def measure(page: Page) -> None:
     """Write the table."""
-    page.line("| records in the batch | plain Python, ns/record | compiled, ns/record |")
-    page.line("|---:|---:|---:|")
+    page.print_line("| records in the batch | plain Python, ns/record | compiled, ns/record |")
+    page.print_line("|---:|---:|---:|")
     for count in COUNTS:
         found = []
         for is_compiled in (False, True):
             choose(is_compiled=is_compiled)
             found.append(nanoseconds_per_record(count))
-        page.line(f"| {count:,} | {found[0]:,.0f} | {found[1]:,.0f} |")
+        page.print_line(f"| {count:,} | {found[0]:,.0f} | {found[1]:,.0f} |")
 
 
 if __name__ == "__main__":

@@ -107,13 +107,13 @@ class LateServices:
             is_wanted=lambda: any(map(wants_index, broker().metadata.topics.values())),
             begins=Begin.LATER,
             module=VIRTUAL_TOPICS,
-            stop=lambda indexing: self._in_worker(indexing.stop),
+            stop=lambda indexing: self._run_in_worker(indexing.stop),
         )
         self.cleaner: Lazy[LogCleaner] = Lazy(
             lambda: build_cleaner(broker()),
             is_wanted=lambda: broker().config.get_bool("log.cleaner.enable"),
             begins=Begin.LATER,
-            stop=lambda cleaner: self._in_worker(cleaner.shutdown),
+            stop=lambda cleaner: self._run_in_worker(cleaner.shutdown),
         )
 
     def table(self) -> tuple[LateService, ...]:
@@ -123,7 +123,7 @@ class LateServices:
             self.virtual_partitions, self.indexing, self.cleaner,
         )  # fmt: skip
 
-    def _in_worker(self, stop: Callable[[], object]) -> Awaitable[object]:
+    def _run_in_worker(self, stop: Callable[[], object]) -> Awaitable[object]:
         broker = self._broker()
         return broker.loop.run_in_executor(broker.executor, stop)
 

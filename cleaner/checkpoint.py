@@ -47,10 +47,10 @@ class CleanerCheckpoint:
         Raises KafkaStorageError.
         """
         with self._lock:
-            offset = self._saved(log)
+            offset = self._find_saved(log)
             return None if offset is None else min(offset, log.clean_bound)
 
-    def _saved(self, log: UnifiedLog) -> int | None:
+    def _find_saved(self, log: UnifiedLog) -> int | None:
         """Return the offset in the file if it belongs to this log, else None. Under the lock."""
         partition = log.topic_partition
         known = self._incarnations.setdefault(partition, log)
@@ -75,7 +75,7 @@ class CleanerCheckpoint:
     def save_cut(self, log: UnifiedLog) -> None:
         """Lower the saved offset to ``clean_bound``, if it is higher. Raises KafkaStorageError."""
         with self._lock:
-            offset = self._saved(log)
+            offset = self._find_saved(log)
             if offset is not None and offset > log.clean_bound:
                 self.save(log, offset)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.native import compiled
+from benchmarks.native import compile_executable
 from benchmarks.rivals.process import BrokerProcess, free_port
 
 
@@ -18,7 +18,7 @@ class Floor(BrokerProcess):
 
     def command(self) -> list[str]:
         """Return the command line with port and data file."""
-        return [str(compiled("floor")), str(self.port), str(self.directory / "records")]
+        return [str(compile_executable("floor")), str(self.port), str(self.directory / "records")]
 
     def wait_until_ready(self, deadline: float) -> None:
         """Ask ApiVersions until the process answers."""

@@ -65,7 +65,7 @@ class AdminListener:
         self._socket = listener
         address = f"{host}:{listener.getsockname()[1]}"
         self._broker.config.settle(self._interface.key, address)
-        self._broker.loop.add_reader(listener.fileno(), self._first_connection)
+        self._broker.loop.add_reader(listener.fileno(), self._start_serving)
         return address
 
     def _listen(self, host: str, port: int) -> socket.socket:
@@ -80,7 +80,7 @@ class AdminListener:
                 raise
             return _listen(host, 0)
 
-    def _first_connection(self) -> None:
+    def _start_serving(self) -> None:
         assert self._socket is not None
         self._broker.loop.remove_reader(self._socket.fileno())
         self._start = self._broker.loop.create_task(self._serve())

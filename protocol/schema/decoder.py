@@ -47,7 +47,7 @@ def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False)
     source.names["Malformed"] = MalformedError
     source.names["long_varint"] = continue_unsigned_varint
     source.names["skip_tagged_fields"] = skip_tagged_fields
-    source.names["too_long"] = _too_long
+    source.names["too_long"] = _length_error
     source.emit("e = len(b)")
     if in_steps:
         source.emit("yield")
@@ -56,7 +56,7 @@ def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False)
     return source.compile(cls, version, f"def decode(b, p, k={MAX_ELEMENTS}):")
 
 
-def _too_long(least_bytes: int, bytes_left: int) -> MalformedError:
+def _length_error(least_bytes: int, bytes_left: int) -> MalformedError:
     """Build the error for an array that exceeds the message's bytes, or the elements that a request may have."""
     if least_bytes > bytes_left:
         return MalformedError("an array longer than the message")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.native import LoadError, compiled, parse_load_result, run_load
+from benchmarks.native import LoadError, compile_executable, parse_load_result, run_load
 from benchmarks.rivals.floor import Floor
 from benchmarks.rivals.kafka_jars import MissingToolError
 from benchmarks.rivals.process import free_port
@@ -18,7 +18,7 @@ from tidelog.protocol.record.record_batch import iter_batches
 @pytest.fixture
 def floor(tmp_path: Path) -> Iterator[Floor]:
     try:
-        compiled("loadgen")
+        compile_executable("loadgen")
     except MissingToolError as error:
         missing(error.tool, error.install)
     with Floor(tmp_path) as process:
@@ -63,8 +63,8 @@ def test_fields_a_mode_does_not_know_are_zero() -> None:
 
 def test_program_is_compiled_once() -> None:
     try:
-        first = compiled("floor")
+        first = compile_executable("floor")
     except MissingToolError as error:
         missing(error.tool, error.install)
     changed = first.stat().st_mtime_ns
-    assert Path(compiled("floor")).stat().st_mtime_ns == changed
+    assert Path(compile_executable("floor")).stat().st_mtime_ns == changed

@@ -9,7 +9,7 @@ from benchmarks.load import Step, arguments, curves, header, line
 from benchmarks.native import LoadResult
 from benchmarks.rows import FLOOR, KAFKA, TIDELOG
 from benchmarks.run import arguments as run_arguments
-from benchmarks.run import contenders, in_turn
+from benchmarks.run import contenders, rotate_contenders
 
 
 def step(rate: float, completed: int, seconds: float, end_to_end: Histogram | None = None) -> Step:
@@ -57,4 +57,4 @@ def test_contenders(rival: str, tidelog: bool, names: list[str]) -> None:
 
 def test_another_contender_begins_each_round() -> None:
     everyone = contenders(KAFKA, True)
-    assert [in_turn(everyone, number)[0].name for number in range(4)] == [TIDELOG, KAFKA, FLOOR, TIDELOG]
+    assert [rotate_contenders(everyone, number)[0].name for number in range(4)] == [TIDELOG, KAFKA, FLOOR, TIDELOG]

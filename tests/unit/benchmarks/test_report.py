@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.report import Results, append_section, markdown_table, missed, ratio
+from benchmarks.report import Results, append_section, list_missed, markdown_table, ratio
 from benchmarks.rows import FLOOR, KAFKA, TIDELOG, Contender, Metric, Row, Run
 
 CPU = Metric("cpu", "CPU", "s", limit=2.0)
@@ -72,7 +72,7 @@ def test_table_leaves_out_what_nobody_measured() -> None:
 
 def test_missed_aims_are_named() -> None:
     made = results(**{TIDELOG: {"cpu": 3.0, "total": 1.0}, FLOOR: {"total": 1.0}})
-    assert missed([row(CPU, TOTAL)], made) == ["work CPU: 3.00 s, aim <= 2"]
+    assert list_missed([row(CPU, TOTAL)], made) == ["work CPU: 3.00 s, aim <= 2"]
 
 
 def test_newest_section_stands_first(tmp_path: Path) -> None:

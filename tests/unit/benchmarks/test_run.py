@@ -10,7 +10,7 @@ from benchmarks.native import LoadError
 from benchmarks.report import Results
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rows import FLOOR, QUICK, TIDELOG, Contender, Metric, Row, Run
-from benchmarks.run import FIRST_PAIR, Bench, arguments, in_turn
+from benchmarks.run import FIRST_PAIR, Bench, arguments, rotate_contenders
 
 
 def launch(directory: Path) -> BrokerProcess:
@@ -25,7 +25,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_another_one_begins_each_round() -> None:
-    assert [in_turn(TAKING_PART, number)[0].name for number in range(3)] == [TIDELOG, FLOOR, TIDELOG]
+    assert [rotate_contenders(TAKING_PART, number)[0].name for number in range(3)] == [TIDELOG, FLOOR, TIDELOG]
 
 
 def test_pairs_alternate_and_their_ratio_is_kept(tmp_path: Path) -> None:
