@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -48,12 +49,16 @@ NAMED_AS_THINGS = {
 """Decorators of functions that are used as a value, a resource or a strategy, and may be described as one."""
 
 
+_BLOCKS = {"body", "handlers", "orelse", "finalbody", "cases"}
+"""Fields of statements that hold statements, or handlers or cases with statements."""
+
+
 @cache
 def facts_of(path: Path) -> ModuleFacts:
     """Read a module. Its tree is not kept: those of all modules would take half a gigabyte."""
     text = path.read_text()
     tree = ast.parse(text, str(path))
-    nodes = list(ast.walk(tree))
+    nodes = list(_statements_in(tree))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     imports = [(node.lineno, alias.name) for node in nodes if isinstance(node, ast.Import) for alias in node.names]
@@ -68,6 +73,17 @@ def facts_of(path: Path) -> ModuleFacts:
         docstrings=[found for node in (tree, *classes, *functions) for found in _docstring_of(node)],
         actions=[found for node in functions if _is_action(node) for found in _docstring_of(node)],
     )
+
+
+def _statements_in(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the module, its statements and its handlers, in the order of `ast.walk`: most nodes are expressions."""
+    todo: deque[ast.AST] = deque([tree])
+    while todo:
+        node = todo.popleft()
+        for field in node._fields:
+            if field in _BLOCKS:
+                todo.extend(getattr(node, field))
+        yield node
 
 
 def _is_action(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
