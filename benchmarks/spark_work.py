@@ -305,7 +305,7 @@ def look_up(bench: Bench, topic: str, options: Mapping[str, str]) -> LookUp:
     """Run a query of ``format("tidelog")`` in this process, without Spark, so that what it reads can be counted."""
     given = {"path": str(bench.tidelog_data), "subscribe": topic, **options}
     begin, before = time.perf_counter(), read_bytes(os.getpid())
-    reader = TidelogReader(parse_options(given), Columns.all())
+    reader = TidelogReader(parse_options(given), Columns.default())
     rows = sum(batch.num_rows for task in reader.partitions() for batch in reader.read(task))
     seconds, count = time.perf_counter() - begin, read_bytes(os.getpid()) - before
     log_bytes = sum(path.stat().st_size for path in (bench.tidelog_data / f"{topic}-0").glob("*.log"))

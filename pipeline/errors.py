@@ -1,8 +1,8 @@
 """The pipeline's errors: each message is one line with the object, its value and the expected value.
 
 Every error can be pickled: executors raise them, the driver shows them. Spark prints the Python traceback with the
-message. So functions that Spark calls are wrapped by ``plain``, which removes the frames inside the pipeline: they do
-not help a user who mistyped an option.
+message. So functions that Spark calls are wrapped by ``hide_frames``, which removes the frames inside the pipeline:
+they do not help a user who mistyped an option.
 """
 
 from __future__ import annotations
@@ -76,27 +76,27 @@ class CorruptBatchError(PipelineError):
         return f"{self.file}: corrupt batch at byte {self.position} (offset {self.offset}): {self.why}"
 
 
-def plain(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+def hide_frames(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Wrap a function so that its PipelineErrors have neither frames nor causes. Other exceptions stay as they are."""
 
     @functools.wraps(function)
-    def called(*args: _Given.args, **named: _Given.kwargs) -> _Result:
+    def call(*args: _Given.args, **named: _Given.kwargs) -> _Result:
         try:
             return function(*args, **named)
         except PipelineError as error:
             raise error.with_traceback(None) from None
 
-    return called
+    return call
 
 
-def plain_rows(function: Callable[_Given, Iterator[_Result]]) -> Callable[_Given, Generator[_Result]]:
-    """Wrap a generator function as ``plain`` wraps a function."""
+def hide_frames_of_rows(function: Callable[_Given, Iterator[_Result]]) -> Callable[_Given, Generator[_Result]]:
+    """Wrap a generator function as ``hide_frames`` wraps a function."""
 
     @functools.wraps(function)
-    def called(*args: _Given.args, **named: _Given.kwargs) -> Generator[_Result]:
+    def call(*args: _Given.args, **named: _Given.kwargs) -> Generator[_Result]:
         try:
             yield from function(*args, **named)
         except PipelineError as error:
             raise error.with_traceback(None) from None
 
-    return called
+    return call

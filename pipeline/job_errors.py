@@ -38,6 +38,6 @@ PACKAGES = {
 """Packages that only extras install -> the command that installs them."""
 
 
-def missing(package: str, install: str) -> MissingPackageError:
+def missing_package_error(package: str, install: str) -> MissingPackageError:
     """Build the error for a package that is not installed."""
     return MissingPackageError(f"{package} is not installed: {install}")

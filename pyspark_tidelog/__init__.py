@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from tidelog.pipeline.errors import PipelineError, plain
+from tidelog.pipeline.errors import PipelineError, hide_frames
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
 
@@ -37,7 +37,7 @@ class DefaultSource(DataSource):
         """Return the format's name."""
         return "tidelog"
 
-    @plain
+    @hide_frames
     def schema(self) -> StructType | str:
         """Return the columns of Spark's Kafka source, or those of the option ``columns``.
 
@@ -51,7 +51,7 @@ class DefaultSource(DataSource):
             return _columns_asked_for(self.options).ddl()
         return schema_with_options(_columns_asked_for(of_table), of_table)
 
-    @plain
+    @hide_frames
     def reader(self, schema: StructType) -> DataSourceReader:
         """Build the batch reader of these columns. Raises OptionError."""
         from tidelog.pipeline.options.table_options import refuse_options_beside_table
@@ -70,7 +70,7 @@ class DefaultSource(DataSource):
         except PipelineError as error:  # Spark 4.2 replaces an error raised here by an UnboundLocalError of its own
             return RefusedStreamReader(error)
 
-    @plain
+    @hide_frames
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Build the batch sink. Raises OptionError, and PipelineError without PyArrow."""
         ensure_arrow()
@@ -78,7 +78,7 @@ class DefaultSource(DataSource):
 
         return TidelogBatchWriter(self.options, schema, overwrite)
 
-    @plain
+    @hide_frames
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Build the streaming sink. Raises OptionError, and PipelineError without PyArrow."""
         ensure_arrow()
@@ -106,7 +106,7 @@ def _columns_asked_for(options: Mapping[str, str]) -> Columns:
     given = {name.lower(): value for name, value in options.items()}
     if "columns" in given:
         return Columns(tuple(name.strip() for name in given["columns"].split(",")))
-    return Columns.all(headers=given.get("includeheaders", "").lower() == "true")
+    return Columns.default(headers=given.get("includeheaders", "").lower() == "true")
 
 
 def _columns_of(schema: StructType) -> Columns:

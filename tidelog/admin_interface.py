@@ -89,7 +89,7 @@ def login_headers(interface: AdminInterface, security: Security) -> dict[str, st
     if credentials is None or not (interface.is_encrypted or is_this_machine(interface.host)):
         return {}
     if isinstance(credentials, BearerCredentials):
-        return {"Authorization": f"Bearer {credentials.token()}"}
+        return {"Authorization": f"Bearer {credentials.fetch_token()}"}
     login = base64.b64encode(f"{credentials.user}:{credentials.password}".encode()).decode()
     return {"Authorization": f"Basic {login}"}
 

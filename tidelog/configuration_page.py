@@ -113,7 +113,7 @@ def page() -> str:
             CLIENT_METRICS_CONFIG_DEF,
             "Set with `kafka-configs.sh --entity-type client-metrics`.",
         ),
-        without_effect(),
+        section_without_effect(),
     ]
     return "\n".join(sections)
 
@@ -151,7 +151,7 @@ def topic_table() -> str:
     return "\n".join([*rows, ""])
 
 
-def without_effect() -> str:
+def section_without_effect() -> str:
     """Build the list of keys that are accepted without effect."""
     rows = [f"- `{name}*`" if name.endswith(".") else f"- `{name}`" for name in sorted(NO_EFFECT)]
     return "\n".join(["## Kafka's keys without effect here", "", *rows, ""])

@@ -70,7 +70,7 @@ class Tidelog:
                 parameters[f"{name}64"] = base64.b64encode(raw).decode()
         for name, moment in (("from", begin), ("to", end)):
             if moment is not None:
-                parameters[name] = str(in_ms(moment))
+                parameters[name] = str(to_ms(moment))
         return self._pages(topic, parameters, max_records)
 
     def _pages(self, topic: str, parameters: dict[str, str], max_records: int | None) -> Iterator[FoundRecord]:
@@ -96,7 +96,7 @@ class Tidelog:
         return cast(dict[str, Any], answer)
 
 
-def in_ms(moment: str | int) -> int:
+def to_ms(moment: str | int) -> int:
     """Parse a time in the local time zone to ms, because the broker may be in another zone. Raises ClientError."""
     if isinstance(moment, int):
         return moment

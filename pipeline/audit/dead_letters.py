@@ -19,10 +19,10 @@ from tidelog.pipeline.audit.table import (
     Comparison,
     IcebergRows,
     iceberg_batches,
-    rows_chosen,
+    write_filter,
 )
 from tidelog.pipeline.engine.reference import IntegerArray
-from tidelog.pipeline.files.remote import is_remote, located
+from tidelog.pipeline.files.remote import is_remote, locate
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,8 +55,8 @@ def _batches(plan: ComparePlan) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     if isinstance(plan.letters, IcebergRows):
-        yield from iceberg_batches(plan.letters, _COLUMNS, rows_chosen(plan, plan.start))
+        yield from iceberg_batches(plan.letters, _COLUMNS, write_filter(plan, plan.start))
         return
     for path in plan.letters:
-        file_system, key = located(path) if is_remote(path) else (None, path)
+        file_system, key = locate(path) if is_remote(path) else (None, path)
         yield from pq.read_table(key, columns=list(_COLUMNS), filesystem=file_system, partitioning=None).to_batches()

@@ -53,13 +53,13 @@ class IndexCheck:
     @classmethod
     def open(cls, segment: SegmentFile) -> IndexCheck:
         """Read both indices; ``missing`` has the paths of those that do not exist."""
-        offset_path, time_path = segment.beside(".index"), segment.beside(".timeindex")
+        offset_path, time_path = segment.sibling(".index"), segment.sibling(".timeindex")
         entries, has_offsets = _read(offset_path, _OFFSET_ENTRY)
         relative = entries["relative"].astype(np.int64)
-        count = _until_hole(entries["position"] == 0)
+        count = _count_entries(entries["position"] == 0)
         times, has_times = _read(time_path, _TIME_ENTRY)
         time_relative, stamps = times["relative"].astype(np.int64), times["timestamp"].astype(np.int64)
-        time_count = _until_hole((time_relative == 0) & (stamps == 0))
+        time_count = _count_entries((time_relative == 0) & (stamps == 0))
         check = cls(
             offset_path,
             time_path,
@@ -108,22 +108,24 @@ class IndexCheck:
         if is_whole:
             for slot in np.flatnonzero(self._answered != 1).tolist():
                 offset, position = int(self.offsets[slot]), int(self.positions[slot])
-                self._fault(self.offset_path, slot, f"no batch with last offset {offset} begins at byte {position}")
+                self._add_fault(self.offset_path, slot, f"no batch with last offset {offset} begins at byte {position}")
             for slot in np.flatnonzero(self._time_answered != 1).tolist():
                 timestamp, offset = int(self.timestamps[slot]), int(self.time_offsets[slot])
-                self._fault(self.time_path, slot, f"no batch of timestamp {timestamp} holds offset {offset}")
+                self._add_fault(self.time_path, slot, f"no batch of timestamp {timestamp} holds offset {offset}")
         last = int(self.timestamps[-1]) if len(self.timestamps) else -1
         if is_closed and is_whole and not self.missing and last != largest_timestamp:
-            self._fault(self.time_path, -1, f"ends with timestamp {last}, the largest is {largest_timestamp}")
+            self._add_fault(self.time_path, -1, f"ends with timestamp {last}, the largest is {largest_timestamp}")
 
     def _check_order(self) -> None:
         for slot in (np.flatnonzero((np.diff(self.offsets) <= 0) | (np.diff(self.positions) <= 0)) + 1).tolist():
-            self._fault(self.offset_path, slot, f"offset {self.offsets[slot]} does not follow {self.offsets[slot - 1]}")
+            self._add_fault(
+                self.offset_path, slot, f"offset {self.offsets[slot]} does not follow {self.offsets[slot - 1]}"
+            )
         for slot in (np.flatnonzero((np.diff(self.timestamps) <= 0) | (np.diff(self.time_offsets) < 0)) + 1).tolist():
             before, after = int(self.timestamps[slot - 1]), int(self.timestamps[slot])
-            self._fault(self.time_path, slot, f"timestamp {after} does not follow {before}")
+            self._add_fault(self.time_path, slot, f"timestamp {after} does not follow {before}")
 
-    def _fault(self, path: str, slot: int, message: str) -> None:
+    def _add_fault(self, path: str, slot: int, message: str) -> None:
         self.fault_count += 1
         if len(self.faults) < _MOST_FAULTS:
             self.faults.append(IndexFault(path, slot, message))
@@ -139,7 +141,7 @@ def _read(path: str, entry: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], bool]:
     return np.frombuffer(data, entry, len(data) // entry.itemsize), True
 
 
-def _until_hole(empty: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+def _count_entries(empty: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
     """Count the entries before the zeros at the end. A segment's first batch gets no entry, so no entry has position
     0."""
     return int(empty.argmax()) if empty.any() else len(empty)

@@ -58,7 +58,7 @@ def _compare_latest(plan: ComparePlan) -> Comparison:
 
     found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
     try:
-        rows = _hashed(table_batches(plan))
+        rows = _hash_rows(table_batches(plan))
     except (pa.ArrowException, OSError) as error:
         found.unreadable = unreadable_table(plan, error)
         return found
@@ -71,7 +71,7 @@ def _compare_latest(plan: ComparePlan) -> Comparison:
     return found
 
 
-def _hashed(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+def _hash_rows(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Build a table of key, offset, hash, and whether the value is null, of the rows that have a key."""
     import pyarrow as pa
 
@@ -88,22 +88,22 @@ def _hashed(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 def _last_of_each_key(batches: Iterable[pa.RecordBatch], end: int) -> pa.Table:
     import pyarrow as pa
 
-    held, limit = _hashed(()), ROWS_HELD
+    held, limit = _hash_rows(()), ROWS_HELD
     for batch in batches:
-        held = pa.concat_tables([held, _hashed((batch,))])
+        held = pa.concat_tables([held, _hash_rows((batch,))])
         if held.num_rows >= limit:
-            held = _reduced(held)
+            held = _keep_last(held)
             limit = held.num_rows + ROWS_HELD
-    return _reduced(held.filter(_below(held, end)))
+    return _keep_last(held.filter(_mask_below(held, end)))
 
 
-def _below(rows: pa.Table, end: int) -> Any:
+def _mask_below(rows: pa.Table, end: int) -> Any:
     import pyarrow.compute as pc
 
     return pc.less(rows.column("offset"), end)
 
 
-def _reduced(rows: pa.Table) -> pa.Table:
+def _keep_last(rows: pa.Table) -> pa.Table:
     """Keep the last row of each key. Offsets are unique in a partition."""
     last = rows.group_by("key", use_threads=False).aggregate([("offset", "max")]).column("offset_max").to_numpy()
     return rows.filter(np.isin(rows.column("offset").to_numpy(), last))
@@ -113,7 +113,7 @@ def _note(plan: ComparePlan, records: pa.Table, rows: pa.Table, found: Compariso
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    rows = rows.filter(_below(rows, plan.end)).sort_by([("key", "ascending"), ("offset", "descending")])
+    rows = rows.filter(_mask_below(rows, plan.end)).sort_by([("key", "ascending"), ("offset", "descending")])
     keys, offsets = rows.column("key").combine_chunks(), rows.column("offset").to_numpy()
     again = np.zeros(len(keys), np.bool_)
     if len(keys) > 1:

@@ -275,7 +275,7 @@ class _SegmentWalk:
         audit.largest_timestamp = max(audit.largest_timestamp, int(rows[:, at.MAX_TIMESTAMP].max()))
         self._follow_producers(rows, positions)
         self._transactions.follow(buffer, rows)
-        self._hash(buffer, self._committed(rows, position), position)
+        self._hash(buffer, self._select_committed(rows, position), position)
 
     # ---- damage
 
@@ -365,12 +365,12 @@ class _SegmentWalk:
 
     # ---- records
 
-    def _committed(self, rows: IntegerArray, position: int) -> IntegerArray:
+    def _select_committed(self, rows: IntegerArray, position: int) -> IntegerArray:
         """Select the rows of data batches that a reader of committed records gets; counts all kinds."""
         audit, attributes = self.audit, rows[:, at.ATTRIBUTES]
         control = attributes & CONTROL_MASK != 0
         is_open = (rows[:, at.BASE_OFFSET] >= self._plan.stable_below) & ~control
-        aborted = self._transactions.aborted(rows, ~(control | is_open), position)
+        aborted = self._transactions.select_aborted(rows, ~(control | is_open), position)
         audit.control_batches += int(control.sum())
         audit.aborted_records += int(rows[aborted, at.RECORD_COUNT].sum())
         audit.open_records += int(rows[is_open, at.RECORD_COUNT].sum())

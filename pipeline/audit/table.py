@@ -23,7 +23,7 @@ from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
 from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, PipelineError
 from tidelog.pipeline.files.delta_address import DeltaAddress
-from tidelog.pipeline.options.columns import Columns, within_calendar
+from tidelog.pipeline.options.columns import Columns, calendar_mask
 from tidelog.pipeline.plan.plan import SegmentSlice
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ def compare(plan: ComparePlan) -> Comparison:
 
     found = Comparison(plan.topic, plan.partition, plan.start, plan.end)
     try:
-        table_offsets, table_hashes = _hashed(table_batches(plan), plan, found.buckets)
+        table_offsets, table_hashes = _hash_batches(table_batches(plan), plan, found.buckets)
     except (pa.ArrowException, OSError) as error:
         found.unreadable = unreadable_table(plan, error)
         return found
     try:
-        log_offsets, log_hashes = _hashed(log_batches(plan, found), plan, {})
+        log_offsets, log_hashes = _hash_batches(log_batches(plan, found), plan, {})
     except (CorruptBatchError, MalformedTimestampError) as error:
         found.unreadable = unreadable_log(error)
         return found
@@ -169,13 +169,13 @@ def log_batches(plan: ComparePlan, found: Comparison) -> Iterator[pa.RecordBatch
     for piece in plan.slices:
         for batch in read_slice(piece, _COLUMNS, options=ReadOptions(isolation, looks_for_holes=False)):
             if by_time:
-                batch = _those_that(within_calendar(batch), batch, found)
+                batch = _select_fitting(calendar_mask(batch), batch, found)
             if plan.latest:
-                batch = _those_that(batch.column("key").is_valid(), batch, found)
+                batch = _select_fitting(batch.column("key").is_valid(), batch, found)
             yield batch
 
 
-def _those_that(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.RecordBatch:
+def _select_fitting(fit: Any, batch: pa.RecordBatch, found: Comparison) -> pa.RecordBatch:
     """Return the records that fit, and add the others to ``found.no_rows``."""
     import pyarrow.compute as pc
 
@@ -199,11 +199,11 @@ def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Itera
     if isinstance(rows, str):
         return _file_batches(rows)
     if isinstance(rows, IcebergRows):
-        return iceberg_batches(rows, _COLUMNS.names, rows_chosen(plan, _lowest(plan)))
+        return iceberg_batches(rows, _COLUMNS.names, write_filter(plan, _lowest(plan)))
     return delta_batches(rows, _COLUMNS.names, _delta_filter(plan))
 
 
-def rows_chosen(plan: ComparePlan, lowest: int) -> str:
+def write_filter(plan: ComparePlan, lowest: int) -> str:
     """Write the filter of a plan's rows from offset ``lowest`` on. A topic's name has no quotes."""
     place = f"topic == '{plan.topic}' and partition == {plan.partition}"
     return f"{place} and offset >= {lowest} and offset < {plan.end}"
@@ -244,7 +244,9 @@ def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -
     yield from dataset.to_batches(columns=list(columns), filter=chosen)
 
 
-def _hashed(batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets) -> tuple[IntegerArray, WordArray]:
+def _hash_batches(
+    batches: Iterator[pa.RecordBatch], plan: ComparePlan, buckets: Buckets
+) -> tuple[IntegerArray, WordArray]:
     """Compute offsets and hashes of the rows within the plan's range."""
     offsets: list[IntegerArray] = [np.zeros(0, np.int64)]
     hashes: list[WordArray] = [np.zeros(0, np.uint64)]

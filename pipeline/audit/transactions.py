@@ -91,7 +91,7 @@ class TransactionAudit:
 
     def finish(self, next_offset: int) -> None:
         """Compare the segment's own index with its markers, after a walk over the whole segment."""
-        path = self._plan.segment.beside(".txnindex")
+        path = self._plan.segment.sibling(".txnindex")
         entries = read_bytes(path) if self._plan.is_closed else self._settled_entries(path, next_offset)
         for slot, message in self._index.finish_segment(entries):
             where = f"entry {slot}: " if slot >= 0 else ""
@@ -110,7 +110,7 @@ class TransactionAudit:
                 return whole[: len(whole) - later * ENTRY.size] if later else data
             time.sleep(0.02)
 
-    def aborted(self, rows: IntegerArray, counts: BoolArray, position: int) -> BoolArray:
+    def select_aborted(self, rows: IntegerArray, counts: BoolArray, position: int) -> BoolArray:
         """Select the aborted rows among those that ``counts`` selects. ``position``: byte of the file where the chunk
         begins."""
         aborted = covers(self._aborted, rows) & counts

@@ -33,7 +33,7 @@ class _ByteColumn:
     def __init__(self, rows: int) -> None:
         self._offsets = np.zeros(rows + 1, np.int32)
         self._validity = np.zeros((rows + 7) // 8, np.uint8)
-        self._data = _empty(0)
+        self._data = _allocate(0)
         self._nulls = 0
         self._rows = 0
 
@@ -48,7 +48,7 @@ class _ByteColumn:
         needed = used + int(columns.total_size(sizes[first:last]))
         if needed > len(self._data):
             # It seldom grows again: a batch is yielded at half of BATCH_BYTES. Unused pages are never touched.
-            data = _empty(max(needed + BATCH_BYTES // 2, 2 * len(self._data)))
+            data = _allocate(max(needed + BATCH_BYTES // 2, 2 * len(self._data)))
             data[:used] = self._data[:used]
             self._data = data
         where = np.array([first, last, self._rows], np.int64)
@@ -62,7 +62,7 @@ class _ByteColumn:
         return pa.Array.from_buffers(arrow_type, self._rows, [validity, pa.py_buffer(self._offsets), data], self._nulls)
 
 
-def _empty(size: int) -> Any:
+def _allocate(size: int) -> Any:
     """Allocate bytes of Arrow's pool, which reuses the memory of freed batches: fresh pages cost more than the copy."""
     return np.frombuffer(pa.allocate_buffer(size), np.uint8)
 

@@ -215,7 +215,7 @@ class ColumnReader:
         remaining = self._piece.end_position - self._position - chunk.used
         if remaining <= 0:
             if rest:
-                raise self._corrupt(consumed, "it is cut by the end of the planned bytes")
+                raise self._corrupt_error(consumed, "it is cut by the end of the planned bytes")
             return False
         self._position += consumed
         if consumed:
@@ -226,7 +226,9 @@ class ColumnReader:
         wanted = min(chunk.room, remaining)
         got = self._file.read_into(self._position + rest, chunk.view(rest, rest + wanted))
         if got < wanted:
-            raise self._corrupt(0, f"the file ends at byte {self._position + rest + got}, within the planned bytes")
+            raise self._corrupt_error(
+                0, f"the file ends at byte {self._position + rest + got}, within the planned bytes"
+            )
         chunk.used = rest + got
         return True
 
@@ -236,7 +238,7 @@ class ColumnReader:
             return 0
         size = int.from_bytes(self._chunk.view(at + 8, at + 12), "big", signed=True) + LOG_OVERHEAD
         if size > self._piece.end_position - self._position - at:
-            raise self._corrupt(at, f"it claims {size} bytes, more than the file holds")
+            raise self._corrupt_error(at, f"it claims {size} bytes, more than the file holds")
         return size
 
     def _check_end(self, at: int) -> None:
@@ -246,7 +248,9 @@ class ColumnReader:
         hide the following records.
         """
         if self._piece.is_exact and self._position + at < self._piece.end_position:
-            raise self._corrupt(at, f"offsets jump ahead of {self._piece.end_offset}, where the planned range ends")
+            raise self._corrupt_error(
+                at, f"offsets jump ahead of {self._piece.end_offset}, where the planned range ends"
+            )
         least = int(self._progress[layout.NEXT_OFFSET])
         if least < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
             least = self._offset_at(at)
@@ -255,7 +259,7 @@ class ColumnReader:
         if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= least:
             return
         if RecordBatch(rest).is_valid():  # otherwise it is a batch that is still being written
-            raise self._corrupt(at, f"its offset goes back, {least} or more should follow")
+            raise self._corrupt_error(at, f"its offset goes back, {least} or more should follow")
 
     # ---- batches that the compiled decoder leaves to Python
 
@@ -281,7 +285,7 @@ class ColumnReader:
             self._check_jump(at)
             self._meet_hole(self._offset_at(at))
             return 0
-        raise self._damaged(status, at)
+        raise self._damage_error(status, at)
 
     def _grow_table(self, rows: int) -> None:
         """Make room for ``rows`` more rows, a count that was checked against the batch's size; rows in the table
@@ -297,9 +301,9 @@ class ColumnReader:
         try:
             section = decompress(batch.records_section(), batch.compression_type, DEFAULT_MAX_DECOMPRESSED_BYTES)
         except KafkaError as error:
-            raise self._corrupt(at, str(error)) from error
+            raise self._corrupt_error(at, str(error)) from error
         if batch.record_count < 0 or batch.record_count * 7 > len(section):
-            raise self._corrupt(at, f"{batch.record_count} records in {len(section)} bytes")
+            raise self._corrupt_error(at, f"{batch.record_count} records in {len(section)} bytes")
         self._grow_table(batch.record_count)
         start = self._put(section)
         is_append_time = int(batch.timestamp_type == LOG_APPEND_TIME)
@@ -309,7 +313,7 @@ class ColumnReader:
         )  # fmt: skip
         arguments = (self._limits, self._key, self._table, self._progress)
         if columns.decode_section(self._arena.array, context, *arguments) != layout.NEED_BYTES:
-            raise self._damaged(layout.MALFORMED, at)
+            raise self._damage_error(layout.MALFORMED, at)
         self._arena_rows = int(self._progress[layout.ROWS])
         self._progress[layout.NEXT_OFFSET] = batch.next_offset
         return batch.size_in_bytes
@@ -331,12 +335,12 @@ class ColumnReader:
                 return size
             records = list(entry.records())
         except (KafkaError, CorruptMessageError) as error:
-            raise self._corrupt(at, str(error)) from error
+            raise self._corrupt_error(at, str(error)) from error
         self._meet_hole(min(records[0].offset if records else entry.offset, self._piece.end_offset))
         kind = -1 if entry.magic == MAGIC_V0 else entry.timestamp_type
         self._grow_table(len(records))
         for record in records:
-            if self._piece.start_offset <= record.offset < self._piece.end_offset and self._filter.wants(
+            if self._piece.start_offset <= record.offset < self._piece.end_offset and self._filter.matches(
                 record.timestamp, record.key
             ):
                 self._add(record, kind)
@@ -374,28 +378,30 @@ class ColumnReader:
             return
         last = self._offset_at(at) + int.from_bytes(self._chunk.view(at + 23, at + 27), "big")
         if int.from_bytes(rest[:8], "big") <= last:
-            raise self._corrupt(at, f"its offset jumps ahead, {int(self._progress[layout.NEXT_OFFSET])} should follow")
+            raise self._corrupt_error(
+                at, f"its offset jumps ahead, {int(self._progress[layout.NEXT_OFFSET])} should follow"
+            )
 
     # ---- damage
 
-    def _damaged(self, status: int, at: int) -> CorruptBatchError:
+    def _damage_error(self, status: int, at: int) -> CorruptBatchError:
         """Build the error for the batch at ``at``, with the message of the plain Python decoder."""
         if status == layout.BAD_CRC:
             stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
-            return self._corrupt(at, f"its checksum does not hold (stored crc {stored:#010x})")
+            return self._corrupt_error(at, f"its checksum does not hold (stored crc {stored:#010x})")
         offset, following = self._offset_at(at), int(self._progress[layout.NEXT_OFFSET])
         if offset < following:
-            return self._corrupt(at, f"its offset goes back, {following} or more should follow")
+            return self._corrupt_error(at, f"its offset goes back, {following} or more should follow")
         try:
             batch = RecordBatch(self._chunk.view(at, self._chunk.used))
             if batch.magic == MAGIC_V2 and batch.size_in_bytes >= HEADER.size:
                 for _ in batch.records():
                     pass
         except KafkaError as error:
-            return self._corrupt(at, str(error))
-        return self._corrupt(at, "its header is impossible")
+            return self._corrupt_error(at, str(error))
+        return self._corrupt_error(at, "its header is impossible")
 
-    def _corrupt(self, at: int, why: str) -> CorruptBatchError:
+    def _corrupt_error(self, at: int, why: str) -> CorruptBatchError:
         expected = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
         return CorruptBatchError(self._file.path, self._position + at, self._offset_at(at), why, expected)
 

@@ -38,7 +38,7 @@ cdef long long _decode_batches(
 @cython.locals(base=longlong, length=longlong, delta=longlong, attributes=longlong, batch_size=longlong, is_late=bint,
                size=longlong, is_verified=bint)
 cdef (long long, long long, bint) _look(
-    const unsigned char* chunk, long long at, long long* bounds, long long least, long long* limits,
+    const unsigned char* chunk, long long at, long long* bounds, long long lowest, long long* limits,
     long long* aborted, long long transactions) noexcept nogil
 
 @cython.locals(low=longlong, high=longlong, middle=longlong, other=longlong)

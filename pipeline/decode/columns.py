@@ -186,7 +186,7 @@ def _decode_batches(
 
 
 def _look(
-    chunk: Bytes, at: int, bounds: Integers, least: int, limits: Integers, aborted: Integers, transactions: int
+    chunk: Bytes, at: int, bounds: Integers, lowest: int, limits: Integers, aborted: Integers, transactions: int
 ) -> tuple[int, int, bool]:
     """Check the batch at ``at``: (status, its size or 0 when it is cut, whether it may have wanted rows). With
     NEED_BYTES no fault was found.
@@ -199,7 +199,7 @@ def _look(
         return _END, 0, False
     length = words.load_be_i32(chunk, at + 8)
     delta = words.load_be_i32(chunk, at + 23)
-    if length < _HEADER_BYTES - _LENGTH_OFFSET or delta < 0 or base < least:
+    if length < _HEADER_BYTES - _LENGTH_OFFSET or delta < 0 or base < lowest:
         return _MALFORMED, 0, False
     if length > size - at - _LENGTH_OFFSET:
         return _NEED_BYTES, 0, False
@@ -208,7 +208,7 @@ def _look(
         chunk, at + 21, length + _LENGTH_OFFSET - 21
     ):
         return _BAD_CRC, 0, False
-    if base > least and base > limits[_START_OFFSET] and base > limits[_CLEANED_BELOW]:
+    if base > lowest and base > limits[_START_OFFSET] and base > limits[_CLEANED_BELOW]:
         return _HOLE, 0, False
     attributes = words.load_be_i16(chunk, at + 21)
     batch_size = length + _LENGTH_OFFSET

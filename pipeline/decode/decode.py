@@ -26,7 +26,7 @@ from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
 from tidelog.pipeline.plan.rows import LostRange
-from tidelog.pipeline.plan.selection import PartitionDirectory, recreated
+from tidelog.pipeline.plan.selection import PartitionDirectory, recreated_error
 from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
     except (FileNotFoundError, KafkaStorageError):
         topic_id, segments = None, []
     if piece.topic_id is not None and topic_id is not None and topic_id != piece.topic_id:
-        raise recreated(piece.topic, piece.topic_id, topic_id)
+        raise recreated_error(piece.topic, piece.topic_id, topic_id)
     first = segments[0].base_offset if segments else piece.end_offset
     if first > piece.start_offset and options.fail_on_data_loss:
         what = f"the log begins at {first}" if segments else f"{directory} is gone"

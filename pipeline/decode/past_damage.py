@@ -71,7 +71,7 @@ def _go_on(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
     if isinstance(reading.problem, CorruptBatchError):
         following = _after_damage(reading, reading.problem, keep)
         return [] if following is None else [following]
-    return _around(reading, keep)
+    return _slices_around(reading, keep)
 
 
 class _Reading:
@@ -92,7 +92,7 @@ class _Reading:
             self.problem = error
         except CorruptBatchError as error:
             self.problem = error
-            before = replace(_relocated(self.piece, error), start_offset=self.next_offset, end_position=error.position)
+            before = replace(_relocate(self.piece, error), start_offset=self.next_offset, end_position=error.position)
             if before.size_bytes > 0:  # rows before the damage that were not yielded yet
                 yield from self._read(before, replace(self._options, looks_for_holes=False))
 
@@ -103,7 +103,7 @@ class _Reading:
             yield batch
 
 
-def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
+def _relocate(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
     """Return the slice for the file in which the error was found: it may be another one than was planned."""
     try:
         with OpenSegment(error.file) as file:
@@ -119,7 +119,7 @@ def _relocated(piece: SegmentSlice, error: CorruptBatchError) -> SegmentSlice:
 
 def _after_damage(reading: _Reading, damage: CorruptBatchError, keep: Keep) -> SegmentSlice | None:
     """Pass the damaged bytes to ``keep`` and return the slice after them; None at the slice's end."""
-    piece = _relocated(reading.piece, damage)
+    piece = _relocate(reading.piece, damage)
     with OpenSegment(piece.path) as file:
         end = min(piece.end_position, file.size)
         indexed = indexed_batches(SegmentFile(piece.base_offset, piece.path), damage.position)
@@ -146,20 +146,20 @@ def _first_offset(file: OpenSegment, position: int, end: int) -> int:
         return -1  # damaged as well; its reader reports it
 
 
-def _around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
+def _slices_around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
     """Pass to ``keep`` the batches of records whose time does not fit the column; returns the slice without those
     records.
 
     Raises MalformedTimestampError when there is no such record: then the decoder itself is wrong.
     """
     assert reading.problem is not None
-    found = _without_strange_times(reading, keep, shown=True) or _without_strange_times(reading, keep, shown=False)
+    found = _split_at_strange_times(reading, keep, shown=True) or _split_at_strange_times(reading, keep, shown=False)
     if not found:
         raise reading.problem
     return [one for one in found if one.start_offset < one.end_offset]
 
 
-def _without_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> list[SegmentSlice]:
+def _split_at_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> list[SegmentSlice]:
     """Pass the batches of such records to ``keep`` and return the slices between them; none without such records.
 
     ``shown``: decode only batches whose header shows such a time. A header has only the latest time of its records.

@@ -41,13 +41,13 @@ class AuditEngine:
 
     def hash_columns(
         self,
-        places: tuple[IntegerArray, IntegerArray],
+        offsets_and_times: tuple[IntegerArray, IntegerArray],
         key: tuple[ByteArray, IntegerArray, ByteArray],
         value: tuple[ByteArray, IntegerArray, ByteArray],
     ) -> WordArray:
         """See :func:`tidelog.pipeline.engine.reference.hash_columns`; returns the hashes."""
-        hashes = np.zeros(len(places[0]), np.uint64)
-        self._routines.hash_columns(places, key, value, hashes)
+        hashes = np.zeros(len(offsets_and_times[0]), np.uint64)
+        self._routines.hash_columns(offsets_and_times, key, value, hashes)
         return hashes
 
 

@@ -19,7 +19,7 @@ cpdef hash_rows(chunk, table, long long first, long long last, out)
 
 @cython.locals(offsets=words.Held, timestamps=words.Held, out=words.Held, keys=words.Held, key_starts=words.Held,
                key_there=words.Held, values=words.Held, value_starts=words.Held, value_there=words.Held)
-cpdef hash_columns(places, key, value, hashes)
+cpdef hash_columns(offsets_and_times, key, value, hashes)
 
 @cython.locals(rows=longlong, is_old=bint, base=longlong, length=longlong, delta=longlong, count=longlong,
                whole=longlong)
@@ -29,7 +29,7 @@ cdef (long long, long long, long long) _walk(
 cdef void _write_row(
     const unsigned char* chunk, long long at, long long size, long long* table, long long row) noexcept nogil
 
-cdef long long _signed(unsigned long long word) noexcept nogil
+cdef long long _to_signed(unsigned long long word) noexcept nogil
 
 cdef long long _sum(unsigned long long one, unsigned long long other) noexcept nogil
 

@@ -85,13 +85,17 @@ def hash_rows(
 
 
 def hash_columns(
-    places: tuple[IntegerArray, IntegerArray],
+    offsets_and_times: tuple[IntegerArray, IntegerArray],
     key: tuple[ByteArray, IntegerArray, ByteArray],
     value: tuple[ByteArray, IntegerArray, ByteArray],
     hashes: WordArray,
 ) -> None:
     """See :func:`tidelog.pipeline.engine.reference.hash_columns`."""
-    offsets, timestamps, out = words.hold(places[0]), words.hold(places[1]), words.hold_writable(hashes)
+    offsets, timestamps, out = (
+        words.hold(offsets_and_times[0]),
+        words.hold(offsets_and_times[1]),
+        words.hold_writable(hashes),
+    )
     keys, key_starts, key_there = words.hold(key[0]), words.hold(key[1]), words.hold(key[2])
     values, value_starts, value_there = words.hold(value[0]), words.hold(value[1]), words.hold(value[2])
     with cython.nogil:
@@ -151,14 +155,14 @@ def _write_row(chunk: Bytes, at: int, size: int, table: Bytes, row: int) -> None
 # ---- fields of a record
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     """Return the signed number of the same 64 bits."""
     return (word & words.MAX_INT_64) | -(word & _SIGN_64)
 
 
 def _sum(one: int, other: int) -> int:
     """Add two signed numbers, wrapped to 64 bits."""
-    return _signed((one + other) & words.MASK_64)
+    return _to_signed((one + other) & words.MASK_64)
 
 
 def _zigzag(raw: int) -> int:

@@ -86,7 +86,7 @@ def walk_batches(chunk: ByteArray, start: int, size: int, table: IntegerArray) -
         if at + whole > size:
             return NEED_BYTES, rows, at
         is_valid = crc32c(view[at + _CRC_FROM : at + whole]) == crc
-        table[rows] = (at, whole, base, _wrapped(base + delta), base_timestamp, max_timestamp, attributes,
+        table[rows] = (at, whole, base, _wrap(base + delta), base_timestamp, max_timestamp, attributes,
                        producer, epoch, sequence, count, is_valid)  # fmt: skip
         rows += 1
         at += whole
@@ -123,15 +123,15 @@ def _hash_records(
         offset_delta, at = read_varint(data, at)
         key, at = _field(data, at, end)
         value, at = _field(data, at, end)
-        timestamp = append_time if append_time >= 0 else _wrapped(base_timestamp + timestamp_delta)
-        out[0][row], out[1][row] = _wrapped(base_offset + offset_delta), timestamp
+        timestamp = append_time if append_time >= 0 else _wrap(base_timestamp + timestamp_delta)
+        out[0][row], out[1][row] = _wrap(base_offset + offset_delta), timestamp
         out[2][row] = record_hash(base_offset + offset_delta, timestamp, key, value)
         at = end
     if at != len(data):
         raise MalformedSectionError(f"{len(data) - at} bytes after the last record")
 
 
-def _wrapped(number: int) -> int:
+def _wrap(number: int) -> int:
     """Wrap the sum of two signed 64-bit numbers as Kafka's clients do."""
     return (number + (1 << 63) & _MASK) - (1 << 63)
 
@@ -218,19 +218,19 @@ def _fold(one: int, other: int) -> int:
 
 
 def hash_columns(
-    places: tuple[IntegerArray, IntegerArray],
+    offsets_and_times: tuple[IntegerArray, IntegerArray],
     key: tuple[ByteArray, IntegerArray, ByteArray],
     value: tuple[ByteArray, IntegerArray, ByteArray],
     hashes: WordArray,
 ) -> None:
     """Hash the rows of a table into ``hashes``.
 
-    ``places``: offsets and timestamps in ms. ``key`` and ``value``: the bytes of all rows, the positions where each
-    row's bytes begin and (one more) where the last end (int64), and validity (uint8, 0 for a null).
+    ``offsets_and_times``: the times in ms. ``key`` and ``value``: the bytes of all rows, the positions where each row's
+    bytes begin and (one more) where the last end (int64), and validity (uint8, 0 for a null).
     """
     for row in range(len(hashes)):
         fields = [
             data[starts[row] : starts[row + 1]].tobytes() if there[row] else None
             for data, starts, there in (key, value)
         ]
-        hashes[row] = record_hash(int(places[0][row]), int(places[1][row]), fields[0], fields[1])
+        hashes[row] = record_hash(int(offsets_and_times[0][row]), int(offsets_and_times[1][row]), fields[0], fields[1])

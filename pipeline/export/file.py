@@ -23,7 +23,7 @@ from tidelog.pipeline.export.latest import latest_rows
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, TableFile, id_text
 from tidelog.pipeline.export.parquet import RowWriter
 from tidelog.pipeline.export.store import LOCAL, TableStore
-from tidelog.pipeline.options.columns import Columns, within_calendar
+from tidelog.pipeline.options.columns import Columns, calendar_mask
 from tidelog.pipeline.plan.plan import SegmentSlice
 from tidelog.pipeline.plan.rows import LostRange
 from tidelog.pipeline.values.columns import ValueColumns
@@ -71,14 +71,14 @@ class FilePlan:
         end."""
         if self.grows is not None:
             return self.grows[1].name
-        return self.letters_name if self.ends_in_name else self._named((self.start,))
+        return self.letters_name if self.ends_in_name else self._build_name((self.start,))
 
     @property
     def letters_name(self) -> str:
         """The name of the file with the dead letters of this range."""
-        return self._named((self.start, self.end))
+        return self._build_name((self.start, self.end))
 
-    def _named(self, offsets: tuple[int, ...]) -> str:
+    def _build_name(self, offsets: tuple[int, ...]) -> str:
         first = self.slices[0]
         return file_name(first.topic, first.topic_id, first.partition, offsets, self.suffix)
 
@@ -158,7 +158,7 @@ def write_file(plan: FilePlan) -> FileResult:
     lost: list[LostRange] = []
     batches, seen = _batches(plan, letters, lost), -1
     if plan.split_by:  # before latest_rows: a record that is no row must not replace an earlier one
-        batches = _within_calendar(batches, letters)
+        batches = _keep_calendar_rows(batches, letters)
     if plan.latest:
         rows = latest_rows(batches, letters.add_keyless)
         batches, seen = iter(rows.batches()), rows.largest_timestamp
@@ -190,7 +190,7 @@ def _schema(plan: FilePlan) -> pa.Schema:
     """Return the columns of a record, followed by those of its decoded value."""
     import pyarrow as pa
 
-    record = Columns.all(headers=plan.headers).arrow_schema()
+    record = Columns.default(headers=plan.headers).arrow_schema()
     return record if plan.values is None else pa.schema([*record, *plan.values.fields()])
 
 
@@ -198,16 +198,16 @@ def _write_whole(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
     """Write all rows into one file; returns it and the largest record time."""
     plan, writer = _open_writer(plan)
     writer.write(batches)
-    file = _finished(plan, writer)
+    file = _finish(plan, writer)
     return () if file is None else (file,), writer.largest_timestamp
 
 
-def _within_calendar(batches: Iterator[pa.RecordBatch], letters: DeadLetters) -> Iterator[pa.RecordBatch]:
+def _keep_calendar_rows(batches: Iterator[pa.RecordBatch], letters: DeadLetters) -> Iterator[pa.RecordBatch]:
     """Yield the rows with a time in the years 1 to 9999; the others become dead letters."""
     import pyarrow.compute as pc
 
     for batch in batches:
-        fits = within_calendar(batch)
+        fits = calendar_mask(batch)
         strange: Any = batch.filter(pc.invert(fits))
         letters.add_records(strange, "timestamp {} ms lies outside of the years 1 to 9999")
         yield batch.filter(fits) if strange.num_rows else batch
@@ -236,7 +236,7 @@ def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
     """Describe the finished file at ``path``, with ``rows`` new rows, for a manifest."""
     first = plan.slices[0]
     if plan.grows is not None:
-        return _longer(plan, plan.grows[1], rows=rows, size=plan.store.size_of(path))
+        return _extend(plan, plan.grows[1], rows=rows, size=plan.store.size_of(path))
     return TableFile(
         name=plan.name,
         topic=first.topic,
@@ -250,7 +250,7 @@ def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
     )
 
 
-def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> TableFile:
+def _extend(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> TableFile:
     return replace(
         earlier, end=plan.end, rows=earlier.rows + rows, size=size, log_bytes=earlier.log_bytes + plan.log_bytes
     )
@@ -259,24 +259,24 @@ def _longer(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> Tabl
 def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
     """Open the writer of the plan's file; return the plan, without ``grows`` if the earlier file cannot grow, and the
     writer."""
-    writer = RowWriter(_staged(plan), _schema(plan), _origin(plan), plan.store)
+    writer = RowWriter(_staged_path(plan), _schema(plan), _origin(plan), plan.store)
     if plan.grows is None or writer.begin_with(plan.grows[0]):
         return plan, writer
     writer.give_up()
     return _open_writer(replace(plan, grows=None))
 
 
-def _finished(plan: FilePlan, writer: RowWriter) -> TableFile | None:
+def _finish(plan: FilePlan, writer: RowWriter) -> TableFile | None:
     """Finish the file and describe it. Without new rows nothing is staged; an earlier file then only covers more
     offsets."""
     if writer.rows:
         writer.close()
-        return table_file(plan, _staged(plan), writer.rows)
+        return table_file(plan, _staged_path(plan), writer.rows)
     writer.give_up()
-    return None if plan.grows is None else _longer(plan, plan.grows[1], rows=0, size=plan.grows[1].size)
+    return None if plan.grows is None else _extend(plan, plan.grows[1], rows=0, size=plan.grows[1].size)
 
 
-def _staged(plan: FilePlan) -> str:
+def _staged_path(plan: FilePlan) -> str:
     return os.path.join(plan.staging, DATA, plan.name)
 
 
@@ -327,7 +327,7 @@ def _batches(plan: FilePlan, letters: DeadLetters, lost: list[LostRange]) -> Ite
     isolation = Isolation.READ_COMMITTED if plan.read_committed else Isolation.READ_UNCOMMITTED
     options = ReadOptions(isolation, plan.fail_on_data_loss, lost=lost)
     keep = letters.add if plan.keep_damaged else None
-    return read_past_damage(plan.slices, Columns.all(headers=plan.headers), options, keep)
+    return read_past_damage(plan.slices, Columns.default(headers=plan.headers), options, keep)
 
 
 def group_slices(slices: Sequence[SegmentSlice], file_bytes: int) -> list[tuple[SegmentSlice, ...]]:

@@ -94,10 +94,10 @@ def _last_of_each_key(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
         return batches
     stays = np.zeros(len(keys), np.bool_)
     stays[last] = True
-    return [batch for batch in _chosen(batches, stays) if batch.num_rows]
+    return [batch for batch in _select_rows(batches, stays) if batch.num_rows]
 
 
-def _chosen(batches: Iterable[pa.RecordBatch], stays: Any) -> Iterator[pa.RecordBatch]:
+def _select_rows(batches: Iterable[pa.RecordBatch], stays: Any) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     begin = 0
@@ -153,7 +153,7 @@ def _with_equal_columns(plan: MergePlan) -> list[tuple[str, ...]]:
 
     groups: list[tuple[pa.Schema, list[str]]] = []
     for path in plan.paths:
-        columns = _without_views(pq.read_schema(plan.store.open_input(path))).remove_metadata()
+        columns = _remove_views(pq.read_schema(plan.store.open_input(path))).remove_metadata()
         known = next((paths for schema, paths in groups if schema.equals(columns, check_metadata=True)), None)
         if known is None:
             groups.append((columns, [path]))
@@ -165,16 +165,16 @@ def _with_equal_columns(plan: MergePlan) -> list[tuple[str, ...]]:
 def _write(plan: MergePlan, masks: list[Any]) -> None:
     import pyarrow.parquet as pq
 
-    first = _without_views(pq.read_schema(plan.store.open_input(plan.paths[0])))
+    first = _remove_views(pq.read_schema(plan.store.open_input(plan.paths[0])))
     writer = RowWriter(plan.target, first, {}, plan.store)
     with writer.or_nothing():
         for path, stays in zip(plan.paths, masks, strict=True):
             with pq.ParquetFile(plan.store.open_input(path)) as file:
-                writer.write(_chosen((batch.cast(first) for batch in file.iter_batches()), stays))
+                writer.write(_select_rows((batch.cast(first) for batch in file.iter_batches()), stays))
         writer.close()
 
 
-def _without_views(schema: pa.Schema) -> pa.Schema:
+def _remove_views(schema: pa.Schema) -> pa.Schema:
     """Return the schema without view types, whose rows PyArrow cannot select; deltalake's deletes and updates write
     them."""
     import pyarrow as pa
@@ -185,7 +185,7 @@ def _without_views(schema: pa.Schema) -> pa.Schema:
 def _plain_type(kind: Any) -> Any:
     import pyarrow as pa
 
-    def plain(field: Any) -> Any:
+    def convert(field: Any) -> Any:
         return field.with_type(_plain_type(field.type))
 
     if pa.types.is_string_view(kind):
@@ -193,10 +193,10 @@ def _plain_type(kind: Any) -> Any:
     if pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_list(kind):
-        return pa.list_(plain(kind.value_field))
+        return pa.list_(convert(kind.value_field))
     if pa.types.is_map(kind):
-        return pa.map_(plain(kind.key_field), plain(kind.item_field))
-    return pa.struct([plain(field) for field in kind]) if pa.types.is_struct(kind) else kind
+        return pa.map_(convert(kind.key_field), convert(kind.item_field))
+    return pa.struct([convert(field) for field in kind]) if pa.types.is_struct(kind) else kind
 
 
 def _keys_of(plan: MergePlan) -> dict[Place, Any]:
@@ -220,7 +220,7 @@ def _stays(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
 
     columns = [*_IDENTITY, "value"] if plan.is_new else list(_IDENTITY)
     table = pq.read_table(plan.store.open_input(path), columns=columns, partitioning=None)
-    table = table.cast(_without_views(table.schema))
+    table = table.cast(_remove_views(table.schema))
     stays = np.ones(table.num_rows, np.bool_)
     if plan.is_new:
         stays &= table.column("value").is_valid().to_numpy()

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from tidelog.log.system.file_system import OpenFile, OsFileSystem
 from tidelog.pipeline.export.store import LOCAL, TableStore
-from tidelog.pipeline.files.storage import mounted
+from tidelog.pipeline.files.storage import require_mounted
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.protocol.types import uuid_to_str
 
@@ -157,7 +157,7 @@ class ExportTable:
     def __init__(self, path: str, finish: Callable[[str, str], bool] | None = None) -> None:
         """``finish`` is called with name and staging directory of each run that has ended. It returns whether the
         directory can be removed."""
-        self.path = os.path.abspath(mounted(path, "table"))
+        self.path = os.path.abspath(require_mounted(path, "table"))
         self._finish = finish
         self._file_system = OsFileSystem()
         self._own = os.path.join(self.path, DIRECTORY)
@@ -185,7 +185,7 @@ class ExportTable:
                 self._make_durable(self.directory(*names))
         except OSError as error:
             raise BadRequestError(f"table {self.path} cannot be created: {error.strerror}") from error
-        with self.locked():
+        with self.hold_lock():
             manifest = self.read()
             self._settle(manifest)
         return manifest
@@ -218,7 +218,7 @@ class ExportTable:
     def _path_of(self, version: int) -> str:
         return os.path.join(self._own, f"manifest-{version:08d}.json")
 
-    def locked(self) -> AbstractContextManager[None]:
+    def hold_lock(self) -> AbstractContextManager[None]:
         """Return a context that holds the table's lock: no other run commits or removes staging meanwhile."""
         return _Lock(os.path.join(self._own, "commit.lock"))
 
@@ -227,7 +227,7 @@ class ExportTable:
     def begin_run(self, run: str) -> StagingRun:
         """Create a staging directory for this run. If the run dies, the next run removes it."""
         path = self.directory(DIRECTORY, STAGING, run)
-        with self.locked():  # without the lock another run could remove it before it is owned
+        with self.hold_lock():  # without the lock another run could remove it before it is owned
             os.makedirs(os.path.join(path, DATA))
             os.makedirs(os.path.join(path, DEAD_LETTER))
             lock = self._file_system.lock_file(os.path.join(path, "owner.lock"))
@@ -242,7 +242,7 @@ class ExportTable:
 
         Raises ConflictError when that version exists because another run was faster; nothing is changed then.
         """
-        with self.locked():
+        with self.hold_lock():
             if self.read().version != manifest.version - 1:
                 raise self._conflict(manifest)
             temporary = os.path.join(staged.path, "manifest.json")

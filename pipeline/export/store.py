@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.export.early_sync import EarlySync, FileSync, NoSync
-from tidelog.pipeline.files.remote import located
+from tidelog.pipeline.files.remote import locate
 
 _PART = ".part-"
 Properties = tuple[tuple[str, str], ...]
@@ -152,7 +152,7 @@ class ObjectStore:
 
     def open_output(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` whose object exists once it is closed."""
-        file_system, key = self._located(path)
+        file_system, key = self._locate(path)
         return file_system.open_output_stream(key)
 
     def begin_sync(self, path: str) -> FileSync:
@@ -161,7 +161,7 @@ class ObjectStore:
 
     def open_input(self, path: str) -> Any:
         """Return a ``pyarrow.NativeFile`` of the object."""
-        file_system, key = self._located(path)
+        file_system, key = self._locate(path)
         return file_system.open_input_file(key)
 
     def finish(self, path: str) -> None:
@@ -169,12 +169,12 @@ class ObjectStore:
 
     def remove(self, path: str) -> None:
         """Remove an object, if it is there."""
-        file_system, key = self._located(path)
+        file_system, key = self._locate(path)
         file_system.delete_file(key)
 
     def size_of(self, path: str) -> int:
         """Return the number of bytes of an object. Raises FileNotFoundError."""
-        file_system, key = self._located(path)
+        file_system, key = self._locate(path)
         size: int | None = file_system.get_file_info(key).size
         if size is None:
             raise FileNotFoundError(path)
@@ -184,7 +184,7 @@ class ObjectStore:
         """List the names directly below an address."""
         from pyarrow.fs import FileSelector
 
-        file_system, key = self._located(folder)
+        file_system, key = self._locate(folder)
         found = file_system.get_file_info(FileSelector(key, allow_not_found=True))
         return sorted(info.base_name for info in found)
 
@@ -201,12 +201,12 @@ class ObjectStore:
 
     def move(self, path: str, target: str) -> None:
         """Rename an object by copying it. One that is missing was moved before."""
-        file_system, key = self._located(path)
+        file_system, key = self._locate(path)
         with contextlib.suppress(FileNotFoundError):
-            file_system.copy_file(key, self._located(target)[1])
+            file_system.copy_file(key, self._locate(target)[1])
             file_system.delete_file(key)
 
-    def _located(self, path: str) -> tuple[Any, str]:
+    def _locate(self, path: str) -> tuple[Any, str]:
         """Find the file system of an address, and its name for the object."""
         raise NotImplementedError
 
@@ -217,7 +217,7 @@ class CatalogStore(ObjectStore):
 
     properties: Properties = field(repr=False)
 
-    def _located(self, path: str) -> tuple[Any, str]:
+    def _locate(self, path: str) -> tuple[Any, str]:
         scheme, netloc, key = _parse(path)
         return _file_system(self.properties, scheme, netloc), key
 
@@ -226,8 +226,8 @@ class CatalogStore(ObjectStore):
 class AddressStore(ObjectStore):
     """An object store that is named in the paths themselves, as for copies of logs (``files.remote``)."""
 
-    def _located(self, path: str) -> tuple[Any, str]:
-        return located(path)
+    def _locate(self, path: str) -> tuple[Any, str]:
+        return locate(path)
 
 
 def _parse(path: str) -> tuple[str, str, str]:

@@ -79,16 +79,16 @@ def remote_path(given: str) -> str:
     return f"{SCHEMES[scheme]}{_SEPARATOR}{authority}{encoded}" + (f"/{key}" if key else "")
 
 
-def located(path: str) -> tuple[FileSystem, str]:
+def locate(path: str) -> tuple[FileSystem, str]:
     """Find the file system of a path, and its name for the object. Raises OptionError, RemoteError."""
     scheme, _, rest = path.partition(_SEPARATOR)
     authority, _, key = rest.partition("/")
-    file_system, base = _connected(f"{scheme}{_SEPARATOR}{authority}", os.getpid())
+    file_system, base = _connect(f"{scheme}{_SEPARATOR}{authority}", os.getpid())
     return file_system, f"{base.rstrip('/')}/{key}"
 
 
 @functools.lru_cache(maxsize=64)
-def _connected(root: str, _process: int) -> tuple[FileSystem, str]:
+def _connect(root: str, _process: int) -> tuple[FileSystem, str]:
     """Connect once per process: connections do not outlive a fork."""
     from pyarrow import ArrowInvalid, ArrowNotImplementedError
     from pyarrow.fs import FileSystem
@@ -142,14 +142,14 @@ def _first_line(error: BaseException) -> str:
 _LISTINGS: OrderedDict[str, tuple[float, dict[str, RemoteInfo]]] = OrderedDict()
 
 
-def listing(directory: str) -> dict[str, RemoteInfo]:
+def list_directory(directory: str) -> dict[str, RemoteInfo]:
     """List the names in a directory. Raises FileNotFoundError when nothing lies there, RemoteError."""
     known = _LISTINGS.get(directory)
     if known is not None and time.monotonic() - known[0] < LISTING_S:
         return known[1]
     from pyarrow.fs import FileSelector
 
-    file_system, key = located(directory)
+    file_system, key = locate(directory)
     asked = time.monotonic()
     with remote_errors(directory, "listed"):
         found = {info.base_name: _info(info) for info in file_system.get_file_info(FileSelector(key))}
@@ -170,7 +170,7 @@ def info_of(path: str) -> RemoteInfo | None:
     """Look a path up in the listing around it; None when it is missing. Raises RemoteError."""
     directory, _, name = path.rpartition("/")
     try:
-        return listing(directory).get(name)
+        return list_directory(directory).get(name)
     except FileNotFoundError:
         return None
 
@@ -178,7 +178,7 @@ def info_of(path: str) -> RemoteInfo | None:
 def is_remote_directory(path: str) -> bool:
     """Return whether anything lies below a path. Raises RemoteError."""
     try:
-        return bool(listing(path))
+        return bool(list_directory(path))
     except FileNotFoundError:
         return False
 
@@ -205,7 +205,7 @@ class RemoteFiles:
 
 
 def _content(path: str) -> bytes:
-    file_system, key = located(path)
+    file_system, key = locate(path)
     with remote_errors(path, "read"), file_system.open_input_file(key) as file:
         data: bytes = file.read()
     return data

@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.errors import ObjectGoneError, RemoteError
-from tidelog.pipeline.files.remote import forget_listing, located, reason, remote_errors
+from tidelog.pipeline.files.remote import forget_listing, locate, reason, remote_errors
 
 if TYPE_CHECKING:
     from tidelog.pipeline.files.segment_files import ReadCount
@@ -45,7 +45,7 @@ class RemoteFile:
         self.path = path
         self._count = count
         try:
-            self._file, self.identity = _opened(path)
+            self._file, self.identity = _open_object(path)
         except FileNotFoundError:
             forget_listing(path.rpartition("/")[0])
             raise
@@ -111,7 +111,7 @@ class RemoteFile:
 
     def _identity_now(self) -> int:
         try:
-            file, identity = _opened(self.path)
+            file, identity = _open_object(self.path)
         except FileNotFoundError:
             forget_listing(self.path.rpartition("/")[0])
             raise ObjectGoneError(f"{self.path} was deleted while it was read") from None
@@ -119,11 +119,11 @@ class RemoteFile:
         return identity
 
 
-def _opened(path: str) -> tuple[Any, int]:
+def _open_object(path: str) -> tuple[Any, int]:
     """Open the object; return it and a number that identifies this version of it, never 0. Raises FileNotFoundError,
     RemoteError.
     """
-    file_system, key = located(path)
+    file_system, key = locate(path)
     with remote_errors(path, "opened"):
         file = file_system.open_input_file(key)
         told = {str(name).lower(): value for name, value in (file.metadata() or {}).items()}

@@ -48,7 +48,7 @@ class SegmentFile(NamedTuple):
     base_offset: int
     path: str
 
-    def beside(self, suffix: str) -> str:
+    def sibling(self, suffix: str) -> str:
         """Return the path of the segment's file with ``suffix`` (``.index`` and so on)."""
         stem, _, ending = self.path.rpartition(".log")
         return stem + suffix + ending
@@ -119,7 +119,7 @@ def list_segments(directory: str) -> list[SegmentFile]:
         again = _names(directory)
         is_swapping = any(name.endswith(".swap") for name in again)
         if again == names and (not is_swapping or time.monotonic() > deadline):
-            return _settled(directory, names)
+            return _settle(directory, names)
         names = again
         if is_swapping:
             time.sleep(_POLL_S)
@@ -134,7 +134,7 @@ def _names(directory: str) -> list[str]:
         raise KafkaStorageError(f"{directory} cannot be listed: {error.strerror}") from error
 
 
-def _settled(directory: str, names: Sequence[str]) -> list[SegmentFile]:
+def _settle(directory: str, names: Sequence[str]) -> list[SegmentFile]:
     """Return the segments that a start of the broker would leave: a swap is completed, or undone while a ``.cleaned``
     file is there."""
     plain = [_file(directory, name) for name in names if name.endswith(".log")]

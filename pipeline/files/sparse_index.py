@@ -38,7 +38,7 @@ class SparseIndex:
         except FileNotFoundError:
             self._file = None
         slots = self._file.size // entry.size if self._file else 0
-        self.entries = self._filled(slots)
+        self.entries = self._count_entries(slots)
 
     def close(self) -> None:
         """Close the file."""
@@ -63,7 +63,7 @@ class SparseIndex:
             data = self._pages[page] = self._file.read_at(page * _PAGE_BYTES, _PAGE_BYTES)
         return data
 
-    def _filled(self, slots: int) -> int:
+    def _count_entries(self, slots: int) -> int:
         """Count the entries before the zeros: neither index has an entry of two zeros."""
         low, high = 0, slots
         while low < high:
@@ -89,12 +89,12 @@ class SparseIndex:
 
 def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
     """Open the offset index: relative offset of a batch's last record -> byte position of the batch."""
-    return SparseIndex(file.beside(".index"), _OFFSET_ENTRY, count)
+    return SparseIndex(file.sibling(".index"), _OFFSET_ENTRY, count)
 
 
 def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
     """Open the time index: largest timestamp so far in ms -> relative offset up to which no record is later."""
-    return SparseIndex(file.beside(".timeindex"), _TIME_ENTRY, count)
+    return SparseIndex(file.sibling(".timeindex"), _TIME_ENTRY, count)
 
 
 def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tidelog.log.system.file_system import OsFileSystem, ReadableFiles
 from tidelog.pipeline.errors import OptionError
-from tidelog.pipeline.files.remote import RemoteFiles, is_remote, is_remote_directory, listing, remote_path
+from tidelog.pipeline.files.remote import RemoteFiles, is_remote, is_remote_directory, list_directory, remote_path
 
 _LOCAL_FILES = OsFileSystem()
 #: Threads that ask an object store: a request takes some 30 ms, most of it waiting.
@@ -32,7 +32,7 @@ def place_of(given: str) -> str:
     return remote_path(given) if is_remote(given) else os.path.abspath(given)
 
 
-def mounted(given: str, what: str) -> str:
+def require_mounted(given: str, what: str) -> str:
     """Return the path of a local directory that the option or job ``what`` writes to. Raises OptionError for an object
     store's address."""
     path = place_of(given)
@@ -45,7 +45,7 @@ def mounted(given: str, what: str) -> str:
 
 def names_in(directory: str) -> list[str]:
     """List the names in a directory. Raises FileNotFoundError, another OSError, RemoteError."""
-    return list(listing(directory)) if is_remote(directory) else os.listdir(directory)
+    return list(list_directory(directory)) if is_remote(directory) else os.listdir(directory)
 
 
 def is_directory(path: str) -> bool:

@@ -296,7 +296,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
     def open_input_file(self, path: str) -> pa.NativeFile:
         """Open a file of the view. Raises FileNotFoundError, OSError."""
         path = _below_root(path)
-        here = self._at(path)
+        here = self._find_local(path)
         if here is not None and os.path.isfile(here):
             return LocalFileSystem().open_input_file(here)
         folder, _, name = path.rpartition("/")
@@ -312,14 +312,14 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
 
     # ---- the local directory
 
-    def _at(self, path: str) -> str | None:
+    def _find_local(self, path: str) -> str | None:
         return None if self._local is None else os.path.join(self._local, path)
 
     def _local_infos(self, folder: str) -> Iterable[tuple[str, FileInfo]]:
-        here = self._at(folder)
+        here = self._find_local(folder)
         for entry in sorted(os.listdir(here)) if here is not None and os.path.isdir(here) else ():
             path = f"{folder}/{entry}".strip("/")
-            yield path, _renamed(LocalFileSystem().get_file_info(os.path.join(here or "", entry)), path)
+            yield path, _rename_info(LocalFileSystem().get_file_info(os.path.join(here or "", entry)), path)
 
     # ---- the tier
 
@@ -350,7 +350,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         name."""
         topic = folder.rpartition("-")[0]
         ids = sorted({number for name, number, _ in self._topic_folders() if name == topic})
-        here = self._at(f"{folder}/{_METADATA}")
+        here = self._find_local(f"{folder}/{_METADATA}")
         if here is not None and os.path.exists(here):
             with open(here, encoding="utf-8") as file:
                 found = re.search(r"topic_id: *([\w-]{22})", file.read())
@@ -371,7 +371,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
                 match = _MANIFEST.fullmatch(info.base_name)
                 if match is not None:
                     uploads.append(self._manifest(info.path, int(match["base"])))
-        here = self._at(folder)
+        here = self._find_local(folder)
         names = os.listdir(here) if here is not None and os.path.isdir(here) else ()
         first = min((int(one[:20]) for one in names if _SEEN_LOG.fullmatch(one)), default=2**63)
         return [self._cut(segment, after) for segment, after in _lineage(uploads, first)]
@@ -417,9 +417,9 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         return known[1]
 
     def _info(self, path: str) -> FileInfo:
-        here = self._at(path)
+        here = self._find_local(path)
         if here is not None and os.path.exists(here):
-            return _renamed(LocalFileSystem().get_file_info(here), path)
+            return _rename_info(LocalFileSystem().get_file_info(here), path)
         if not path:
             return FileInfo(TIER_ROOT, FileType.Directory)
         folder = path.rpartition("/")[0]
@@ -442,7 +442,7 @@ def _below_root(path: str) -> str:
     return path.strip("/").removeprefix(TIER_ROOT).strip("/")
 
 
-def _renamed(info: FileInfo, path: str) -> FileInfo:
+def _rename_info(info: FileInfo, path: str) -> FileInfo:
     return FileInfo(path, info.type, size=info.size, mtime_ns=info.mtime_ns)
 
 
@@ -458,8 +458,8 @@ def connect_tier(root: str) -> tuple[FileSystem, str]:
     rest = "&".join(f"{name}={value}" for name, value in options.items())
     store, base = FileSystem.from_uri(f"{place}?{rest}" if rest else place)
     known = f"{base.rstrip('/')}/{unquote(prefix or '')}"
-    return PyFileSystem(TieredHandler(store, known, _unquoted(local), _unquoted(pem))), ""
+    return PyFileSystem(TieredHandler(store, known, _unquote(local), _unquote(pem))), ""
 
 
-def _unquoted(value: str | None) -> str | None:
+def _unquote(value: str | None) -> str | None:
     return None if value is None else unquote(value)

@@ -102,11 +102,11 @@ def backfill(
 
 
 def _writer(name: str, path: str) -> str:
-    identity = hashlib.sha256(path.encode() + b"\0" + _beginning(path)).hexdigest()[:24]
+    identity = hashlib.sha256(path.encode() + b"\0" + _read_beginning(path)).hexdigest()[:24]
     return f"backfill-{name}-{identity}"
 
 
-def _beginning(path: str) -> bytes:
+def _read_beginning(path: str) -> bytes:
     """Read the first ``IDENTIFYING_BYTES`` of the first row group, or all if it has fewer."""
     import pyarrow.parquet as pq
 

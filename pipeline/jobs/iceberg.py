@@ -27,7 +27,7 @@ from tidelog.pipeline.export.file import dead_letter_schema
 from tidelog.pipeline.export.iceberg_states import STATE_KEY, pack, place_of, state_of, state_text, unpack
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import properties_of
-from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing
+from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing_package_error
 from tidelog.pipeline.jobs.exporting.areas import TableArea, area_of
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.data_files import add_files, data_files
@@ -76,7 +76,7 @@ class IcebergTarget:
         """The catalog's URI or name for messages, without a password."""
         return _PASSWORD.sub("://...@", self.catalog)
 
-    def told(self, error: BaseException) -> str:
+    def describe_error(self, error: BaseException) -> str:
         """Write an error in one line, without a password."""
         return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.place)
 
@@ -89,7 +89,7 @@ def export_to_iceberg(
     Raises the errors of ``export``, and JobError for errors of the catalog.
     """
     if importlib.util.find_spec("pyiceberg") is None:
-        raise missing("pyiceberg", ICEBERG_INSTALL)
+        raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     merger = Merger(spark, progress or Progress("export", quiet=True), groups=not request.values)
     with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
         return _export(request, target, catalog, merger)
@@ -108,11 +108,11 @@ def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
     try:
         yield
     except tuple(kinds) as error:
-        raise JobError(f"Iceberg table {target.name} in {target.place}: {target.told(error)}") from error
+        raise JobError(f"Iceberg table {target.name} in {target.place}: {target.describe_error(error)}") from error
 
 
 def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, workers: Merger) -> ExportResult:
-    columns = Columns.all(headers=request.headers)
+    columns = Columns.default(headers=request.headers)
     table = _table(catalog, target.name, columns.arrow_schema())
     request = replace(request, split_by=settle_spec(table, target.partition_by))
     committing = _IcebergCommits(catalog, table, workers if request.mode == UPSERT else None)
@@ -153,7 +153,7 @@ class _IcebergCommits:
 
         if request.columns is None:
             return
-        record = Columns.all(headers=request.headers).arrow_schema()
+        record = Columns.default(headers=request.headers).arrow_schema()
         try:
             with self._table.update_schema() as update:
                 update.union_by_name(pa.schema([*record, *request.columns.fields()]))
@@ -166,7 +166,7 @@ class _IcebergCommits:
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
         """Add one snapshot with the new files and the offset vector. Raises ConflictError, JobError."""
-        with self._area.locked():
+        with self._area.hold_lock():
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._table.refresh()
             found = state_of(self._table)
@@ -249,7 +249,7 @@ class Snapshot:
 def look_at(target: IcebergTarget) -> Snapshot:
     """Load the newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
     if importlib.util.find_spec("pyiceberg") is None:
-        raise missing("pyiceberg", ICEBERG_INSTALL)
+        raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     from pyiceberg.exceptions import NoSuchTableError
 
     catalog = _catalog(target)
@@ -293,9 +293,9 @@ def _catalog(target: IcebergTarget) -> Catalog:
     try:
         return load_catalog(name, **properties)
     except _catalog_errors() as error:
-        raise BadRequestError(f"Iceberg catalog {target.place}: {target.told(error)}") from error
+        raise BadRequestError(f"Iceberg catalog {target.place}: {target.describe_error(error)}") from error
     except OSError as error:
-        raise JobError(f"Iceberg catalog {target.place} cannot be reached: {target.told(error)}") from error
+        raise JobError(f"Iceberg catalog {target.place} cannot be reached: {target.describe_error(error)}") from error
 
 
 def _warehouse(given: str, catalog: str) -> str:

@@ -34,7 +34,7 @@ from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.system.file_system import OpenFile, OsFileSystem
 from tidelog.log.system.time import SystemTime
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.pipeline.files.storage import mounted
+from tidelog.pipeline.files.storage import require_mounted
 from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.plan.selection import PartitionDirectory
 
@@ -125,7 +125,9 @@ class OfflineLogs:
         self._file_system = OsFileSystem()
         self._locks: list[OpenFile] = []
         self._markers: dict[str, bytes] = {}
-        self.data_directories = sorted({mounted(os.path.dirname(directory.path), "path") for directory in directories})
+        self.data_directories = sorted(
+            {require_mounted(os.path.dirname(directory.path), "path") for directory in directories}
+        )
 
     def __enter__(self) -> Self:
         """Lock the data directories. Raises JobError when a broker runs on one of them."""

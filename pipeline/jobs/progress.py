@@ -61,10 +61,10 @@ class Progress:
         return (
             f"{self.job}: {tasks_done} of {self._tasks} tasks, "
             f"{bytes_done / unit:.1f} of {self._bytes / unit:.1f} {name}, {bytes_done / seconds / 1e6:.1f} MB/s"
-            f"{self._left(bytes_done, seconds)}"
+            f"{self._format_left(bytes_done, seconds)}"
         )
 
-    def _left(self, bytes_done: int, seconds: float) -> str:
+    def _format_left(self, bytes_done: int, seconds: float) -> str:
         """Write per cent and time left; an empty text before the first bytes and after the last."""
         if not 0 < bytes_done < self._bytes:
             return ""

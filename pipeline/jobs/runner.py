@@ -33,7 +33,7 @@ from tidelog.pipeline.job_errors import (
     JobError,
     MissingPackageError,
     SparkEndedError,
-    missing,
+    missing_package_error,
 )
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.protocol.errors import KafkaError
@@ -76,7 +76,7 @@ def run_tasks(
     progress.begin(len(tasks), sum(task.size for task in tasks))
     if not tasks:
         return []
-    rows = _on_spark(spark, tasks, work, progress) if spark is not None else _here(tasks, work, progress)
+    rows = _on_spark(spark, tasks, work, progress) if spark is not None else _run_here(tasks, work, progress)
     progress.end(whole=all(ok for _, ok, _ in rows))
     results: list[Result] = []
     for number, ok, result in sorted(rows, key=lambda row: row[0]):
@@ -96,7 +96,7 @@ def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> CommitRow:
         return number, False, pickle.dumps((kind, str(error)))
 
 
-def _here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[CommitRow]:
+def _run_here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[CommitRow]:
     rows, done = [], 0
     for number, task in enumerate(tasks):
         rows.append(do_task(number, pickle.dumps(task.plan), work))
@@ -192,7 +192,7 @@ def _stages(tracker: Any, job: int) -> Iterator[Any]:
 def require_arrow() -> None:
     """Raise MissingPackageError without pyarrow, which every job needs."""
     if importlib.util.find_spec("pyarrow") is None:
-        raise missing("pyarrow", SPARK_INSTALL)
+        raise missing_package_error("pyarrow", SPARK_INSTALL)
 
 
 def start_spark(job: str, master: str) -> SparkSession:
@@ -202,7 +202,7 @@ def start_spark(job: str, master: str) -> SparkSession:
     JobError when Spark does not start.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise missing("pyspark", SPARK_INSTALL)
+        raise missing_package_error("pyspark", SPARK_INSTALL)
     if not _MASTER.fullmatch(master):
         raise BadRequestError(f"--master {master}: expected local[N], spark://HOST:PORT, k8s://URL, yarn, or none")
     from py4j.protocol import Py4JError

@@ -167,7 +167,7 @@ class Pace:
         self._began = clock()
         self._rows = 0
 
-    def wrote(self, rows: int) -> None:
+    def wait_after(self, rows: int) -> None:
         """Wait until the rate allows ``rows`` more rows than before."""
         self._rows += rows
         if self._rate is not None:
@@ -234,7 +234,7 @@ class TopicWriter:
             staged = file.finish()
         publish(self._options, Publication(self._writer, number, (staged,), note=self._note))
         remove_files([staged])
-        self._pace.wrote(sum(batch.num_rows for batch in batches))
+        self._pace.wait_after(sum(batch.num_rows for batch in batches))
 
 
 def _read_committed(cluster: Cluster, topic: str, name: str) -> Written:

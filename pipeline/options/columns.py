@@ -32,7 +32,7 @@ SPARK_TYPES = {
 }
 
 
-def within_calendar(batch: Any) -> Any:
+def calendar_mask(batch: Any) -> Any:
     """Compute which rows of an Arrow batch have a time from CALENDAR_START to before CALENDAR_END: an array of
     booleans."""
     import pyarrow as pa
@@ -58,7 +58,7 @@ class Columns:
             )
 
     @classmethod
-    def all(cls, *, headers: bool = False) -> Columns:
+    def default(cls, *, headers: bool = False) -> Columns:
         """Return every column; ``headers`` only if it is set."""
         return cls(NAMES if headers else NAMES[:-1])
 

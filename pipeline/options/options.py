@@ -71,7 +71,7 @@ class TopicChoice:
     pattern: str | None = None
     partitions: tuple[tuple[str, int], ...] | None = None
 
-    def wants(self, topic: str, partition: int) -> bool:
+    def matches(self, topic: str, partition: int) -> bool:
         """Return whether the partition is chosen."""
         if self.pattern is not None:
             return topic not in INTERNAL_TOPICS and re.fullmatch(self.pattern, topic) is not None
@@ -125,7 +125,7 @@ class SourceOptions:
     @property
     def wanted(self) -> Columns:
         """The columns of the source's schema."""
-        return self.columns or Columns.all(headers=self.include_headers)
+        return self.columns or Columns.default(headers=self.include_headers)
 
     @property
     def row_filter(self) -> RowFilter:
@@ -145,16 +145,16 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
     return SourceOptions(
         paths=_paths(given),
         choice=_choice(given),
-        starting=bounds.starting(),
-        ending=bounds.ending(),
+        starting=bounds.parse_start(),
+        ending=bounds.parse_end(),
         timestamp_strategy=_strategy(given),
-        include_headers=boolean(given, "includeHeaders", False),
-        fail_on_data_loss=boolean(given, "failOnDataLoss", True),
+        include_headers=parse_boolean(given, "includeHeaders", False),
+        fail_on_data_loss=parse_boolean(given, "failOnDataLoss", True),
         min_partitions=positive(given, "minPartitions"),
         max_records_per_partition=positive(given, "maxRecordsPerPartition"),
         bootstrap=given.get("kafka.bootstrap.servers"),
         security=security_of(given),
-        read_committed=_isolation(given),
+        read_committed=_is_read_committed(given),
         columns=None if columns is None else Columns(tuple(name.strip() for name in columns.split(","))),
         key=None if key is None else key.encode(),
         min_timestamp=_milliseconds(given, "minTimestamp", MIN_TIME),
@@ -190,7 +190,7 @@ def checked_names(options: Mapping[str, str], known: Iterable[str], refused: Ite
         elif lower in other_mode:
             raise OptionError(f"option {other_mode[lower]} is not for this kind of read: {_mode_of(other_mode[lower])}")
         else:
-            raise OptionError(f"option {name} is unknown{_nearest(lower, spelled)}")
+            raise OptionError(f"option {name} is unknown{_suggest_nearest(lower, spelled)}")
     return given
 
 
@@ -198,12 +198,12 @@ def _mode_of(name: str) -> str:
     return "streams only" if name in _STREAM else "batch only"
 
 
-def _nearest(name: str, spelled: Mapping[str, str]) -> str:
+def _suggest_nearest(name: str, spelled: Mapping[str, str]) -> str:
     close = difflib.get_close_matches(name, spelled, n=1, cutoff=0.0)
     return f": the nearest is {spelled[close[0]]}" if close else ""
 
 
-def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
+def parse_boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
     """Parse ``true`` or ``false``. Raises OptionError."""
     text = given.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
@@ -316,7 +316,7 @@ def _strategy(given: Mapping[str, str]) -> Literal["error", "latest"]:
     raise OptionError(f"startingOffsetsByTimestampStrategy={text}: expected error or latest")
 
 
-def _isolation(given: Mapping[str, str]) -> bool:
+def _is_read_committed(given: Mapping[str, str]) -> bool:
     text = given.get("kafka.isolation.level", "read_uncommitted").lower()
     if text not in ("read_uncommitted", "read_committed"):
         raise OptionError(f"kafka.isolation.level={text}: expected read_uncommitted or read_committed")
@@ -324,7 +324,7 @@ def _isolation(given: Mapping[str, str]) -> bool:
 
 
 def _check_columns(given: Mapping[str, str]) -> None:
-    if "columns" in given and boolean(given, "includeHeaders", False) and "headers" not in given["columns"]:
+    if "columns" in given and parse_boolean(given, "includeHeaders", False) and "headers" not in given["columns"]:
         raise OptionError(f"includeHeaders=true contradicts columns={given['columns']}: add headers to columns")
 
 
@@ -335,14 +335,14 @@ class _Bounds:
     given: Mapping[str, str]
     streaming: bool
 
-    def starting(self) -> OffsetSpec:
+    def parse_start(self) -> OffsetSpec:
         default = "latest" if self.streaming else "earliest"
         spec = self._spec("starting", default)
         if not self.streaming and (spec.default == LATEST or _names(spec, LATEST)):
             raise OptionError(f"{spec.option}: a batch cannot start at latest (-1): expected earliest or offsets")
         return spec
 
-    def ending(self) -> OffsetSpec:
+    def parse_end(self) -> OffsetSpec:
         spec = self._spec("ending", "latest")
         if spec.default == EARLIEST or _names(spec, EARLIEST):
             raise OptionError(f"{spec.option}: a batch cannot end at earliest (-2): expected latest or offsets")

@@ -15,6 +15,6 @@ class RowFilter:
     max_time: int = MAX_TIME
     key: bytes | None = None
 
-    def wants(self, timestamp: int, key: bytes | None) -> bool:
+    def matches(self, timestamp: int, key: bytes | None) -> bool:
         """Return whether a record with that time and key passes the filter."""
         return self.min_time <= timestamp <= self.max_time and self.key in (None, key)

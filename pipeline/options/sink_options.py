@@ -29,7 +29,14 @@ from urllib.parse import unquote, urlsplit
 from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
 from tidelog.pipeline.errors import OptionError
-from tidelog.pipeline.options.options import SECURITY, boolean, checked_names, positive, security_of, size_in_bytes
+from tidelog.pipeline.options.options import (
+    SECURITY,
+    checked_names,
+    parse_boolean,
+    positive,
+    security_of,
+    size_in_bytes,
+)
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _KNOWN = (
@@ -97,9 +104,9 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     return SinkOptions(
         bootstrap=given["kafka.bootstrap.servers"],
         security=security_of(given),
-        staging=_staging(given),
+        staging=_parse_staging(given),
         topic=_topic(given),
-        include_headers=boolean(given, "includeHeaders", True),
+        include_headers=parse_boolean(given, "includeHeaders", True),
         codec=_codec(given),
         batch_bytes=size_in_bytes(given, "kafka.batch.size") or DEFAULT_BATCH_BYTES,
         buffer_bytes=size_in_bytes(given, "kafka.buffer.memory") or DEFAULT_BUFFER_BYTES,
@@ -136,7 +143,7 @@ def _version(text: str | None) -> int:
     return int(text)
 
 
-def _staging(given: Mapping[str, str]) -> Path:
+def _parse_staging(given: Mapping[str, str]) -> Path:
     if "stagingPath" in given:
         return _local_path("stagingPath", given["stagingPath"])
     if "checkpointLocation" in given:

@@ -97,7 +97,7 @@ class Holes:
         if self._is_compacted(hole):
             return
         topic, number = self._partition
-        what = f"{topic}-{number}: offsets {hole.start} to {hole.end - 1} are missing {hole}: {self._why()}"
+        what = f"{topic}-{number}: offsets {hole.start} to {hole.end - 1} are missing {hole}: {self._explain()}"
         if self._fails:
             raise DataLossError(f"{what} (failOnDataLoss=false, an export's --accept-data-loss, would go on there)")
         logger.warning("data loss: %s", what)
@@ -129,7 +129,7 @@ class Holes:
                 return True
         return False
 
-    def _why(self) -> str:
+    def _explain(self) -> str:
         path = os.path.join(os.path.dirname(self._directory), CLEANER_OFFSET_FILE)
         if not files_at(path).exists(path):
             return f"there is no {path}, so nothing says that they were compacted"

@@ -25,8 +25,8 @@ from tidelog.pipeline.plan.offsets import (
     bounds_of,
     broker_bounds,
     checkpointed_start,
+    retry_on_deletion,
     start_offsets_path,
-    while_files_go,
 )
 from tidelog.pipeline.plan.replicas import best_of, cut_to, high_watermarks_path, known_high_watermark
 from tidelog.pipeline.plan.selection import PartitionDirectory, PartitionFinder
@@ -74,33 +74,33 @@ class LogWatch:
             ends = broker_bounds(
                 options.bootstrap, first, read_committed=options.read_committed, security=options.security
             )
-        found = for_each(groups, lambda replicas: replicas[0].path, lambda group: self._chosen(group, ends, count))
+        found = for_each(groups, lambda replicas: replicas[0].path, lambda group: self._choose(group, ends, count))
         paths = [directory.path for replicas in groups for directory in replicas]
         if len(self._logs) > 2 * len(paths):
             self._logs = {path: self._logs[path] for path in paths}
         return found
 
-    def _chosen(
+    def _choose(
         self, replicas: tuple[PartitionDirectory, ...], ends: PartitionOffsets, count: ReadCount | None
     ) -> Partition:
         """Return the partition of one directory, or of the best of several replicas, up to where they are known to be
         committed.
         """
         if len(replicas) == 1:
-            return self._bounded(replicas[0], ends, count)
+            return self._with_bounds(replicas[0], ends, count)
         end = ends.get(replicas[0].topic, {}).get(replicas[0].partition)
         read_committed = self._options.read_committed and end is None
         bounds = [self._bounds(replica, read_committed, count) for replica in replicas]
         if end is not None:
             longest = max(range(len(replicas)), key=lambda number: bounds[number].end)
-            return self._bounded(replicas[longest], ends, count)
+            return self._with_bounds(replicas[longest], ends, count)
         checkpoints = [self._checkpoint(high_watermarks_path(replica)) for replica in replicas]
         mark = known_high_watermark(replicas, checkpoints)
         committed = [cut_to(one, mark) for one in bounds]
         best = best_of(committed)
         return Partition(replicas[best], committed[best])
 
-    def _bounded(self, directory: PartitionDirectory, ends: PartitionOffsets, count: ReadCount | None) -> Partition:
+    def _with_bounds(self, directory: PartitionDirectory, ends: PartitionOffsets, count: ReadCount | None) -> Partition:
         end = ends.get(directory.topic, {}).get(directory.partition)
         found = self._bounds(directory, self._options.read_committed and end is None, count)
         if end is None:
@@ -116,7 +116,7 @@ class LogWatch:
         start = self._checkpointed_start(directory)
         seen = self._logs.get(directory.path)
         if seen is None or seen.start != start or not _is_unchanged(directory.path, seen):
-            seen = while_files_go(directory, lambda: _look(directory.path, start, read_committed, count))
+            seen = retry_on_deletion(directory, lambda: _look(directory.path, start, read_committed, count))
             self._logs[directory.path] = seen
         return seen.bounds
 

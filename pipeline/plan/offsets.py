@@ -63,10 +63,10 @@ def log_bounds(
     otherwise it is the end. Raises PipelineError, CorruptBatchError.
     """
     start = checkpointed_start(directory, read_start_offsets(directory))
-    return while_files_go(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
+    return retry_on_deletion(directory, lambda: bounds_of(list_segments(directory.path), start, read_committed, count))
 
 
-def while_files_go(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
+def retry_on_deletion(directory: PartitionDirectory, look: Callable[[], _Seen]) -> _Seen:
     """Return the value of ``look``, called again if a file was deleted. Raises PipelineError after ATTEMPTS."""
     for _ in range(ATTEMPTS):
         try:

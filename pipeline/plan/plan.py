@@ -27,7 +27,7 @@ from tidelog.pipeline.plan.holes import Hole, Holes
 from tidelog.pipeline.plan.key_lookup import find_key
 from tidelog.pipeline.plan.rows import LostRange, OffsetRange, ReadRequest, SegmentSlice
 from tidelog.pipeline.plan.segments import SegmentPlan
-from tidelog.pipeline.plan.selection import recreated
+from tidelog.pipeline.plan.selection import recreated_error
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def _ensure_same_topic(wanted: OffsetRange) -> None:
     except KafkaStorageError as error:
         raise PipelineError(f"{directory.path}: {error}") from error
     if directory.topic_id is not None and topic_id is not None and topic_id != directory.topic_id:
-        raise recreated(directory.topic, directory.topic_id, topic_id)
+        raise recreated_error(directory.topic, directory.topic_id, topic_id)
 
 
 def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
@@ -190,10 +190,10 @@ def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list
     most = request.max_records_per_partition
     if most is None:
         return list(ranges)
-    return [part for wanted in ranges for part in _divided(wanted, -(-(wanted.end - wanted.start) // most))]
+    return [part for wanted in ranges for part in _divide(wanted, -(-(wanted.end - wanted.start) // most))]
 
 
-def _divided(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
+def _divide(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
     """Divide the range into ``parts`` of nearly equal size, in order."""
     size = wanted.end - wanted.start
     parts = max(1, min(parts, size))
@@ -213,6 +213,6 @@ def _cut_by_offsets(
         records = piece.end_offset - piece.start_offset
         parts = -(-records * request.min_partitions // max(total, 1))
         wanted = by_place[piece.topic, piece.partition]
-        for part in _divided(replace(wanted, start=piece.start_offset, end=piece.end_offset), parts):
+        for part in _divide(replace(wanted, start=piece.start_offset, end=piece.end_offset), parts):
             pieces += plan_range(part, replace(request, bytes_per_task=1 << 62))
     return pieces

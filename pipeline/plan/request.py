@@ -94,11 +94,11 @@ def starting_offset(partition: Partition, options: SourceOptions, count: ReadCou
 
 
 def _given_start(partition: Partition, spec: OffsetSpec, options: SourceOptions) -> int:
-    offset = _given(partition, spec, spec.offsets)
+    offset = _find_given(partition, spec, spec.offsets)
     if offset in (EARLIEST, LATEST):
         return partition.bounds.start if offset == EARLIEST else partition.end
     if offset > partition.end:
-        raise _beyond(partition, spec, offset)
+        raise _beyond_error(partition, spec, offset)
     if offset < partition.bounds.start:
         if options.fail_on_data_loss:
             raise DataLossError(
@@ -114,11 +114,11 @@ def _ending_offset(partition: Partition, options: SourceOptions, count: ReadCoun
     if spec.default is not None:
         return partition.end
     if spec.offsets is not None:
-        offset = _given(partition, spec, spec.offsets)
+        offset = _find_given(partition, spec, spec.offsets)
         if offset == LATEST:
             return partition.end
         if offset > partition.end:
-            raise _beyond(partition, spec, offset)
+            raise _beyond_error(partition, spec, offset)
         return offset
     timestamp = _timestamp(partition, spec)
     found = first_offset_at_or_after(partition.directory, timestamp, partition.bounds.start, partition.end, count)
@@ -128,10 +128,10 @@ def _ending_offset(partition: Partition, options: SourceOptions, count: ReadCoun
 def _timestamp(partition: Partition, spec: OffsetSpec) -> int:
     if spec.timestamp is not None:
         return spec.timestamp
-    return _given(partition, spec, spec.timestamps)
+    return _find_given(partition, spec, spec.timestamps)
 
 
-def _given(partition: Partition, spec: OffsetSpec, given: PartitionOffsets | None) -> int:
+def _find_given(partition: Partition, spec: OffsetSpec, given: PartitionOffsets | None) -> int:
     place = partition.directory
     found = (given or {}).get(place.topic, {}).get(place.partition)
     if found is None:
@@ -139,6 +139,6 @@ def _given(partition: Partition, spec: OffsetSpec, given: PartitionOffsets | Non
     return found
 
 
-def _beyond(partition: Partition, spec: OffsetSpec, offset: int) -> OffsetRangeError:
+def _beyond_error(partition: Partition, spec: OffsetSpec, offset: int) -> OffsetRangeError:
     name = f"{partition.directory.topic}-{partition.directory.partition}"
     return OffsetRangeError(f"{spec.option}: offset {offset} of {name} is beyond the end of the log, {partition.end}")

@@ -131,7 +131,7 @@ class _Place:
 
     def _is_wanted(self, name: str) -> bool:
         partition = _parse_name(name)
-        return partition is not None and self._choice.wants(partition.topic, partition.partition)
+        return partition is not None and self._choice.matches(partition.topic, partition.partition)
 
     def _ensure_data_directory(self) -> None:
         if not any(_partition_of(self.path, name, accepts_damage=True) for name in self._names):
@@ -222,10 +222,10 @@ def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: I
     for directory in directories:
         before = ids.get(directory.topic)
         if before is not None and directory.topic_id is not None and before != directory.topic_id:
-            raise recreated(directory.topic, before, directory.topic_id)
+            raise recreated_error(directory.topic, before, directory.topic_id)
 
 
-def recreated(topic: str, before: bytes, now: bytes) -> TopicRecreatedError:
+def recreated_error(topic: str, before: bytes, now: bytes) -> TopicRecreatedError:
     """Build the error for a topic whose id changed from ``before`` to ``now``."""
     return TopicRecreatedError(
         f"topic {topic} was deleted and created again: its id was {uuid_to_str(before)} and is {uuid_to_str(now)}; "

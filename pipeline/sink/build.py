@@ -75,7 +75,7 @@ def key_hashes(keys: ByteColumn) -> IntegerArray:
     """Compute ``murmur2 & 0x7fffffff`` per row, -1 for a null key. Modulo the number of partitions it gives the
     partition."""
     hashes: IntegerArray = np.empty(keys.length.size, np.int64)
-    sections.key_hashes(keys, hashes)
+    sections.write_key_hashes(keys, hashes)
     return hashes
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from tidelog.client.cluster import GROUP, TRANSACTION, Cluster, Trouble, ask, is_passing, raise_for_code
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options.sink_options import SinkOptions
-from tidelog.pipeline.sink.produce import Producer, TopicPartition, produce, sequenced
+from tidelog.pipeline.sink.produce import Producer, TopicPartition, produce, queue_batches
 from tidelog.pipeline.sink.staging import StagedFile, StagingError
 from tidelog.protocol.errors import (
     InvalidProducerEpochError,
@@ -140,7 +140,7 @@ class _Transaction:
         StagingError.
         """
         self._init_producer()
-        if self._published() >= self._publication.batch_id:
+        if self._read_published() >= self._publication.batch_id:
             logger.info("batch %d of %s was published before", self._publication.batch_id, self._name)
             return False
         try:
@@ -163,7 +163,7 @@ class _Transaction:
         raise_for_code(answer.error_code, f"InitProducerId of {self._name}")
         self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
 
-    def _published(self) -> int:
+    def _read_published(self) -> int:
         """Read the last batch id in the group, -1 for none."""
         request = OffsetFetchRequest(group_id=self._name, topics=None, require_stable=True)
         answer = ask(self._cluster.coordinator(self._name, GROUP), request, OffsetFetchResponse, _FETCH_ONE_GROUP)
@@ -174,7 +174,7 @@ class _Transaction:
         return max((partition.committed_offset for partition in found), default=-1)
 
     def _produce(self) -> None:
-        queues = sequenced(self._publication.files)
+        queues = queue_batches(self._publication.files)
         self._add_partitions(list(queues))
         producer = Producer(self._name, self._producer_id, self._producer_epoch, self._options.request_timeout_ms)
         produce(self._cluster, producer, queues)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tidelog.client import ClientError
 from tidelog.client.cluster import Address, Cluster, Trouble, raise_for_code, version_for
-from tidelog.pipeline.sink.staging import BatchAddress, StagedFile, StagingError, in_order
+from tidelog.pipeline.sink.staging import BatchAddress, StagedFile, StagingError, sort_by_task
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -64,11 +64,11 @@ class Producer(NamedTuple):
     timeout_ms: int
 
 
-def sequenced(files: Sequence[StagedFile]) -> Queues:
+def queue_batches(files: Sequence[StagedFile]) -> Queues:
     """Queue each partition's batches in order, with sequence numbers: those of a new epoch begin at 0."""
     queues: Queues = defaultdict(deque)
     next_sequence: dict[TopicPartition, int] = defaultdict(int)
-    for file in in_order(files):
+    for file in sort_by_task(files):
         for batch in file.batches:
             target = (batch.topic, batch.partition)
             queues[target].append(Staged(file, batch, next_sequence[target]))
@@ -81,7 +81,7 @@ def produce(cluster: Cluster, producer: Producer, queues: Queues) -> None:
     under_way = _UnderWay(cluster)
     try:
         for batches in _requests(queues):
-            for address, mine in _by_leader(cluster, batches).items():
+            for address, mine in _group_by_leader(cluster, batches).items():
                 under_way.post(address, _request(producer, mine))
     finally:
         under_way.settle()
@@ -131,7 +131,7 @@ class _UnderWay:
             self._failure = self._failure or error
 
 
-def _by_leader(cluster: Cluster, batches: Sequence[Staged]) -> dict[Address, list[Staged]]:
+def _group_by_leader(cluster: Cluster, batches: Sequence[Staged]) -> dict[Address, list[Staged]]:
     found: dict[Address, list[Staged]] = defaultdict(list)
     for staged in batches:
         found[cluster.leader(staged.batch.topic, staged.batch.partition)].append(staged)

@@ -181,7 +181,7 @@ class BatchBuilder:
         hashes = key_hashes(columns.key)
         chosen: IntegerArray = hashes % counts
         for code in np.unique(codes[hashes < 0]).tolist():
-            self._place_keyless(columns, np.flatnonzero((hashes < 0) & (codes == code)), topics[code], counts, chosen)
+            self._assign_keyless(columns, np.flatnonzero((hashes < 0) & (codes == code)), topics[code], counts, chosen)
         if asked is None:
             return chosen
         given = asked.is_valid().to_numpy(zero_copy_only=False)
@@ -194,7 +194,7 @@ class BatchBuilder:
             )
         return np.where(given, wanted, chosen)
 
-    def _place_keyless(
+    def _assign_keyless(
         self, columns: RecordColumns, rows: IntegerArray, topic: str, counts: IntegerArray, chosen: IntegerArray
     ) -> None:
         """Choose one partition for as many rows as fill a batch, then the next; go on from the last call's bytes."""

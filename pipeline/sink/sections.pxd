@@ -15,7 +15,7 @@ cdef class HeldColumns:
     cpdef void release(self)
 
 @cython.locals(column=HeldColumn, found=words.Held)
-cpdef key_hashes(keys, hashes)
+cpdef write_key_hashes(keys, hashes)
 
 @cython.locals(held=HeldColumns, count=longlong, section_bytes=longlong, base=longlong, largest=longlong)
 cpdef take(columns, rows, long long first, long long limit_bytes)

@@ -67,7 +67,7 @@ class HeldColumns:
         self.key.release()
 
 
-def key_hashes(keys: Any, hashes: Any) -> None:
+def write_key_hashes(keys: Any, hashes: Any) -> None:
     """See :func:`tidelog.pipeline.sink.build.key_hashes`; writes to ``hashes`` (int64)."""
     column = HeldColumn(keys)
     found = words.hold_writable(hashes)

@@ -24,7 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tidelog.pipeline.errors import OptionError, PipelineError, plain
+from tidelog.pipeline.errors import OptionError, PipelineError, hide_frames
 from tidelog.pipeline.options.sink_options import SinkOptions, parse_sink_options
 from tidelog.pipeline.sink.staging import StagedFile, TaskIdentity, begin_run, end_run, remove_files, remove_published
 
@@ -67,12 +67,12 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         """``overwrite`` means output mode complete; a log can only append the rows. Raises OptionError."""
         self._tasks = _TaskWriter(options, schema, streaming=True)
 
-    @plain
+    @hide_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; runs in an executor. Raises PipelineError."""
         return self._tasks.stage(iterator, _stream_task())
 
-    @plain
+    @hide_frames
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the batch, unless it was published before; runs in the driver. Raises PublishError, StagingError."""
         staged = _collect_staged(messages)
@@ -95,14 +95,14 @@ class TidelogBatchWriter(DataSourceArrowWriter):
         self._writer = self._tasks.options.application or str(uuid.uuid4())
         self._run = begin_run(self._tasks.options.staging, self._writer, self._tasks.options.version)
 
-    @plain
+    @hide_frames
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage one task's rows; runs in an executor. Raises PipelineError."""
         context = _context()
         version, partition, attempt = self._tasks.options.version, context.partitionId(), context.attemptNumber()
         return self._tasks.stage(iterator, TaskIdentity(self._writer, version, partition, attempt, self._run))
 
-    @plain
+    @hide_frames
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the rows; runs in the driver. Raises PublishError, StagingError."""
         options = self._tasks.options

@@ -241,6 +241,6 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
 
 
-def in_order(files: Sequence[StagedFile]) -> list[StagedFile]:
+def sort_by_task(files: Sequence[StagedFile]) -> list[StagedFile]:
     """Sort the files by Spark partition: the order in which batches are published, the same in every attempt."""
     return sorted((file for file in files if file.path is not None), key=lambda file: file.task.partition)

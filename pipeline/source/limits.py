@@ -63,7 +63,7 @@ class TriggerLimits:
             return ReadMinRows(self.min_offsets)
         return ReadAllAvailable()
 
-    def under(self, limit: ReadLimit) -> TriggerLimits:
+    def combine(self, limit: ReadLimit) -> TriggerLimits:
         """Combine these limits with the one that Spark passes. Raises PipelineError for a kind that a log does not
         have."""
         if isinstance(limit, ReadAllAvailable):

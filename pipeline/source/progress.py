@@ -39,7 +39,7 @@ class GroupProgress:
         self._reached: PartitionOffsets | None = None
         self._committed: PartitionOffsets | None = None
 
-    def reached(self, offsets: PartitionOffsets) -> None:
+    def note_progress(self, offsets: PartitionOffsets) -> None:
         """Note that records below ``offsets`` are processed."""
         self._reached = offsets
 

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
-from tidelog.pipeline.errors import plain, plain_rows
+from tidelog.pipeline.errors import hide_frames, hide_frames_of_rows
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import SourceOptions
 from tidelog.pipeline.plan.plan import ReadRequest, SegmentSlice, group, plan
@@ -47,13 +47,13 @@ class TidelogReader(DataSourceReader):
             row_filter=self.options.row_filter,
         )
 
-    @plain
+    @hide_frames
     def partitions(self) -> list[InputPartition]:
         """Plan the query, in the driver. Raises PipelineError."""
         request = self.request()
         return [SlicePartition(slices) for slices in group(plan(request), request)]
 
-    @plain_rows
+    @hide_frames_of_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the records of one task as ``pyarrow.RecordBatch``es. Raises PipelineError."""
         if not isinstance(partition, SlicePartition):  # Spark makes one partition of its own for an empty plan

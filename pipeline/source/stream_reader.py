@@ -30,7 +30,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from tidelog.pipeline.errors import DataLossError, PipelineError, plain
+from tidelog.pipeline.errors import DataLossError, PipelineError, hide_frames
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.offset_json import PartitionOffsets
 from tidelog.pipeline.options.options import SourceOptions
@@ -61,7 +61,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: PartitionOffsets | None = None
         self._latest: StreamOffset | None = None
 
-    @plain
+    @hide_frames
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Find the position at which a new query begins. Raises PipelineError."""
         partitions = self._watch.partitions()
@@ -73,21 +73,21 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit that the options set."""
         return self._limits.default()
 
-    @plain
+    @hide_frames
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the current ends: the query reads nothing beyond them."""
         self._target = _offsets({p.directory: p.end for p in self._watch.partitions()})
 
-    @plain
+    @hide_frames
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the end of the next batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         position = StreamOffset.from_json(start)
-        self._progress.reached(position.offsets)
+        self._progress.note_progress(position.offsets)
         self._progress.commit()
-        partitions = self._checked(position, self._watch.partitions())
+        partitions = self._check(position, self._watch.partitions())
         self._latest = StreamOffset.of(_directories(partitions), _offsets({p.directory: p.end for p in partitions}))
         ranges = {p.directory: (_begin(position, p), self._visible_end(p)) for p in partitions}
-        limits = self._limits.under(limit)
+        limits = self._limits.combine(limit)
         waiting = sum(max(0, end - begin) for begin, end in ranges.values())
         if self._target is None and not self._patience.is_enough(limits, waiting):
             return dict(start)
@@ -99,7 +99,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ends that the last trigger saw, for the query's progress."""
         return None if self._latest is None else self._latest.to_json()
 
-    @plain
+    @hide_frames
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
         """Plan the slices of a batch. Raises DataLossError, TopicRecreatedError, PipelineError."""
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -121,14 +121,14 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the records of one task as ``pyarrow.RecordBatch``es; runs in an executor. Raises PipelineError."""
         return self._batch.read(partition)
 
-    @plain
+    @hide_frames
     def commit(self, end: Mapping[str, Any]) -> None:
         """Commit to ``commitGroup`` that records below ``end`` are processed. Raises PipelineError when it is
         refused."""
-        self._progress.reached(StreamOffset.from_json(end).offsets)
+        self._progress.note_progress(StreamOffset.from_json(end).offsets)
         self._progress.commit()
 
-    @plain
+    @hide_frames
     def stop(self) -> None:
         """Commit the progress since the last ``commit``. Raises PipelineError when ``commitGroup`` is refused."""
         self._progress.commit()
@@ -140,16 +140,18 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         directory = partition.directory
         return min(partition.end, self._target.get(directory.topic, {}).get(directory.partition, 0))
 
-    def _checked(self, position: StreamOffset, partitions: list[Partition]) -> list[Partition]:
+    def _check(self, position: StreamOffset, partitions: list[Partition]) -> list[Partition]:
         """Return the partitions after checking that the position is still valid in them."""
         ensure_same_topics(sorted(position.ids.items()), _directories(partitions))
         self._ensure_there(position, partitions)
         for partition in partitions:
             begin, name = position.get(partition.directory), _name(partition.directory)
             if begin is None and partition.bounds.start > 0:
-                self._lost(f"new partition {name} begins at {partition.bounds.start}, not 0")
+                self._report_loss(f"new partition {name} begins at {partition.bounds.start}, not 0")
             elif begin is not None and begin > partition.end:
-                self._lost(f"{name} ends at {partition.end}, below the position {begin}; reading goes on at the end")
+                self._report_loss(
+                    f"{name} ends at {partition.end}, below the position {begin}; reading goes on at the end"
+                )
         return partitions
 
     def _ensure_there(self, position: StreamOffset, partitions: Sequence[Partition]) -> None:
@@ -157,18 +159,20 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {(topic, number) for topic, numbers in position.offsets.items() for number in numbers}
         gone = sorted(known - there)
         if gone:
-            self._lost(f"partitions {', '.join(f'{topic}-{number}' for topic, number in gone)} are gone")
+            self._report_loss(f"partitions {', '.join(f'{topic}-{number}' for topic, number in gone)} are gone")
 
     def _range(self, first: StreamOffset, last: StreamOffset, partition: Partition) -> OffsetRange:
         begin, end = first.get(partition.directory) or 0, last.get(partition.directory) or 0
         start = partition.bounds.start
         if begin < min(start, end):
-            self._lost(f"{_name(partition.directory)} begins at {start}, records from {begin} on are gone")
+            self._report_loss(f"{_name(partition.directory)} begins at {start}, records from {begin} on are gone")
         if end > partition.end:
-            self._lost(f"{_name(partition.directory)} ends at {partition.end}, below {end} where this batch ends")
+            self._report_loss(
+                f"{_name(partition.directory)} ends at {partition.end}, below {end} where this batch ends"
+            )
         return OffsetRange(partition.directory, max(begin, start), min(end, partition.end))
 
-    def _lost(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what} (failOnDataLoss=false would go on)")
         logger.warning("data loss: %s", what)

@@ -76,7 +76,7 @@ class AvroJson:
         if value is None and "null" in branches:
             return None
         if not isinstance(value, dict) or len(value) != 1 or next(iter(value)) not in branches:
-            raise ValueError(f"expected an object that names one of {', '.join(branches)}, found {_short(value)}")
+            raise ValueError(f"expected an object that names one of {', '.join(branches)}, found {_shorten(value)}")
         ((name, inner),) = value.items()
         return name, self.datum_of(branches[name], inner)
 
@@ -108,11 +108,11 @@ class AvroJson:
 
 def _of(kind: type, value: Any, what: str) -> Any:
     if type(value) is not kind:
-        raise ValueError(f"expected {what}, found {_short(value)}")
+        raise ValueError(f"expected {what}, found {_shorten(value)}")
     return value
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return repr(value)[:60]
 
 
@@ -138,7 +138,7 @@ def _bytes(kind: str, node: Any, value: Any) -> bytes:
 
 def _enum(_kind: str, node: Any, value: Any) -> Any:
     if value not in node["symbols"]:
-        raise ValueError(f"{node['name']} has no symbol {_short(value)}")
+        raise ValueError(f"{node['name']} has no symbol {_shorten(value)}")
     return value
 
 

@@ -115,7 +115,7 @@ class ValueColumns:
 
     def _reader(self, number: int, schema: pa.StructType, offset: Any) -> Reader:
         assert self.registry is not None
-        registered = self.registry.by_id(number)
+        registered = self.registry.schema_by_id(number)
         found = arrow_type(registered)
         try:
             widened = widen(schema, found)
@@ -180,21 +180,21 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
         found = pa.infer_type(rows)
     except pa.ArrowException as error:
         raise BadRequestError(f"the values have no common schema: {error}") from None
-    without = _without_nulls(found, ColumnBounds("the values"))
+    without = _remove_nulls(found, ColumnBounds("the values"))
     return without if without is not None and pa.types.is_struct(without) else None
 
 
-def _without_nulls(found: Any, bounds: ColumnBounds) -> Any:
+def _remove_nulls(found: Any, bounds: ColumnBounds) -> Any:
     import pyarrow as pa
 
     with bounds.inside():
         if pa.types.is_null(found):
             return None
         if pa.types.is_struct(found):
-            fields = [(one.name, _without_nulls(one.type, bounds)) for one in found]
+            fields = [(one.name, _remove_nulls(one.type, bounds)) for one in found]
             kept = [pa.field(name, kind) for name, kind in fields if kind is not None]
             return pa.struct(kept) if kept else None
         if pa.types.is_list(found):
-            inner = _without_nulls(found.value_type, bounds)
+            inner = _remove_nulls(found.value_type, bounds)
             return None if inner is None else pa.list_(pa.field("element", inner))
         return found

@@ -72,7 +72,7 @@ class _AvroColumns:
             if isinstance(node, list):
                 return self._of_union(node)
             if isinstance(node, str):
-                return self.type_of(self._named[node]) if node in self._named else self._simple(node)
+                return self.type_of(self._named[node]) if node in self._named else self._simple_type(node)
             return self._of_definition(node)
 
     def _of_union(self, node: list[Any]) -> pa.DataType:
@@ -98,7 +98,7 @@ class _AvroColumns:
             return pa.list_(pa.field("element", self.type_of(node["items"])))
         if kind == "map":
             return pa.map_(pa.string(), self.type_of(node["values"]))
-        return self._simple(node.get("logicalType", ""), kind)
+        return self._simple_type(node.get("logicalType", ""), kind)
 
     def _of_record(self, node: dict[str, Any]) -> pa.DataType:
         import pyarrow as pa
@@ -111,8 +111,8 @@ class _AvroColumns:
         self._around.pop()
         return _struct(fields, self._number)
 
-    def _simple(self, name: str, otherwise: Any = None) -> pa.DataType:
-        return _simple(_AVRO_TYPES, name, self._number, otherwise)
+    def _simple_type(self, name: str, otherwise: Any = None) -> pa.DataType:
+        return _simple_type(_AVRO_TYPES, name, self._number, otherwise)
 
 
 #: Avro's logical types that have an Arrow type; others are read as their plain type.
@@ -127,7 +127,7 @@ _AVRO_TYPES = {
 }  # fmt: skip
 
 
-def _simple(types: Mapping[str, str], name: str, number: int, otherwise: Any = None) -> pa.DataType:
+def _simple_type(types: Mapping[str, str], name: str, number: int, otherwise: Any = None) -> pa.DataType:
     import pyarrow as pa
 
     known = types.get(name) or (types.get(otherwise) if isinstance(otherwise, str) else None)
@@ -157,22 +157,22 @@ def parsed_avro(
             known.add(reference.id)
             parsed_avro(reference, named, known, logical)
     try:
-        return fastavro.parse_schema(_without_logical(json.loads(schema.text), logical), named_schemas=named)
+        return fastavro.parse_schema(_remove_logical(json.loads(schema.text), logical), named_schemas=named)
     except (SchemaParseException, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise BadRequestError(f"schema {schema.id}: {error}, expected an Avro schema") from error
 
 
-def _without_logical(node: Any, kept: tuple[str, ...]) -> Any:
+def _remove_logical(node: Any, kept: tuple[str, ...]) -> Any:
     """Replace logical types not in ``kept``, and decimals too wide for a column, by their plain types."""
     if isinstance(node, list):
-        return [_without_logical(one, kept) for one in node]
+        return [_remove_logical(one, kept) for one in node]
     if not isinstance(node, dict):
         return node
     logical = node.get("logicalType")
     is_wide = logical == "decimal" and node.get("precision", 0) > _MOST_DIGITS
     gone = ("logicalType",) if logical not in kept or is_wide else ()
     return {
-        name: _without_logical(one, kept) if name in ("type", "items", "values", "fields") else one
+        name: _remove_logical(one, kept) if name in ("type", "items", "values", "fields") else one
         for name, one in node.items()
         if name not in gone
     }
@@ -412,7 +412,7 @@ def _protobuf_reader(schema: RegisteredSchema) -> Reader:
         if indices != [0]:
             raise UndecodableError(f"it is message {indices} of schema {schema.id}, expected the first one")
         try:
-            return _plain(message_class.FromString(body))
+            return _convert_message(message_class.FromString(body))
         except DecodeError as error:
             raise UndecodableError(f"it is not of schema {schema.id}: {error}") from error
 
@@ -420,16 +420,16 @@ def _protobuf_reader(schema: RegisteredSchema) -> Reader:
     return read
 
 
-def _plain(message: Any) -> Any:
+def _convert_message(message: Any) -> Any:
     """Convert a message to a dictionary. A field that is not set is None if it has presence, else its default."""
     from decimal import Decimal
 
     if message.DESCRIPTOR.full_name == "google.protobuf.Timestamp":
         return message.seconds * 1_000_000 + message.nanos // 1000
 
-    def one(field: Any, value: Any) -> Any:
+    def convert_value(field: Any, value: Any) -> Any:
         if field.message_type:
-            return _plain(value)
+            return _convert_message(value)
         if field.enum_type:
             known = field.enum_type.values_by_number.get(value)
             return str(value) if known is None else known.name
@@ -440,13 +440,13 @@ def _plain(message: Any) -> Any:
         value = getattr(message, field.name)
         if _is_map(field):
             of_value = field.message_type.fields_by_name["value"]
-            found[field.name] = [(key, one(of_value, value[key])) for key in value]
+            found[field.name] = [(key, convert_value(of_value, value[key])) for key in value]
         elif _is_repeated(field):
-            found[field.name] = [one(field, item) for item in value]
+            found[field.name] = [convert_value(field, item) for item in value]
         elif field.has_presence and not message.HasField(field.name):
             found[field.name] = None
         else:
-            found[field.name] = one(field, value)
+            found[field.name] = convert_value(field, value)
     return found
 
 

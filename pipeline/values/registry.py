@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
-from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing
+from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing_package_error
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -74,9 +74,9 @@ class Registry:
 
     settings: Settings = field(repr=False)
 
-    def by_id(self, number: int) -> RegisteredSchema:
+    def schema_by_id(self, number: int) -> RegisteredSchema:
         """Return the schema of an id. Raises UndecodableError if there is none, JobError."""
-        return _by_id(self.settings, number)
+        return _load_schema(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
         """List all schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
@@ -87,16 +87,16 @@ class Registry:
         except UndecodableError:
             return []
         try:
-            return [self.by_id(number) for number in numbers if number is not None]
+            return [self.schema_by_id(number) for number in numbers if number is not None]
         except UndecodableError as error:
             raise BadRequestError(f"subject {subject}: {error}") from error
 
-    def latest(self, subject: str) -> RegisteredSchema:
+    def latest_schema(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
         with _trouble(f"subject {subject}"):
             number = _client(self.settings).get_latest_version(subject).schema_id
         assert number is not None
-        return self.by_id(number)
+        return self.schema_by_id(number)
 
     def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
         """Register a schema under a subject, unless it has the schema already. Raises JobError."""
@@ -104,7 +104,7 @@ class Registry:
         from confluent_kafka.schema_registry import Schema
 
         with _trouble(f"subject {subject}"):
-            return self.by_id(client.register_schema(subject, Schema(text, kind)))
+            return self.schema_by_id(client.register_schema(subject, Schema(text, kind)))
 
     def close(self) -> None:
         """Close the client's connections, if it has any; all registries of these settings share them."""
@@ -190,7 +190,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ImportError as error:
-        raise missing("confluent-kafka's registry client", REGISTRY_INSTALL) from error
+        raise missing_package_error("confluent-kafka's registry client", REGISTRY_INSTALL) from error
 
     try:
         given = {name: int(text) if name in _NUMBERS else text for name, text in settings}
@@ -203,17 +203,17 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 
 
 @lru_cache(maxsize=1000)
-def _by_id(settings: Settings, number: int) -> RegisteredSchema:
+def _load_schema(settings: Settings, number: int) -> RegisteredSchema:
     client = _client(settings)
     with _trouble(f"schema {number}"):
         # Only Protobuf has a serialized form beside its text; for other types the format is ignored. The client caches
         # the first response.
         found = client.get_schema(number, fmt="serialized")
-        references = tuple((one.name or "", _referenced(settings, one)) for one in found.references or ())
+        references = tuple((one.name or "", _load_referenced(settings, one)) for one in found.references or ())
     return RegisteredSchema(number, found.schema_type or "AVRO", found.schema_str or "", references)
 
 
-def _referenced(settings: Settings, reference: Any) -> RegisteredSchema:
+def _load_referenced(settings: Settings, reference: Any) -> RegisteredSchema:
     found = _client(settings).get_version(reference.subject, reference.version)
     assert found.schema_id is not None
-    return _by_id(settings, found.schema_id)
+    return _load_schema(settings, found.schema_id)

@@ -199,7 +199,7 @@ def test_exports_read_values_of_all_formats(registry: Registry) -> None:
     for name, value in values.items():
         assert value is not None
         number, payload = split_header(value)
-        found = reader_of(reader.by_id(number))(payload)
+        found = reader_of(reader.schema_by_id(number))(payload)
         assert found == ({"price": {"cents": 7}, "at": None} if name == "proto" else {"id": 7})
         found_type = registered_type(reader, [f"export-{name}"], None)
         assert found_type is not None

@@ -61,7 +61,7 @@ def copy(store: ObjectStore, data: DataDirectory) -> str:
 
 def reader(path: str | Path, **given: str) -> TidelogReader:
     options = parse_options({"path": str(path), "subscribe": "t", **given})
-    return TidelogReader(options, Columns.all(headers=True))
+    return TidelogReader(options, Columns.default(headers=True))
 
 
 def rows(path: str | Path, **given: str) -> list[dict[str, Any]]:
@@ -229,7 +229,7 @@ class TestUnderAQuery:
         (piece,) = slices_of(path)[1]
 
         def begun(*, fail: bool) -> Iterator[Any]:
-            batches = read_slice(piece, Columns.all(), options=ReadOptions(fail_on_data_loss=fail))
+            batches = read_slice(piece, Columns.default(), options=ReadOptions(fail_on_data_loss=fail))
             assert next(batches).column("offset")[0].as_py() == 0
             return batches
 
@@ -279,4 +279,4 @@ class TestMistakes:
         _, slices = slices_of(copy)
         gone = replace(slices[0], path=slices[0].path.replace("t-0", "gone-0"))
         with pytest.raises(DataLossError, match="gone-0 is gone"):
-            list(read_slice(gone, Columns.all()))
+            list(read_slice(gone, Columns.default()))

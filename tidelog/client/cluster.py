@@ -167,12 +167,12 @@ class Cluster:
         failure = ClientError("no bootstrap server is given: expected HOST:PORT")
         for server in servers:
             try:
-                return self._connected(server)
+                return self._connect_to(server)
             except ClientError as error:
                 failure = error
         raise failure
 
-    def _connected(self, server: str) -> Client:
+    def _connect_to(self, server: str) -> Client:
         """Connect to a broker that answers. Raises ClientError, KafkaError."""
         client = self._connect(server)
         try:

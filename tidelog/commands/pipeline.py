@@ -111,19 +111,19 @@ def run(arguments: SimpleNamespace) -> int:
 
 def _missing_package(error: ModuleNotFoundError) -> Exception:
     """Build the error that names the extra with the missing package. Raises ``error`` itself if no extra has it."""
-    from tidelog.pipeline.job_errors import PACKAGES, missing
+    from tidelog.pipeline.job_errors import PACKAGES, missing_package_error
 
     package = (error.name or "").partition(".")[0]
     if package not in PACKAGES:
         raise error
-    return missing(package, PACKAGES[package])
+    return missing_package_error(package, PACKAGES[package])
 
 
 def _complain(arguments: SimpleNamespace, error: Exception) -> None:
-    print(f"tidelog pipeline {arguments.job}: {in_flags(str(error))}", file=sys.stderr)
+    print(f"tidelog pipeline {arguments.job}: {name_flags(str(error))}", file=sys.stderr)
 
 
-def in_flags(message: str) -> str:
+def name_flags(message: str) -> str:
     """Replace options in a message by the flags of the command line: at its beginning, where an error names its option,
     and in parentheses.
     """
@@ -191,7 +191,7 @@ def _export(arguments: SimpleNamespace) -> int:
     _check_table_options(arguments)
     if arguments.follow:
         return _follow(arguments, request)
-    result = _exported(arguments, request, _spark(arguments))
+    result = _run_export(arguments, request, _spark(arguments))
     is_incomplete = before_ms is not None and bool(result.incomplete(before_ms))
     if arguments.as_json:
         print_json(as_json(result, arguments.table, before_ms))
@@ -279,7 +279,7 @@ def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
 
     def run() -> ExportResult:
         require_running(spark)
-        return _exported(arguments, request, spark)
+        return _run_export(arguments, request, spark)
 
     follower = Follower(
         run,
@@ -296,7 +296,7 @@ def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
     return 0
 
 
-def _exported(arguments: SimpleNamespace, request: ExportRequest, spark: SparkSession | None) -> ExportResult:
+def _run_export(arguments: SimpleNamespace, request: ExportRequest, spark: SparkSession | None) -> ExportResult:
     """Run the export for the kind of table in the options. Raises PipelineError."""
     target = _iceberg_target(arguments)
     progress = _progress(arguments)

@@ -95,10 +95,10 @@ class History:
     def rates(self) -> list[Rates]:
         """Compute the rates between the samples, oldest first. Any thread."""
         taken = list(self._totals)
-        return [rate_between(before, after) for before, after in pairwise(taken)]
+        return [compute_rates(before, after) for before, after in pairwise(taken)]
 
 
-def rate_between(before: Totals, after: Totals) -> Rates:
+def compute_rates(before: Totals, after: Totals) -> Rates:
     """Compute the change per second."""
     seconds = max(after.time_s - before.time_s, 0.001)
     pairs = zip(before[1:], after[1:], strict=True)

@@ -85,7 +85,7 @@ class Asker:
             raise ClientError("the broker has refused the request")
         return read_frame(answer)
 
-    def in_loop(self, work: Callable[[], T]) -> T:
+    def run_in_loop(self, work: Callable[[], T]) -> T:
         """Call ``work`` in the loop thread, where it must be short, and return its result. Raises its errors."""
         return wait_for(asyncio.run_coroutine_threadsafe(self._work(work), self.broker.loop))
 

@@ -78,11 +78,11 @@ class Schemas:
         try:
             state = await self._registry.state()
             found = state.find_by_id(number)
-            return await self._described(state, found[0]) if found else None
+            return await self._convert(state, found[0]) if found else None
         except (RegistryError, KeyError, UndecodableError):  # another broker leads the topic, or a reference is missing
             return None
 
-    async def _described(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema:
+    async def _convert(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema:
         """Convert a schema, with all that it refers to, for the decoder. Each is converted once.
 
         Raises KeyError if a reference is missing, UndecodableError, RegistryError.

@@ -42,19 +42,19 @@ def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None =
     """Format bytes; ``limit`` is in bytes of HTML. With ``indent`` None JSON is in one line."""
     if content is None:
         return Shown(None, TEXT, 0, False)
-    format_used, text = _formatted(content, AUTO if wanted == SCHEMA else wanted, limit, indent)
+    format_used, text = _format(content, AUTO if wanted == SCHEMA else wanted, limit, indent)
     cut = clip(text, limit)
     return Shown(cut, format_used, len(content), len(cut) < len(text) or _is_in_part(content, format_used, limit))
 
 
 def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> Shown:
     """Format a value that was decoded by its schema: ``name`` of the schema, ``size`` of the value in bytes."""
-    text, is_whole = _beginning(value, indent, limit)
+    text, is_whole = _encode_beginning(value, indent, limit)
     cut = clip(text, limit)
     return Shown(cut, name, size, not is_whole or len(cut) < len(text))
 
 
-def _beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
+def _encode_beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:
     """Return the beginning of a value as JSON, and whether it is complete.
 
     It ends at ``limit``, because a few bytes may decode to many long field names, or where the value is nested deeper
@@ -92,7 +92,7 @@ def dump(content: bytes) -> str:
     return "\n".join(lines)
 
 
-def _formatted(content: bytes, wanted: str, limit: int, indent: int | None) -> tuple[str, str]:
+def _format(content: bytes, wanted: str, limit: int, indent: int | None) -> tuple[str, str]:
     if wanted == HEX:
         return HEX, dump(content[:limit])
     if wanted in (AUTO, JSON):

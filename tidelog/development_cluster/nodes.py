@@ -175,7 +175,7 @@ class Nodes:
                 raise controller.failure(f"ended with {controller.process.returncode}") from None
             raise
 
-    def ended(self) -> Iterator[Node]:
+    def find_ended(self) -> Iterator[Node]:
         """Yield the nodes whose processes have ended."""
         return (node for node in self.running if node.has_ended)
 

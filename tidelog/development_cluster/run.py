@@ -169,6 +169,6 @@ def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
 def watch(nodes: Nodes) -> None:
     """Wait for a signal. Raises NodeError when a node ends first."""
     while True:
-        for node in nodes.ended():
+        for node in nodes.find_ended():
             raise node.failure(f"ended with {node.process.returncode}")
         threading.Event().wait(WATCH_S)

@@ -47,7 +47,7 @@ class TableArea(Protocol):
     def begin_run(self, run: str, version: int) -> StagingRun:
         """Create the staging of a run that begins with a version of the table's state. Raises JobError."""
 
-    def locked(self) -> AbstractContextManager[None]:
+    def hold_lock(self) -> AbstractContextManager[None]:
         """Keep other runs on this file system from committing."""
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
@@ -89,9 +89,9 @@ class MountedArea:
             file.write(str(version))
         return staged
 
-    def locked(self) -> AbstractContextManager[None]:
+    def hold_lock(self) -> AbstractContextManager[None]:
         """Keep other runs on this file system from committing."""
-        return self._table.locked()
+        return self._table.hold_lock()
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
         """List the names in a folder of a run's staging directory."""
@@ -162,7 +162,7 @@ class StoreArea:
         self._store.put(self._place(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
         return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
 
-    def locked(self) -> AbstractContextManager[None]:
+    def hold_lock(self) -> AbstractContextManager[None]:
         """Return a context that locks nothing: the catalog accepts only one commit."""
         return contextlib.nullcontext()
 

@@ -72,7 +72,7 @@ class CommitPace:
         """Note that a part begins."""
         self._began = self.clock()
 
-    def committed(self, log_bytes: int) -> None:
+    def end_part(self, log_bytes: int) -> None:
         """Measure the speed of the part, which is committed now and had ``log_bytes`` of the log."""
         self._bytes_per_second = log_bytes / max(self.clock() - self._began, 1e-3)
 
@@ -92,14 +92,14 @@ def export_into(
 ) -> ExportResult:
     """Export new records into a table with the state ``before``. Raises the errors of ``export``."""
     request, before = settle_values(request, _with_mode(before, request))
-    looked = Look.at(request.source)
+    looked = Look.take(request.source)
     if request.values and request.columns is None:
-        return looked.unchanged(before)  # no value to infer columns from: a later run decides them
+        return looked.unchanged_result(before)  # no value to infer columns from: a later run decides them
     target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
     waiting = _plan_files([plan for plan in plans if plan.is_new], request, _workers(spark))
     if not waiting:
-        return looked.unchanged(before)
+        return looked.unchanged_result(before)
     progress = progress or Progress("export", quiet=True)
     pace = CommitPace(request.commit_files, request.commit_minutes * 60, _workers(spark))
     total, done = _log_bytes(waiting), 0
@@ -109,7 +109,7 @@ def export_into(
         pace.begin()
         after = _commit_part(spark, target, part, after, progress)
         written += [plan for plan, _ in part]
-        pace.committed(_log_bytes(part))
+        pace.end_part(_log_bytes(part))
         done += _log_bytes(part)
         progress.job = f"export, {100 * done // max(total, 1)} % committed"
     return looked.result(before, after, (result for plan in written for result in plan.results))

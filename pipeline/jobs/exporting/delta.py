@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import LOCAL, AddressStore, TableStore
 from tidelog.pipeline.files.delta_address import DeltaAddress, delta_errors
-from tidelog.pipeline.job_errors import DELTA_INSTALL, BadRequestError, ConflictError, JobError, missing
+from tidelog.pipeline.job_errors import DELTA_INSTALL, BadRequestError, ConflictError, JobError, missing_package_error
 from tidelog.pipeline.jobs.exporting.areas import Finish, MountedArea, StoreArea, TableArea
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.delta_versions import (
@@ -60,7 +60,7 @@ def export_to_delta(
     Raises the errors of ``export``, and JobError for errors of deltalake.
     """
     if importlib.util.find_spec("deltalake") is None:
-        raise missing("deltalake", DELTA_INSTALL)
+        raise missing_package_error("deltalake", DELTA_INSTALL)
     from deltalake.exceptions import DeltaError
 
     progress = progress or Progress("export", quiet=True)
@@ -81,7 +81,7 @@ def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]
     Raises JobError for a table without exports, RemoteError, MissingPackageError.
     """
     if importlib.util.find_spec("deltalake") is None:
-        raise missing("deltalake", DELTA_INSTALL)
+        raise missing_package_error("deltalake", DELTA_INSTALL)
     address = DeltaAddress.of(given)
     table = address.open()
     store, folder = _store_of(address), os.path.join(address.path, LETTERS)
@@ -164,7 +164,7 @@ class _DeltaCommits:
 
     def __init__(self, request: ExportRequest, merger: Merger | None) -> None:
         """``merger`` is given only for a table of latest values. Raises OptionError, BadRequestError."""
-        self._schema = Columns.all(headers=request.headers).arrow_schema()
+        self._schema = Columns.default(headers=request.headers).arrow_schema()
         self._address = DeltaAddress.of(request.table)
         self._area = _area_of(self._address, self._finish)
         self._store = _store_of(self._address)
@@ -209,7 +209,7 @@ class _DeltaCommits:
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
         """Add one version with the new files and the number of the new state. Raises ConflictError, JobError."""
-        with self._area.locked():
+        with self._area.hold_lock():
             table = self._address.open_if_there()
             with delta_errors(self._address):
                 if position_of(table) != self._position:

@@ -38,7 +38,7 @@ def settle_spec(table: Table, wanted: Sequence[str]) -> str:
     """
     found = _fields_of(table)
     if wanted and not found and table.current_snapshot() is None:
-        _partition(table, wanted)
+        _set_spec(table, wanted)
         found = tuple(wanted)
     name = ".".join(table.name())
     if wanted and set(wanted) != set(found):
@@ -67,7 +67,7 @@ def _fields_of(table: Table) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def _partition(table: Table, wanted: Sequence[str]) -> None:
+def _set_spec(table: Table, wanted: Sequence[str]) -> None:
     from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 
     with table.update_spec() as update:

@@ -114,11 +114,13 @@ def plan_partition(
             )
         lost = (*lost, (state.end, bounds.start))
     start, end = max(state.end, bounds.start), max(partition.end, state.end, bounds.start)
-    last = _growing(before, directory, start, request.file_bytes) if may_grow and end > start else None
+    last = _find_growing_file(before, directory, start, request.file_bytes) if may_grow and end > start else None
     return PartitionPlan(partition, state, start, end, lost, last, may_grow, epochs)
 
 
-def _growing(before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int) -> TableFile | None:
+def _find_growing_file(
+    before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int
+) -> TableFile | None:
     """Return the partition's last file if it is small, ends at ``start`` and has no end offset in its name; else
     None."""
     identity = (directory.topic, id_text(directory.topic_id), directory.partition)

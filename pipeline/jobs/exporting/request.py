@@ -108,15 +108,15 @@ class Look:
     when_ms: int
 
     @classmethod
-    def at(cls, source: LogSource) -> Look:
+    def take(cls, source: LogSource) -> Look:
         """Look up the partitions and their bounds now. Raises PipelineError."""
         now = time.time_ns() // 1_000_000
         return cls(source.partitions(), now)
 
-    def unchanged(self, manifest: Manifest) -> ExportResult:
+    def unchanged_result(self, manifest: Manifest) -> ExportResult:
         """Build the result of a run that found nothing new."""
         return ExportResult(
-            manifest, committed=False, looked_ms=self.when_ms, exhausted=self._exhausted(), ends=self._ends()
+            manifest, committed=False, looked_ms=self.when_ms, exhausted=self._find_exhausted(), ends=self._ends()
         )
 
     def result(self, before: Manifest, after: Manifest, results: Iterable[FileResult]) -> ExportResult:
@@ -128,7 +128,7 @@ class Look:
             after,
             committed=True,
             looked_ms=self.when_ms,
-            exhausted=self._exhausted(),
+            exhausted=self._find_exhausted(),
             files=len(files),
             rows=sum(file.rows for file in files),
             size=sum(file.size for file in files),
@@ -140,7 +140,7 @@ class Look:
     def _ends(self) -> dict[tuple[str, int], int]:
         return {(p.directory.topic, p.directory.partition): p.bounds.end for p in self.partitions}
 
-    def _exhausted(self) -> frozenset[tuple[str, int]]:
+    def _find_exhausted(self) -> frozenset[tuple[str, int]]:
         return frozenset((p.directory.topic, p.directory.partition) for p in self.partitions if p.end == p.bounds.end)
 
 

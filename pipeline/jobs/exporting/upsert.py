@@ -76,10 +76,10 @@ class Merger:
         return _change(merges, run_tasks(self.spark, tasks, merge_files, self.progress))
 
     def _groups(self, old: Iterable[OldFile]) -> list[list[OldFile]]:
-        return _grouped(old) if self.groups else [[file] for file in old]
+        return _group_small_files(old) if self.groups else [[file] for file in old]
 
 
-def _grouped(files: Iterable[OldFile]) -> list[list[OldFile]]:
+def _group_small_files(files: Iterable[OldFile]) -> list[list[OldFile]]:
     """Group small files that may be merged; any other file is a group of its own."""
     groups: list[list[OldFile]] = []
     sizes: dict[int, int] = {}

@@ -40,14 +40,14 @@ def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportReque
     if not wants:
         return request, before
     known = unpin(before.values) if has else None
-    found = _registered(request, known) if request.registry is not None else known or _inferred(request)
+    found = _find_registered_type(request, known) if request.registry is not None else known or _infer_type(request)
     if found is None:
         return request, before  # no value yet
     pinned = pin(found)
     return replace(request, columns=ValueColumns(pinned, request.registry)), replace(before, values=pinned)
 
 
-def _registered(request: ExportRequest, known: pa.StructType | None) -> pa.StructType:
+def _find_registered_type(request: ExportRequest, known: pa.StructType | None) -> pa.StructType:
     assert request.registry is not None
     topics = sorted({directory.topic for directory in request.source.directories()})
     found = registered_type(request.registry, topics, known)
@@ -57,7 +57,7 @@ def _registered(request: ExportRequest, known: pa.StructType | None) -> pa.Struc
     return found
 
 
-def _inferred(request: ExportRequest) -> pa.StructType | None:
+def _infer_type(request: ExportRequest) -> pa.StructType | None:
     values = list(_sample(request))
     found = inferred_type(values)
     if found is None and values:

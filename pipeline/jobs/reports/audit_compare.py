@@ -79,13 +79,13 @@ class AuditedTable(Protocol):
 
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     """Open the table at a path or in a catalog. Raises BadRequestError when no export has committed to it, JobError."""
-    table = _opened(name, iceberg)
+    table = _open_any(name, iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
     return table
 
 
-def _opened(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
+def _open_any(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
     if iceberg is not None:
         return _SnapshotTable.of_iceberg(iceberg)
     is_delta = is_remote(name) or os.path.isdir(os.path.join(name, "_delta_log"))

@@ -50,7 +50,7 @@ def draw(result: AuditResult, directory: str) -> list[str]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    for name, paint in zip(PICTURES, (_timeline, _offsets), strict=True):
+    for name, paint in zip(PICTURES, (_draw_timeline, _draw_offsets), strict=True):
         figure = Figure(figsize=(10, 3), layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure, result)
@@ -97,7 +97,7 @@ def timeline(result: AuditResult) -> Timeline | None:
     return Timeline(first + step * np.arange(steps + 1), found)
 
 
-def _timeline(figure: Any, result: AuditResult) -> None:
+def _draw_timeline(figure: Any, result: AuditResult) -> None:
     found = timeline(result)
     if found is None:
         figure.suptitle("No committed records")
@@ -176,7 +176,7 @@ def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray
     return found
 
 
-def _offsets(figure: Any, result: AuditResult) -> None:
+def _draw_offsets(figure: Any, result: AuditResult) -> None:
     drawn = [partition for partition in result.partitions if partition.end > partition.start]
     shown = sorted(sorted(drawn, key=lambda partition: not partition.is_wrong)[:MOST_PARTITIONS], key=_place)
     if not shown:
@@ -185,16 +185,16 @@ def _offsets(figure: Any, result: AuditResult) -> None:
     figure.set_size_inches(10, 1.4 + 0.35 * len(shown))
     axes = figure.add_subplot()
     for row, partition in enumerate(shown):
-        _bar(axes, row, partition)
+        _draw_bar(axes, row, partition)
     axes.set_title(_title("Offsets of each partition", len(shown), len(drawn), "partitions, those with faults first"))
     axes.set_xlabel("offset")
     axes.set_yticks(np.arange(len(shown)) + _HEIGHT / 2, [partition.name for partition in shown])
     axes.set_ylim(len(shown), -0.2)
     axes.ticklabel_format(axis="x", style="plain")
-    _legend(figure)
+    _draw_legend(figure)
 
 
-def _bar(axes: Any, row: int, partition: PartitionAudit) -> None:
+def _draw_bar(axes: Any, row: int, partition: PartitionAudit) -> None:
     """Draw the bar of one partition: from the bottom the present, compacted and lost share. The y axis points down."""
     edges = np.linspace(partition.start, partition.end, OFFSET_STEPS + 1)
     found = shares(partition, edges)
@@ -211,7 +211,7 @@ def _bar(axes: Any, row: int, partition: PartitionAudit) -> None:
             axes.plot([segment.base_offset] * 2, [row, bottom], color="white", linewidth=1)
 
 
-def _legend(figure: Any) -> None:
+def _draw_legend(figure: Any) -> None:
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()]

@@ -23,7 +23,7 @@ from typing import Any
 from tidelog.pipeline.audit.table import Comparison
 from tidelog.pipeline.audit.unrecorded import UnrecordedRows
 from tidelog.pipeline.engine.reference import CHECKSUM_VERSION
-from tidelog.pipeline.files.storage import mounted
+from tidelog.pipeline.files.storage import require_mounted
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.audit import SUMMED, AuditResult, PartitionAudit
 from tidelog.pipeline.jobs.reports.audit_pictures import draw
@@ -169,7 +169,7 @@ def _partition_json(partition: PartitionAudit) -> dict[str, Any]:
 
 def make_report_directory(directory: str) -> None:
     """Create the directory of a report if it is missing. Raises BadRequestError or OptionError when that fails."""
-    directory = mounted(directory, "--report")
+    directory = require_mounted(directory, "--report")
     try:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:

@@ -23,7 +23,7 @@ def report(result: ExportResult, table: str) -> list[str]:
         lines.append(f"dead letters: {result.dead_letters}; see the dead-letter table")
     for topic, partitions in sorted(result.complete_through().items()):
         for partition, (timestamp, offset) in sorted(partitions.items()):
-            through = f"complete through offset {offset - 1}{_at(timestamp)}" if offset else "has no records yet"
+            through = f"complete through offset {offset - 1}{_time_text(timestamp)}" if offset else "has no records yet"
             lines.append(f"{topic}-{partition} {through}")
             for start, end in result.manifest.topics[topic].partitions[partition].lost:
                 lines.append(f"{topic}-{partition} lost before export: offsets {start} to {end - 1}")
@@ -62,7 +62,7 @@ def completeness(result: ExportResult, before_ms: int) -> str:
     return f"complete before {_text(before_ms)}: {found}"
 
 
-def _at(timestamp: int) -> str:
+def _time_text(timestamp: int) -> str:
     return "" if timestamp < 0 else f", {_text(timestamp)}"
 
 

@@ -204,10 +204,10 @@ class MarkerWalk:
         here = self._at
         indexed = indexed_batches(here.segment, position)
         here.position = find_resume_position(here.file, position, here.file.size, indexed)
-        self._doubt(f"{here.file.path}: damaged at byte {position} ({why})")
+        self._note_damage(f"{here.file.path}: damaged at byte {position} ({why})")
         return here.position
 
-    def _doubt(self, damage: str) -> None:
+    def _note_damage(self, damage: str) -> None:
         for found in self._open.values():
             found.damage = found.damage or damage
 
@@ -226,7 +226,7 @@ class MarkerWalk:
             self.close()
             self._at = _Bytes(following, file, 0, self._next_offset)
             if following.base_offset > max(self._next_offset, self._cleaned_below()):
-                self._doubt(f"{following.path}: nothing holds offset {self._next_offset}, which comes before it")
+                self._note_damage(f"{following.path}: nothing holds offset {self._next_offset}, which comes before it")
             return True
         raise PipelineError(
             f"{os.path.dirname(here.file.path)}: its segments were deleted faster than they could be read"
@@ -282,7 +282,7 @@ class MarkerWalk:
             if is_abort:
                 self._aborted.append((producer_id, found.first, marker))
             return
-        entries = [entry for entry in self._indexed() if entry[0] == producer_id and entry[2] > found.first]
+        entries = [entry for entry in self._read_index() if entry[0] == producer_id and entry[2] > found.first]
         covering = [entry for entry in entries if entry[1] <= found.first]
         if covering:
             self._aborted.append((producer_id, found.first, covering[0][2]))
@@ -292,7 +292,7 @@ class MarkerWalk:
                 "lost there, and no .txnindex says whether it was aborted (read_uncommitted reads it)"
             )
 
-    def _indexed(self) -> list[tuple[int, int, int]]:
+    def _read_index(self) -> list[tuple[int, int, int]]:
         """Read the index files' entries; none when one is damaged."""
         if self._index is None:
             try:

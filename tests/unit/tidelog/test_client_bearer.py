@@ -76,14 +76,14 @@ def read(**properties: str) -> BearerCredentials:
 
 def test_an_issuer_is_asked_by_the_clients_own_secret(issuer: Issuer) -> None:
     credentials = read(**CLIENT, **{URL_KEY: issuer.url, SCOPE_KEY: "kafka all"})
-    assert credentials.token() == "a.b-c_d"
+    assert credentials.fetch_token() == "a.b-c_d"
     assert issuer.asked == [("ann:se%20cret", {"grant_type": ["client_credentials"], "scope": ["kafka all"]})]
     assert "se cret" not in repr(credentials)
 
 
 def test_name_and_secret_may_stand_in_the_jaas_text(issuer: Issuer) -> None:
     jaas = f'{MODULE} required clientId="ann" clientSecret="secret" scope="all";'
-    assert read(**{URL_KEY: issuer.url, JAAS_KEY: jaas}).token() == "a.b-c_d"
+    assert read(**{URL_KEY: issuer.url, JAAS_KEY: jaas}).fetch_token() == "a.b-c_d"
     assert issuer.asked == [("ann:secret", {"grant_type": ["client_credentials"], "scope": ["all"]})]
 
 
@@ -103,20 +103,20 @@ def test_name_and_secret_may_stand_in_the_jaas_text(issuer: Issuer) -> None:
 def test_an_answer_without_a_token_says_so(issuer: Issuer, answer: bytes) -> None:
     issuer.answer = answer
     with pytest.raises(ClientError, match="gives no token"):
-        read(**CLIENT, **{URL_KEY: issuer.url}).token()
+        read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()
 
 
 def test_an_issuer_that_does_not_speak_http_is_told(issuer: Issuer) -> None:
     issuer.status = 0
     with pytest.raises(ClientError, match="gives no token: BadStatusLine"):
-        read(**CLIENT, **{URL_KEY: issuer.url}).token()
+        read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 500])
 def test_the_secret_goes_nowhere_else(issuer: Issuer, status: int) -> None:
     issuer.status, issuer.headers = status, {"Location": issuer.url}
     with pytest.raises(ClientError, match=f"gives no token: HTTP Error {status}") as refused:
-        read(**CLIENT, **{URL_KEY: issuer.url}).token()
+        read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()
     assert len(issuer.asked) == 1
     assert "se cret" not in str(refused.value)
 
@@ -127,7 +127,7 @@ def test_the_secret_does_not_leave_this_machine_by_a_proxy(issuer: Issuer, monke
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ClientError, match="gives no token"):
-        read(**CLIENT, **{URL_KEY: "http://127.0.0.1:1/token"}).token()
+        read(**CLIENT, **{URL_KEY: "http://127.0.0.1:1/token"}).fetch_token()
     assert issuer.asked == []
 
 

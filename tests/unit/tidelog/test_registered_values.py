@@ -30,16 +30,16 @@ class KnownSchemas(Registry):
         super().__init__((("url", "http://none"),))
         object.__setattr__(self, "known", {one.id: one for one in schemas})
 
-    def by_id(self, number: int) -> RegisteredSchema:
+    def schema_by_id(self, number: int) -> RegisteredSchema:
         found: RegisteredSchema | None = self.known.get(number)  # type: ignore[attr-defined]
         if found is None:
             raise UndecodableError(f"the registry has no schema {number}")
         return found
 
-    def latest(self, subject: str) -> RegisteredSchema:
+    def latest_schema(self, subject: str) -> RegisteredSchema:
         if subject != "orders-value":
             raise UndecodableError(f"the registry has no subject {subject}")
-        return self.by_id(7)
+        return self.schema_by_id(7)
 
 
 @pytest.fixture

@@ -45,8 +45,8 @@ def test_it_hears_that_the_broker_serves_and_stops(manager: Manager) -> None:
     loop = ManualLoop()
     service = ServiceManager({"NOTIFY_SOCKET": manager.address}, cast(Any, loop))
     assert manager.heard() == []
-    service.ready()
-    service.stopping()
+    service.send_ready()
+    service.send_stopping()
     service.close()
     assert manager.heard() == ["READY=1", "STOPPING=1"]
     assert loop.later == []
@@ -55,7 +55,7 @@ def test_it_hears_that_the_broker_serves_and_stops(manager: Manager) -> None:
 def test_the_watchdog_hears_of_a_loop_that_turns_twice_in_its_time(manager: Manager) -> None:
     loop = ManualLoop()
     service = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "10000000"}, cast(Any, loop))
-    service.ready()
+    service.send_ready()
     assert manager.heard() == ["READY=1", "WATCHDOG=1"]
     loop.advance(20_000)
     assert manager.heard() == ["WATCHDOG=1"] * 4
@@ -66,8 +66,8 @@ def test_the_watchdog_hears_of_a_loop_that_turns_twice_in_its_time(manager: Mana
 
 def test_a_manager_that_is_gone_is_no_fault(manager: Manager) -> None:
     service = ServiceManager({"NOTIFY_SOCKET": manager.address + "-gone"}, cast(Any, ManualLoop()))
-    service.ready()
-    service.stopping()
+    service.send_ready()
+    service.send_stopping()
     service.close()
 
 

@@ -15,11 +15,11 @@ from tidelog.commands.manage.group import as_object, print_group
 from tidelog.commands.manage.status import (
     SHOWN_ROWS,
     ask_brokers,
-    described,
+    describe_groups,
     directories_in,
     groups_in,
     partitions_in,
-    shortened,
+    shorten,
     show,
 )
 from tidelog.console.rendering import render
@@ -128,12 +128,12 @@ def test_a_broker_that_is_away_does_not_hide_the_others(monkeypatch: pytest.Monk
     monkeypatch.setattr(nodes, "log_dirs_at", lambda _cluster, node, _address: [LogDir(node, "/d", 1, 1, [])])
     cluster: Any = OneOfTwo()
     found = ask_brokers(cluster)
-    assert [one.lag for one in described(cluster, found)] == [5]
+    assert [one.lag for one in describe_groups(cluster, found)] == [5]
     assert asked == ["g0", "g1", "g2", "g3"], "each may take the time-out"
     assert [one.broker for one in found.directories] == [1]
     assert [one.partition(":")[0] for one in found.problems] == ["broker 2", "group g1", "group g2", "group g3"]
 
 
 def test_many_names_are_shortened() -> None:
-    assert shortened(["a"]) == "a"
-    assert shortened(["a"] * (SHOWN_ROWS + 2)).endswith("a and 2 more")
+    assert shorten(["a"]) == "a"
+    assert shorten(["a"] * (SHOWN_ROWS + 2)).endswith("a and 2 more")

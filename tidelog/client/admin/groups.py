@@ -153,7 +153,8 @@ def committed_offsets(
     topics = None
     if places is not None:
         topics = [
-            OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in _by_topic(places).items()
+            OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+            for name, numbers in _group_by_topic(places).items()
         ]
     request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
 
@@ -190,7 +191,7 @@ def delete_offsets(cluster: Cluster, group: str, places: Iterable[TopicPartition
         OffsetDeleteRequestTopic(
             name=name, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
         )
-        for name, numbers in _by_topic(places).items()
+        for name, numbers in _group_by_topic(places).items()
     ]
     request = OffsetDeleteRequest(group_id=group, topics=topics)
 
@@ -221,13 +222,18 @@ def _classic_members(client: Client, group: str) -> _Described:
     (answer,) = ask(client, request, DescribeGroupsResponse, _DESCRIBE_CLASSIC).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
     members = [
-        Member(one.member_id, one.client_id, one.client_host, _assigned(one.member_assignment, answer.protocol_type))
+        Member(
+            one.member_id,
+            one.client_id,
+            one.client_host,
+            _decode_assignment(one.member_assignment, answer.protocol_type),
+        )
         for one in answer.members
     ]
     return answer.group_state, answer.protocol_data, members
 
 
-def _assigned(assignment: Buffer, protocol_type: str) -> list[TopicPartition]:
+def _decode_assignment(assignment: Buffer, protocol_type: str) -> list[TopicPartition]:
     if protocol_type != PROTOCOL_TYPE or not assignment:
         return []
     decoded = ConsumerProtocolAssignment.decode_prefixed_lenient(assignment)
@@ -239,17 +245,17 @@ def _consumer_members(client: Client, group: str) -> _Described:
     highest = ConsumerGroupDescribeRequest.VERSIONS.highest
     (answer,) = ask(client, request, ConsumerGroupDescribeResponse, highest).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
-    return _described(answer)
+    return _describe_members(answer)
 
 
 def _share_members(client: Client, group: str) -> _Described:
     request = ShareGroupDescribeRequest(group_ids=[group])
     (answer,) = ask(client, request, ShareGroupDescribeResponse, ShareGroupDescribeRequest.VERSIONS.highest).groups
     raise_for_code(answer.error_code, f"group {group}", answer.error_message)
-    return _described(answer)
+    return _describe_members(answer)
 
 
-def _described(answer: ConsumerDescribedGroup | ShareDescribedGroup) -> _Described:
+def _describe_members(answer: ConsumerDescribedGroup | ShareDescribedGroup) -> _Described:
     members = [
         Member(one.member_id, one.client_id, one.client_host,
                [(part.topic_name, number) for part in one.assignment.topic_partitions for number in part.partitions])
@@ -324,7 +330,7 @@ def _ends_that_are_there(
 ) -> dict[TopicPartition, int]:
     """Return the ends of logs, without those of deleted topics and without a leader; silent leaders are left out if
     allowed."""
-    led = _by_leader(list_topics(cluster), places)
+    led = _group_by_leader(list_topics(cluster), places)
     if not allow_silent_leaders:
         return log_ends(cluster, [place for led_by_one in led for place in led_by_one])
     ends: dict[TopicPartition, int] = {}
@@ -334,7 +340,7 @@ def _ends_that_are_there(
     return ends
 
 
-def _by_leader(topics: Iterable[Topic], places: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+def _group_by_leader(topics: Iterable[Topic], places: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
     """Group the existing partitions by leader; those without a leader are left out."""
     leaders = {(topic.name, one.partition): one.leader for topic in topics for one in topic.partitions}
     led: dict[int, list[TopicPartition]] = defaultdict(list)
@@ -344,7 +350,7 @@ def _by_leader(topics: Iterable[Topic], places: Iterable[TopicPartition]) -> lis
     return list(led.values())
 
 
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def _group_by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = defaultdict(list)
     for topic, partition in places:
         topics[topic].append(partition)

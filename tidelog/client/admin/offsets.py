@@ -49,7 +49,7 @@ def partitions_of(cluster: Cluster, topic: str) -> list[TopicPartition]:
     return [(topic, number) for number in range(len(cluster.leaders(topic)))]
 
 
-def by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[Address, dict[str, list[int]]]:
+def group_by_leader(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[Address, dict[str, list[int]]]:
     """Group partitions by the broker that leads them, then by topic. Raises ClientError, KafkaError."""
     grouped: dict[Address, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for topic, partition in partitions:
@@ -61,7 +61,7 @@ def _list_offsets(
     cluster: Cluster, times: Mapping[TopicPartition, int], isolation_level: int
 ) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
-    for address, topics in by_leader(cluster, times).items():
+    for address, topics in group_by_leader(cluster, times).items():
         asked = [
             ListOffsetsTopic(
                 name=name,

@@ -54,7 +54,7 @@ class BearerCredentials:
     user: str = "the bearer of a token"
     """Text for messages: the user's name is in the token, which only the broker reads."""
 
-    def token(self) -> str:
+    def fetch_token(self) -> str:
         """Fetch the token for one login. Raises ClientError, whose message has neither token nor secret."""
         try:
             text = self._read_file() if self.url.startswith("file:") else self._ask()

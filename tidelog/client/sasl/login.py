@@ -39,7 +39,7 @@ def log_in(client: Client, credentials: Credentials | BearerCredentials) -> int:
 def _begin(credentials: Credentials | BearerCredentials) -> Generator[bytes, bytes, None]:
     """Begin the exchange of one login. Raises ClientError when there is no bearer token."""
     if isinstance(credentials, BearerCredentials):
-        return exchange_bearer(credentials.token())
+        return exchange_bearer(credentials.fetch_token())
     return begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
 
 

@@ -74,7 +74,7 @@ def command(
         print(f"tidelog adopt: {error}; nothing was taken over", file=sys.stderr)
         return 1
     if as_json:
-        print_json(described(plan, is_adopted=is_adopted))
+        print_json(describe_plan(plan, is_adopted=is_adopted))
     else:
         conclude(plan, dry_run=dry_run)
     return 1 if plan.problems else 0
@@ -129,7 +129,7 @@ def conclude(plan: AdoptionPlan, *, dry_run: bool) -> None:
         print(f"done: tidelog serve --data-dir {plan.options.target}" if plan.topics else "nothing to do")
 
 
-def described(plan: AdoptionPlan, *, is_adopted: bool) -> dict[str, Any]:
+def describe_plan(plan: AdoptionPlan, *, is_adopted: bool) -> dict[str, Any]:
     """Describe a plan, and whether it was carried out, as JSON."""
     from tidelog.broker.metadata.image import INTERNAL_TOPICS
 

@@ -185,7 +185,7 @@ def format_directories(
             check_formatted(directory, properties, MetaProperties(cluster_id, config.node_id, None), ignore_formatted)
     missing = [directory for directory, properties in found.items() if properties is None]
     first = config.log_dirs[0]
-    reason = why_no_records(file_system, config, is_formatted=first not in missing)
+    reason = explain_no_records(file_system, config, is_formatted=first not in missing)
     if records.option and reason:
         raise FormatError(f"{records.option}: {reason}")
     for directory in missing:
@@ -197,7 +197,7 @@ def format_directories(
     return missing
 
 
-def why_no_records(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
+def explain_no_records(file_system: FileSystem, config: BrokerConfig, *, is_formatted: bool) -> str | None:
     """Return why the node's first start would not read first records, None if it would."""
     from tidelog.broker.controller.conversion import STORE_FILE
     from tidelog.log.directories.names import METADATA_DIRECTORY

@@ -181,7 +181,7 @@ def new_offsets(
     """Compute the offset of each partition, within its log. Raises ClientError, KafkaError."""
     from tidelog.client import ClientError
     from tidelog.client.admin.offsets import list_offsets, log_ends, log_starts
-    from tidelog.find import in_ms
+    from tidelog.find import to_ms
 
     starts, ends = log_starts(cluster, places), log_ends(cluster, places)
     if wanted.to_earliest:
@@ -189,7 +189,7 @@ def new_offsets(
     if wanted.to_latest:
         return ends
     if wanted.to_datetime is not None:
-        found = list_offsets(cluster, dict.fromkeys(places, in_ms(wanted.to_datetime)))
+        found = list_offsets(cluster, dict.fromkeys(places, to_ms(wanted.to_datetime)))
         return {place: ends[place] if found[place] < 0 else found[place] for place in places}
     if wanted.to_offset is not None:
         moved = dict.fromkeys(places, wanted.to_offset)

@@ -49,7 +49,7 @@ def command(*, settings: ClientSettings, as_json: bool) -> int:
             "controller": found.controller,
             "brokers": [broker._asdict() for broker in found.brokers],
             **partitions_in(list_topics(cluster)),
-            **groups_in(asked.groups, described(cluster, asked)),
+            **groups_in(asked.groups, describe_groups(cluster, asked)),
             "log_dirs": directories_in(asked.directories),
             "problems": asked.problems,
         }
@@ -85,7 +85,7 @@ def ask_brokers(cluster: Cluster) -> Asked:
     return found
 
 
-def described(cluster: Cluster, asked: Asked) -> list[Group]:
+def describe_groups(cluster: Cluster, asked: Asked) -> list[Group]:
     """Describe up to MOST_GROUPS groups, and add a problem for each failure.
 
     A group that was deleted meanwhile is left out.
@@ -160,7 +160,7 @@ def show(status: dict[str, Any]) -> None:
     print(f"topics: {status['topics']}, {status['partitions']} partitions")
     for name in ("leaderless", "under_replicated"):
         if status[name]:
-            print(f"{name.replace('_', '-')}: {shortened(status[name])}")
+            print(f"{name.replace('_', '-')}: {shorten(status[name])}")
     states = ", ".join(f"{count} {state}" for state, count in status["states"].items())
     print(f"groups: {status['groups']}{f' ({states})' if states else ''}")
     if status["lagging"]:
@@ -174,7 +174,7 @@ def show(status: dict[str, Any]) -> None:
         print(problem)
 
 
-def shortened(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
     """List the first SHOWN_ROWS names, and the number of the others."""
     more = len(names) - SHOWN_ROWS
     return ", ".join(names[:SHOWN_ROWS]) + (f" and {more} more" if more > 0 else "")

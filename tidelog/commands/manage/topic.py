@@ -60,7 +60,7 @@ def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: b
     from tidelog.client.cluster import Cluster
 
     with Cluster.open(settings) as cluster:
-        found = [described(cluster, topic, all_configs) for topic in describe_topics(cluster, names)]
+        found = [describe_with_offsets(cluster, topic, all_configs) for topic in describe_topics(cluster, names)]
     if as_json:
         print_json(found)
         return
@@ -70,7 +70,7 @@ def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: b
         print_topic(topic)
 
 
-def described(cluster: Cluster, topic: Topic, all_configs: bool) -> dict[str, Any]:
+def describe_with_offsets(cluster: Cluster, topic: Topic, all_configs: bool) -> dict[str, Any]:
     """Build the description of a topic, with the offsets of its logs. Raises ClientError, KafkaError."""
     from tidelog.client.admin.configs import OWN_SOURCES, Resource, describe_configs
     from tidelog.client.admin.offsets import log_ends, log_starts

@@ -92,7 +92,7 @@ def command(
     wanted = range_of(place, begin, end, follow=follow, isolation=isolation)
     with Cluster.open(settings) as cluster:
         if group is None:
-            records = read_partitions(cluster, chosen(cluster, topics, partitions), wanted)
+            records = read_partitions(cluster, list_partitions(cluster, topics, partitions), wanted)
         else:
             records = MemberReading(cluster, group, topics, wanted, tell).records()
         show(records, line_maker("json" if as_json else form, values), most)
@@ -101,10 +101,10 @@ def command(
 def range_of(place: str | None, begin: str | None, end: str | None, *, follow: bool, isolation: str) -> Range:
     """Build the range of each partition. Raises UsageError when it ends before it begins."""
     from tidelog.client.records.reading import Range
-    from tidelog.find import in_ms
+    from tidelog.find import to_ms
 
-    begin_ms = None if begin is None else in_ms(begin)
-    end_ms = None if end is None else in_ms(end)
+    begin_ms = None if begin is None else to_ms(begin)
+    end_ms = None if end is None else to_ms(end)
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise click.UsageError(f"--from {begin} is after --to {end}")
     return Range(place, begin_ms, end_ms, follow, ISOLATION[isolation])
@@ -177,7 +177,7 @@ def tell(error: KafkaError) -> None:
     print(f"tidelog consume: {error}", file=sys.stderr)
 
 
-def chosen(cluster: Cluster, topics: tuple[str, ...], partitions: tuple[int, ...]) -> list[TopicPartition]:
+def list_partitions(cluster: Cluster, topics: tuple[str, ...], partitions: tuple[int, ...]) -> list[TopicPartition]:
     """List the partitions that are read. Raises ClientError, KafkaError."""
     from tidelog.client.admin.offsets import partitions_of
 

@@ -10,7 +10,7 @@ from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.records import json_line, text_line
-from tidelog.find import Tidelog, in_ms
+from tidelog.find import Tidelog, to_ms
 
 DEFAULT_MAX = 100
 
@@ -50,7 +50,7 @@ def command(
     as_json: bool,
 ) -> None:
     """Find records by key, tag and time, newest first."""
-    begin_ms, end_ms = (None if one is None else in_ms(one) for one in (begin, end))
+    begin_ms, end_ms = (None if one is None else to_ms(one) for one in (begin, end))
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise click.UsageError(f"--from {begin} is after --to {end}")
     count = 0

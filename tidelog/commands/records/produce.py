@@ -105,7 +105,7 @@ def command(
         raise click.UsageError("--key-delimiter: expected a text, --format lines and no --key")
     choose_schema(values, topic, schema_path, schema_id)
     given = tuple((name, value.encode()) for name, value in key_values(headers, "--header").items())
-    fields = Fields(form, encoded(key), encoded(key_delimiter), given, partition, tombstone, values)
+    fields = Fields(form, encode(key), encode(key_delimiter), given, partition, tombstone, values)
     with Cluster.open(settings) as cluster:
         producer = Producer(cluster, topic, settings.timeout_s, CODECS.index(compression))
         try:
@@ -116,7 +116,7 @@ def command(
             report(topic, producer, as_json=as_json)
 
 
-def encoded(text: str | None) -> bytes | None:
+def encode(text: str | None) -> bytes | None:
     """Encode an option's text as UTF-8, None if the option is not given."""
     return None if text is None else text.encode()
 

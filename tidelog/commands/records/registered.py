@@ -52,7 +52,9 @@ class RegisteredValues:
                 with open(path, encoding="utf-8") as file:
                     self.schema = self._registry.register(subject, self._kind, file.read())
             else:
-                self.schema = self._registry.latest(subject) if number is None else self._registry.by_id(number)
+                self.schema = (
+                    self._registry.latest_schema(subject) if number is None else self._registry.schema_by_id(number)
+                )
             self._form_of(self.schema)
 
     def read(self, value: bytes) -> Any:
@@ -61,7 +63,7 @@ class RegisteredValues:
 
         with told_as_client_error():
             number, payload = split_header(value)
-            return self._form_of(self._registry.by_id(number)).read(payload)
+            return self._form_of(self._registry.schema_by_id(number)).read(payload)
 
     def write(self, text: bytes) -> bytes:
         """Encode a value from the text of its JSON. Raises ClientError."""

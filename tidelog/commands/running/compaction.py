@@ -94,7 +94,7 @@ def status_line(entry: dict[str, Any]) -> str:
         told = (
             f"{ago_s:.0f} s ago: {last['bytes_before']} -> {last['bytes_after']} bytes, {last['records_before']} -> "
             f"{last['records_after']} records in {last['duration_ms']} ms, map {last['map_utilization']:.1%} full, "
-            f"collisions {last['collision_rate']:.2f}{unreadable(last)}"
+            f"collisions {last['collision_rate']:.2f}{unreadable_text(last)}"
         )
     if entry["last_error"]:
         told += f"; {entry['last_error']}"
@@ -106,7 +106,7 @@ def status_line(entry: dict[str, Any]) -> str:
     )
 
 
-def unreadable(done: dict[str, Any]) -> str:
+def unreadable_text(done: dict[str, Any]) -> str:
     """Describe the batches that a round could not read; an empty text if there are none."""
     count = done["unreadable_batches"]
     if not count:
@@ -123,5 +123,5 @@ def result_line(entry: dict[str, Any]) -> str:
     return (
         f"{name} {verb} {entry['bytes_before']} to {entry['bytes_after']} bytes, "
         f"{entry['records_before']} to {entry['records_after']} records, in {entry['duration_ms']} ms"
-        f"{unreadable(entry)}"
+        f"{unreadable_text(entry)}"
     )

@@ -264,11 +264,11 @@ async def serve_clients(server: Server | LaboratoryServer, stop_asked: Awaitable
         announce(server)
         announce_console(server.broker.config)
         if manager is not None:
-            manager.ready()
+            manager.send_ready()
         await stop_asked
     finally:
         if manager is not None:
-            manager.stopping()
+            manager.send_stopping()
         await server.stop()
         if manager is not None:
             manager.close()

@@ -30,12 +30,12 @@ class ServiceManager:
         self._interval_s = watchdog_interval_s(environment)
         self._timer: TimerHandle | None = None
 
-    def ready(self) -> None:
+    def send_ready(self) -> None:
         """Send that the broker is ready, and from now on that its loop is alive."""
         self._tell("READY=1")
         self._turn()
 
-    def stopping(self) -> None:
+    def send_stopping(self) -> None:
         """Send that the stop has begun."""
         self._tell("STOPPING=1")
 

@@ -14,7 +14,7 @@ MOST_CONNECTIONS = 2_000
 def list_page(view: View) -> Page:
     """Build the model of the page of all connections."""
     wanted = view.text("find")
-    found = [one for one in connected(view) if wanted in (one.client_id or "") or wanted in one.host]
+    found = [one for one in list_connected(view) if wanted in (one.client_id or "") or wanted in one.host]
     rows, following = slice_from(found, view.number("start") or 0)
     values = {
         "section": "clients", "rows": rows, "next": following, "find": wanted, "count": len(found),
@@ -26,7 +26,7 @@ def list_page(view: View) -> Page:
 def client_page(view: View) -> Page:
     """Build the model of one client's page, by its client id."""
     name = view.parameters.get("id", "")
-    found = [one for one in connected(view) if (one.client_id or "") == name]
+    found = [one for one in list_connected(view) if (one.client_id or "") == name]
     quotas = ask_for(lambda: [quota for quota in list_quotas(view.cluster, {}) if applies(quota, name, found)])
     values = {
         "section": "clients", "client_id": name, "rows": found[:MAX_ROWS], "count": len(found), "quotas": quotas,
@@ -35,9 +35,9 @@ def client_page(view: View) -> Page:
     return Page("client.html", f"Client {name}", values)
 
 
-def connected(view: View) -> list[ConnectedClient]:
+def list_connected(view: View) -> list[ConnectedClient]:
     """List the current connections, by client id and address."""
-    found = view.asker.in_loop(lambda: view.asker.broker.clients.list(MOST_CONNECTIONS))
+    found = view.asker.run_in_loop(lambda: view.asker.broker.clients.list(MOST_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 
 

@@ -134,7 +134,7 @@ def find_records(view: View, topic: str, wanted: str) -> Found:
     request = find_request(topic, view.parameters, broker.time.milliseconds())
     wait_for(asyncio.run_coroutine_threadsafe(open_logs(broker, topic), broker.loop))
     try:
-        answer = view.asker.in_loop(lambda: plan(broker, request))
+        answer = view.asker.run_in_loop(lambda: plan(broker, request))
         rows = [row_of(found.partition, found.record, wanted, view.decode) for found in answer]
     except (NotIndexedError, IndexBehindError) as error:
         return Found([], problem=str(error))

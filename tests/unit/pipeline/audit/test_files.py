@@ -121,7 +121,7 @@ def committed(data: DataDirectory) -> list[int]:
     return [
         offset
         for piece in plan(ReadRequest((OffsetRange(place, bounds.start, bounds.last_stable),)))
-        for batch in read_slice(piece, Columns.all(headers=False), options=options)
+        for batch in read_slice(piece, Columns.default(headers=False), options=options)
         for offset in batch.column("offset").to_pylist()
     ]
 

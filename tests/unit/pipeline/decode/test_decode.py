@@ -32,7 +32,7 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 
 pytest.importorskip("pyarrow")
 
-ALL = Columns.all(headers=True)
+ALL = Columns.default(headers=True)
 Row = tuple[Any, ...]
 
 

@@ -30,7 +30,7 @@ Batches = Iterator[pa.RecordBatch]
 class FolderStore(ObjectStore):
     """Objects below a folder."""
 
-    def _located(self, path: str) -> tuple[Any, str]:
+    def _locate(self, path: str) -> tuple[Any, str]:
         return LocalFileSystem(), path
 
 

@@ -14,7 +14,7 @@ from tidelog.pipeline.export import latest
 from tidelog.pipeline.export.latest import MergePlan, MergeResult, latest_rows, merge_files
 from tidelog.pipeline.options.columns import Columns
 
-SCHEMA = Columns.all().arrow_schema()
+SCHEMA = Columns.default().arrow_schema()
 Rows = list[tuple[bytes | None, bytes | None]]
 
 

@@ -18,7 +18,7 @@ from tidelog.pipeline.export.parquet import RowWriter
 from tidelog.pipeline.export.store import LocalStore
 from tidelog.pipeline.options.columns import Columns
 
-SCHEMA = Columns.all(headers=False).arrow_schema()
+SCHEMA = Columns.default(headers=False).arrow_schema()
 ROWS = 1000
 
 

@@ -11,9 +11,9 @@ import pytest
 from tidelog.log.files.checkpoints import read_offset_checkpoint
 from tidelog.pipeline.errors import OptionError, RemoteError
 from tidelog.pipeline.files import remote
-from tidelog.pipeline.files.remote import info_of, is_remote, listing, located, reason, remote_path
+from tidelog.pipeline.files.remote import info_of, is_remote, list_directory, locate, reason, remote_path
 from tidelog.pipeline.files.stamps import settled_stamp_of, stamp_of
-from tidelog.pipeline.files.storage import files_at, for_each, is_directory, mounted, names_in, place_of
+from tidelog.pipeline.files.storage import files_at, for_each, is_directory, names_in, place_of, require_mounted
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Contents of ``s3://store``. Nothing is remembered of an earlier one."""
     from pyarrow.fs import LocalFileSystem
 
-    monkeypatch.setattr(remote, "_connected", lambda root, process: (LocalFileSystem(), str(tmp_path)))
+    monkeypatch.setattr(remote, "_connect", lambda root, process: (LocalFileSystem(), str(tmp_path)))
     monkeypatch.setattr(remote, "_LISTINGS", type(remote._LISTINGS)())
     return tmp_path
 
@@ -59,7 +59,7 @@ def test_addresses_that_cannot_be(given: str, message: str) -> None:
 
 def test_an_option_that_pyarrow_does_not_know() -> None:
     with pytest.raises(OptionError, match=r"path s3://b\?colour=red: Unexpected query parameter"):
-        located(remote_path("s3://b/x?colour=red"))
+        locate(remote_path("s3://b/x?colour=red"))
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_what_lies_there(store: Path) -> None:
 
 def test_a_listing_serves_a_plan_and_is_asked_for_again_later(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (store / "a").touch()
-    assert set(listing("s3://store")) == {"a"}
+    assert set(list_directory("s3://store")) == {"a"}
     (store / "b").touch()
-    assert set(listing("s3://store")) == {"a"}
+    assert set(list_directory("s3://store")) == {"a"}
     remote.forget_listing("s3://store")
-    assert set(listing("s3://store")) == {"a", "b"}
+    assert set(list_directory("s3://store")) == {"a", "b"}
     (store / "c").touch()
     monkeypatch.setattr(remote, "LISTING_S", 0)
-    assert set(listing("s3://store")) == {"a", "b", "c"}
+    assert set(list_directory("s3://store")) == {"a", "b", "c"}
     monkeypatch.setattr(remote, "MAX_LISTINGS", 0)
-    listing("s3://store")
+    list_directory("s3://store")
     assert not remote._LISTINGS
 
 
@@ -155,6 +155,6 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert place_of("data") == os.path.join(os.getcwd(), "data")
     assert place_of("file:/x") == place_of("file:///x") == "/x"
-    assert mounted("file:///x", "table") == "/x"
+    assert require_mounted("file:///x", "table") == "/x"
     with pytest.raises(OptionError, match="table s3://b/x: expected a directory that is mounted"):
-        mounted("s3://b/x", "table")
+        require_mounted("s3://b/x", "table")

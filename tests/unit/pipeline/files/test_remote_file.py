@@ -21,7 +21,7 @@ PATH = "s3://store/object"
 def object_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from pyarrow.fs import LocalFileSystem
 
-    monkeypatch.setattr(remote, "_connected", lambda root, process: (LocalFileSystem(), str(tmp_path)))
+    monkeypatch.setattr(remote, "_connect", lambda root, process: (LocalFileSystem(), str(tmp_path)))
     monkeypatch.setattr(remote_file, "_BLOCKS", remote_file._Blocks())
     (tmp_path / "object").write_bytes(CONTENT)
     return tmp_path / "object"
@@ -119,8 +119,8 @@ def test_a_request_that_fails(
         def close(self) -> None:
             pass
 
-    opened = remote_file._opened
-    monkeypatch.setattr(remote_file, "_opened", lambda path: (Failing(), opened(path)[1]))
+    opened = remote_file._open_object
+    monkeypatch.setattr(remote_file, "_open_object", lambda path: (Failing(), opened(path)[1]))
     file = RemoteFile(PATH, ReadCount())
     if is_gone:
         object_file.unlink()

@@ -160,10 +160,10 @@ def test_a_pace_holds_to_its_rate() -> None:
     clock = Clock()
     pace = Pace(100.0, clock, clock.sleep)
     for _ in range(5):
-        pace.wrote(50)
+        pace.wait_after(50)
     assert clock.now == pytest.approx(102.5)
     free = Pace(None, clock, clock.sleep)
-    free.wrote(10**9)
+    free.wait_after(10**9)
     assert clock.now == pytest.approx(102.5)
 
 

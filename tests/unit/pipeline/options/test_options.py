@@ -32,7 +32,7 @@ class TestDefaults:
         assert not options.read_committed
         assert not options.include_headers
         assert options.bytes_per_task == DEFAULT_BYTES_PER_TASK
-        assert options.wanted == Columns.all()
+        assert options.wanted == Columns.default()
 
     def test_a_stream_begins_at_the_end(self) -> None:
         assert stream().starting.default == LATEST
@@ -50,17 +50,17 @@ class TestTopics:
     def test_several_names(self) -> None:
         choice = parsed(subscribe="a, b,,a").choice
         assert choice.topics == ("a", "b")
-        assert choice.wants("b", 7)
-        assert not choice.wants("c", 0)
+        assert choice.matches("b", 7)
+        assert not choice.matches("c", 0)
 
     def test_a_pattern_matches_whole_names(self) -> None:
         choice = parse_options({"path": "/d", "subscribePattern": "or.*s"}).choice
-        assert choice.wants("orders", 0)
-        assert not choice.wants("orders-2", 0)
+        assert choice.matches("orders", 0)
+        assert not choice.matches("orders-2", 0)
 
     def test_partitions(self) -> None:
         choice = parse_options({"path": "/d", "assign": '{"a":[0,2]}'}).choice
-        assert [choice.wants("a", n) for n in range(3)] == [True, False, True]
+        assert [choice.matches("a", n) for n in range(3)] == [True, False, True]
 
 
 class TestPrecedence:
@@ -135,8 +135,8 @@ def test_a_schema_of_the_users() -> None:
     with pytest.raises(OptionError, match="expected each column at most once"):
         Columns(("offset", "offset"))
     assert Columns(("offset", "timestamp")).ddl() == "offset bigint, timestamp timestamp"
-    assert "key" in Columns.all()
-    assert "headers" not in Columns.all()
+    assert "key" in Columns.default()
+    assert "headers" not in Columns.default()
 
 
 def test_offsets_are_written_as_spark_writes_them() -> None:

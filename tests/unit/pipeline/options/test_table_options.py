@@ -32,7 +32,7 @@ def test_a_statements_options_are_told_from_a_readers() -> None:
 
 
 def test_the_schema_carries_them_and_has_the_sources_types() -> None:
-    schema = schema_with_options(Columns.all(headers=True), {"path": "/data", "startingOffsets": '{"t":{"0":1}}'})
+    schema = schema_with_options(Columns.default(headers=True), {"path": "/data", "startingOffsets": '{"t":{"0":1}}'})
     kept = StructType.fromJson(schema.jsonValue())
     assert {field.name: field.dataType.simpleString() for field in kept.fields} == SPARK_TYPES
     assert options_of_table(kept, {}) == {"path": "/data", "startingoffsets": '{"t":{"0":1}}'}
@@ -44,7 +44,7 @@ def test_a_schema_of_its_own_carries_nothing() -> None:
 
 
 def test_a_batch_has_the_options_of_its_table_alone() -> None:
-    schema = schema_with_options(Columns.all(), {"path": "/data", "subscribe": "t"})
+    schema = schema_with_options(Columns.default(), {"path": "/data", "subscribe": "t"})
     for options in ({}, {"Path": "/data"}, {"subscribe": "t"}):
         refuse_options_beside_table(schema, options)
     for options in ({"path": "/other"}, {"startingOffsets": "earliest"}):

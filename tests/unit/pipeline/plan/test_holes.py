@@ -65,7 +65,7 @@ def segments_of(data: DataDirectory) -> list[SegmentFile]:
 
 def remove(segment: SegmentFile) -> None:
     for suffix in (".log", ".index", ".timeindex", ".snapshot"):
-        Path(segment.beside(suffix)).unlink(missing_ok=True)
+        Path(segment.sibling(suffix)).unlink(missing_ok=True)
 
 
 def remove_middle(data: DataDirectory) -> tuple[int, int]:
@@ -85,7 +85,7 @@ def cut_batches(segment: SegmentFile, first: int, count: int) -> tuple[int, int]
         left = file.read_at(0, start) + file.read_at(end, file.size)
     Path(segment.path).write_bytes(left)
     for suffix in (".index", ".timeindex"):
-        Path(segment.beside(suffix)).unlink()
+        Path(segment.sibling(suffix)).unlink()
     return gone[0].base_offset, gone[-1].last_offset + 1
 
 

@@ -396,7 +396,7 @@ class TestListing:
         fill(data.log("t"), 60)
         data.close()
         for segment in list_segments(str(data.path / "t-0")):
-            index = Path(segment.beside(".index"))
+            index = Path(segment.sibling(".index"))
             content = bytearray(index.read_bytes())
             content[7::8] = bytes((byte + 1) % 256 for byte in content[7::8])
             index.write_bytes(content + bytes(64))

@@ -196,7 +196,7 @@ class Question:
             asked["keys"] = keys[0] if len(keys) == 1 else keys
         return cls(asked, begin, end, times, keys, committed)
 
-    def wants(self, fact: Fact, stable: dict[int, int]) -> bool:
+    def matches(self, fact: Fact, stable: dict[int, int]) -> bool:
         """Return whether a record answers it."""
         if self.committed and (fact.producer >= ABORTED or fact.offset >= stable.get(fact.partition, 1 << 62)):
             return False
@@ -219,7 +219,7 @@ def test_scans_give_the_records_of_plain_python(tmp_path: Path, seed: int) -> No
         for _ in range(QUESTIONS // 4):
             question = Question.at_random(world.chance, facts)
             columns = world.chance.sample(NAMES, world.chance.randint(1, len(NAMES)))
-            expected = [fact.row() for fact in facts if question.wants(fact, stable)]
+            expected = [fact.row() for fact in facts if question.matches(fact, stable)]
             shown = [{name: row[name] for name in columns} for row in expected]
             for skips in (False, True):
                 found = rows_of(tidelog.scan(world.path, topic, columns=columns, skip_damage=skips, **question.asked))

@@ -143,7 +143,7 @@ def test_buffers_are_let_go_of() -> None:
         none = byte_column(b"", np.zeros(0, np.int64), np.zeros(0, np.int64))
         zero = read_only(np.zeros(1, np.int64))
         columns = RecordColumns(field, field, zero, zero, zero, none, none)
-        module.key_hashes(field, hashes)
+        module.write_key_hashes(field, hashes)
         taken = Taken(*module.take(columns, rows, 0, 100))
         assert module.encode(columns, rows, 0, taken.rows, out) == taken.section_bytes
         for used in (data, out, hashes, rows):

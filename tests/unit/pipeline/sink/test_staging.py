@@ -17,9 +17,9 @@ from tidelog.pipeline.sink.staging import (
     begin_run,
     directory_of,
     end_run,
-    in_order,
     remove_files,
     remove_published,
+    sort_by_task,
 )
 
 
@@ -171,4 +171,4 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_files_are_published_by_task(tmp_path: Path) -> None:
     staged = [stage(tmp_path, partition) for partition in (2, 0, 1)]
-    assert [file.task.partition for file in in_order(staged)] == [0, 1, 2]
+    assert [file.task.partition for file in sort_by_task(staged)] == [0, 1, 2]

@@ -45,15 +45,15 @@ def test_the_limit_that_spark_is_given(limits: TriggerLimits, expected: type[Rea
 
 def test_sparks_limit_stands_for_its_own_kind_and_leaves_the_others() -> None:
     limits = TriggerLimits(max_offsets=9, max_bytes=8, min_offsets=1)
-    assert limits.under(ReadMaxRows(5)) == TriggerLimits(max_offsets=5, max_bytes=8, min_offsets=1)
-    assert limits.under(ReadMaxBytes(5)) == TriggerLimits(max_offsets=9, max_bytes=5, min_offsets=1)
-    assert limits.under(ReadMinRows(5)) == TriggerLimits(max_offsets=9, max_bytes=8, min_offsets=5)
-    assert limits.under(ReadAllAvailable()) == TriggerLimits()
+    assert limits.combine(ReadMaxRows(5)) == TriggerLimits(max_offsets=5, max_bytes=8, min_offsets=1)
+    assert limits.combine(ReadMaxBytes(5)) == TriggerLimits(max_offsets=9, max_bytes=5, min_offsets=1)
+    assert limits.combine(ReadMinRows(5)) == TriggerLimits(max_offsets=9, max_bytes=8, min_offsets=5)
+    assert limits.combine(ReadAllAvailable()) == TriggerLimits()
 
 
 def test_a_limit_that_a_log_does_not_have_is_refused() -> None:
     with pytest.raises(PipelineError, match="read limit int"):
-        TriggerLimits().under(cast(ReadLimit, 5))
+        TriggerLimits().combine(cast(ReadLimit, 5))
 
 
 def test_a_trigger_waits_for_enough_or_for_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

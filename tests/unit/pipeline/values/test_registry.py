@@ -61,7 +61,7 @@ def test_a_subject_whose_schema_is_refused_is_named(monkeypatch: pytest.MonkeyPa
         raise UndecodableError(f"schema {number} has over 1000 paths of references")
 
     monkeypatch.setattr(registry, "_client", lambda _settings: client)
-    monkeypatch.setattr(registry, "_by_id", refused)
+    monkeypatch.setattr(registry, "_load_schema", refused)
     with pytest.raises(BadRequestError, match="subject orders-value: schema 7"):
         Registry(()).versions("orders-value")
 

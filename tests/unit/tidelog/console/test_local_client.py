@@ -48,13 +48,13 @@ async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
         assert log_ends(cluster, [("orders", 0), ("orders", 1)]) == {("orders", 0): 2, ("orders", 1): 0}
         found = Fetcher(cluster, {("orders", 0): 0}).fetch(0)
         assert [one.record.value for one in found] == [b"first", b"second"]
-        assert asker.in_loop(lambda: 5) == 5
+        assert asker.run_in_loop(lambda: 5) == 5
         with pytest.raises(ClientError, match="no broker at"):
             cluster.client_for(("10.0.0.9", 9092))
         places = [("orders", 0), ("orders", 7), ("gone", 0)]
         assert ends_that_are_there(cluster, places, False) == {("orders", 0): 2}
         with pytest.raises(ZeroDivisionError):
-            asker.in_loop(lambda: 1 // 0)
+            asker.run_in_loop(lambda: 1 // 0)
 
     await asyncio.to_thread(ask)
     parts.close()

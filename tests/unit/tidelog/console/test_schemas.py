@@ -71,7 +71,7 @@ def test_schemas_that_refer_to_each_other_twice_keep_the_loop_free() -> None:
     broker: Any = None
     schemas = Schemas(broker)
     (second,), (last,) = state.find_by_id(2), state.find_by_id(60)
-    found = asyncio.run(schemas._described(counted, second))
+    found = asyncio.run(schemas._convert(counted, second))
     assert [name for name, _ in found.references] == ["a", "b"]
     with pytest.raises(UndecodableError):
-        asyncio.run(schemas._described(counted, last))
+        asyncio.run(schemas._convert(counted, last))

@@ -17,7 +17,7 @@ RUN = "0123456789abcdef" * 2
 class FolderStore(ObjectStore):
     """Objects below a folder."""
 
-    def _located(self, path: str) -> tuple[Any, str]:
+    def _locate(self, path: str) -> tuple[Any, str]:
         return LocalFileSystem(), path
 
 

@@ -53,7 +53,7 @@ def committed_by_reader(directory: Path, bytes_per_task: int = 1 << 30) -> list[
     wanted = OffsetRange(place, bounds.start, bounds.last_stable)
     found: list[tuple[int, bytes | None]] = []
     for piece in plan(ReadRequest((wanted,), bytes_per_task)):
-        for batch in read_slice(piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED):
+        for batch in read_slice(piece, Columns.default(headers=False), isolation=Isolation.READ_COMMITTED):
             found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
     return found
 
@@ -122,7 +122,7 @@ def test_a_log_without_transactions_is_read_once(tmp_path: Path) -> None:
     counts = []
     for isolation in Isolation:
         options = ReadOptions(isolation)
-        assert sum(batch.num_rows for batch in read_slice(piece, Columns.all(headers=False), options=options)) == 60
+        assert sum(batch.num_rows for batch in read_slice(piece, Columns.default(headers=False), options=options)) == 60
         counts.append(options.count.bytes_read)
     assert counts[0] == counts[1]
 
@@ -180,7 +180,7 @@ def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
     for low, high in itertools.pairwise(segments):
         try:
             for piece in plan(ReadRequest((OffsetRange(place, low.base_offset, high.base_offset),))):
-                for batch in read_slice(piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED):
+                for batch in read_slice(piece, Columns.default(headers=False), isolation=Isolation.READ_COMMITTED):
                     found += zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True)
         except PipelineError:
             break
@@ -208,7 +208,7 @@ def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
     def first_segment() -> list[bytes]:
         pieces = plan(ReadRequest((OffsetRange(place, 0, segments[1].base_offset),)))
         batches = [b for piece in pieces for b in read_slice(
-            piece, Columns.all(headers=False), isolation=Isolation.READ_COMMITTED)]  # fmt: skip
+            piece, Columns.default(headers=False), isolation=Isolation.READ_COMMITTED)]  # fmt: skip
         return [value for batch in batches for value in batch.column("value").to_pylist()]
 
     assert first_segment() == []
