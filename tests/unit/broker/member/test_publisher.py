@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
@@ -40,6 +40,8 @@ class Parts:
     def __init__(self, image: MetadataImage, executor: ThreadPoolExecutor) -> None:
         self.broken: tuple[str, str] | None = None
         self.told: list[tuple[str, str]] = []
+        self.made: list[int] = []
+        """Partitions that were created."""
         self.shared: list[list[str]] = []
         """Steps that were done when the fetch loops were told, each time."""
         self.brokers_told = 0
@@ -47,6 +49,7 @@ class Parts:
         replicas = SimpleNamespace(
             make_logs=lambda topic, _, is_coming: self.work("make_logs", topic),
             remove_logs=lambda topic: self.work("remove_logs", topic),
+            partition_by_id=lambda _, index: self.made.append(index),
             **{name: self.step(name) for name in STEPS},
         )
         replication = SimpleNamespace(
@@ -92,12 +95,12 @@ def id_of(name: str) -> bytes:
     return name.encode().ljust(16)
 
 
-def coming(name: str, partitions: int = 1) -> list[Message]:
-    topic_id = id_of(name)
+def coming(name: str, partitions: int = 1, replicas: Sequence[int] = (NODE,)) -> list[Message]:
+    topic_id, ids = id_of(name), list(replicas)
     return [
         records.TopicRecord(name=name, topic_id=topic_id),
         *(
-            records.PartitionRecord(partition_id=number, topic_id=topic_id, replicas=[NODE], isr=[NODE], leader=NODE)
+            records.PartitionRecord(partition_id=number, topic_id=topic_id, replicas=ids, isr=ids, leader=NODE)
             for number in range(partitions)
         ),
     ]
@@ -190,6 +193,25 @@ def test_a_heartbeat_gets_its_turn_during_an_image_of_many_partitions(topics: in
 
     steps = asyncio.run(go())
     assert max(steps) * partitions <= len(CHANGING) * (PARTITIONS_PER_TURN + partitions)
+
+
+def test_the_partitions_of_a_large_topic_are_created_in_turns() -> None:
+    count = 3 * PARTITIONS_PER_TURN + 1
+
+    async def go() -> tuple[Parts, list[int]]:
+        with ThreadPoolExecutor(1) as executor:
+            parts = Parts(EMPTY_IMAGE, executor)
+            publishing = asyncio.create_task(parts.publish(*coming("big", count, replicas=(NODE, 2))))
+            made = []
+            while not publishing.done():
+                made.append(len(parts.made))
+                await asyncio.sleep(0)
+        return parts, made
+
+    parts, made = asyncio.run(go())
+    assert parts.made == list(range(count))
+    assert max(after - before for before, after in itertools.pairwise(made)) == PARTITIONS_PER_TURN
+    assert [step for step, _ in parts.told] == COMING
 
 
 # ---- the logs of a start
