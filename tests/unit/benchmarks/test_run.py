@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import run
 from benchmarks.native import LoadError
 from benchmarks.report import Results
 from benchmarks.rivals.process import BrokerProcess
@@ -74,3 +75,20 @@ def test_a_row_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         arguments(["--only", "nothing"])
     assert "nothing" in capsys.readouterr().err
+
+
+def test_a_run_that_is_interrupted_measures_no_other_section(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def note_sections(names: list[str], *_: object, **__: object) -> list[tuple[str, str]]:
+        asked.append(names)
+        return []
+
+    monkeypatch.setattr(Bench, "measure", interrupt)
+    monkeypatch.setattr(run, "run_sections", note_sections)
+    with pytest.raises(KeyboardInterrupt):
+        run.main(["--quick", "--section", next(iter(run.SECTIONS)), "--rival", "none"], lambda _: None)
+    assert asked == [[]]
