@@ -12,6 +12,7 @@ from benchmarks.report import Results
 from benchmarks.rivals.process import BrokerProcess
 from benchmarks.rows import FLOOR, QUICK, TIDELOG, Contender, Metric, Row, Run
 from benchmarks.run import FIRST_PAIR, Bench, arguments, rotate_contenders
+from benchmarks.sections import SECTIONS
 
 
 def launch(directory: Path) -> BrokerProcess:
@@ -90,5 +91,5 @@ def test_a_run_that_is_interrupted_measures_no_other_section(monkeypatch: pytest
     monkeypatch.setattr(Bench, "measure", interrupt)
     monkeypatch.setattr(run, "run_sections", note_sections)
     with pytest.raises(KeyboardInterrupt):
-        run.main(["--quick", "--section", next(iter(run.SECTIONS)), "--rival", "none"], lambda _: None)
+        run.main(["--quick", "--section", next(iter(SECTIONS)), "--rival", "none"], lambda _: None)
     assert asked == [[]]
