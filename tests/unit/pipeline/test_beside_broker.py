@@ -106,6 +106,7 @@ def write_round(log: UnifiedLog, writer: LogWriter, number: int, written: dict[i
 def clean(cleaner: Cleaner, cleanable: LogToClean) -> int:
     """Run a round that saves how far it is as the broker's threads do; returns where the next one begins."""
     checkpoint = CleanerCheckpoint(OsFileSystem())
+    checkpoint.begin_round(cleanable.log)
     hooks = RoundHooks(progress=lambda offset: checkpoint.save(cleanable.log, offset))
     stats = cleaner.clean(cleanable, NOW_MS, hooks)
     checkpoint.save(cleanable.log, stats.end_offset)
