@@ -13,7 +13,7 @@ Invariants:
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
-There is one lock, held for append, roll, truncation, swaps and changes of the offsets; hardly ever during a sync.
+There is one lock, held for append, roll, truncation, swaps and changes of the offsets. A flush syncs without it.
 Attributes are published by one assignment (an int, a tuple, an immutable snapshot) and read without the lock. Work on
 files by name without the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and
 segment swaps are in ``tidelog.log.retention``, look-up by time in ``tidelog.log.timestamps``, recovery in
@@ -218,8 +218,8 @@ class UnifiedLog:
         ``validated`` is the result of :meth:`validate` for them, if that was called. With ``is_committed`` the high
         watermark moves to the new log end. ``transaction_version`` is that of a marker's coordinator. The buffer is
         changed in place. Raises what the validator raises, StaleOffsetsError, OutOfOrderSequenceNumberError and the
-        other producer errors, RecordListTooLargeError, KafkaStorageError. Nothing was written then; only a marker stays
-        whose index entry could not be written, which takes the log out of service.
+        other producer errors, RecordListTooLargeError, KafkaStorageError. Nothing was written then, with one exception:
+        a marker stays if its index entry cannot be written, and the log goes out of service.
         """
         with self.lock:
             if self._directory_state.append_refusal is not None or self.is_closed:

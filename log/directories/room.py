@@ -36,6 +36,9 @@ class Entry(Protocol):
     is_gone: bool
     is_doomed: bool
 
+    @property
+    def directory(self) -> Directory: ...
+
 
 class RoomWatch:
     """Watch over full disks and refused logs. ``run`` and ``try_refused_again`` block on disks: call them in a worker
@@ -75,8 +78,11 @@ class RoomWatch:
                     logger.warning("indices of %s stay in memory: %s", entry.path, error)
 
     def try_refused_again(self, *, every: bool = True) -> None:
-        """Load the refused logs again; without ``every``, only those whose error may have passed."""
+        """Load the refused logs of online directories again; without ``every``, only those whose error may have
+        passed."""
         for partition, entry in list(self._entries.items()):
+            if entry.directory.state.failure is not None:
+                continue
             if entry.error is not None and (every or _may_have_passed(entry.error)):
                 with entry.lock:
                     if not entry.is_gone and not entry.is_doomed and entry.log is None:

@@ -330,7 +330,7 @@ def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
     a batch there is damaged, which the rebuild reports.
 
     Entries are missing at the end after a restart of Apache Kafka, clean or not: it begins to count the bytes for the
-    next entry from 0 again. Look-ups would only take longer, but a rebuild is needed only once.
+    next entry from 0 again. Look-ups would only take longer, but one rebuild ends that.
     """
     index, end = segment.offset_index, segment.base_offset
     start = index.entry(index.entries - 1).position if index.entries else 0

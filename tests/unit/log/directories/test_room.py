@@ -42,9 +42,13 @@ class Log:
             raise self._error
 
 
-def entry(log: object = None, error: KafkaError | None = None, **marks: bool) -> SimpleNamespace:
+def entry(
+    log: object = None, error: KafkaError | None = None, failure: object = None, **marks: bool
+) -> SimpleNamespace:
+    directory = SimpleNamespace(state=SimpleNamespace(failure=failure))
     return SimpleNamespace(
-        **{"path": "t-0", "log": log, "error": error, "lock": threading.Lock(), "is_gone": False, "is_doomed": False}
+        **{"path": "t-0", "directory": directory, "log": log, "error": error, "lock": threading.Lock()}
+        | {"is_gone": False, "is_doomed": False}
         | marks
     )
 
@@ -100,6 +104,10 @@ def test_every_refused_log_is_tried_when_an_operator_asks() -> None:
     broken = entry(error=CorruptMessageError("damage"))
     watch(Disk(), [broken], lambda _: "log").try_refused_again()
     assert (broken.log, broken.error) == ("log", None)
+
+
+def test_no_log_of_a_failed_directory_is_opened() -> None:
+    watch(Disk(), [entry(error=passing(), failure="a failed sync")], never).try_refused_again()
 
 
 @pytest.mark.parametrize("mark", ["is_gone", "is_doomed"])
