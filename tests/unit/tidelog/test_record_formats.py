@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +30,12 @@ def test_what_json_line_writes_is_parsed_again(
 
 def test_a_record_without_a_timestamp_is_parsed_again() -> None:
     assert parse_json_record(json_line(FoundRecord("t", 0, 0, -1, None, b"v", ()))).timestamp is None
+
+
+@pytest.mark.parametrize("timestamp", [1_760_000_000_000_000, 2**63 - 1])  # microseconds, and the largest
+@pytest.mark.parametrize("format_line", [text_line, hex_line])
+def test_a_time_after_the_year_9999_is_shown_in_ms(format_line: Callable[[FoundRecord], str], timestamp: int) -> None:
+    assert format_line(FoundRecord("t", 0, 5, timestamp, None, None, ())) == f"t-0@5\t{timestamp} ms\t-\t-"
 
 
 def test_bytes_that_are_no_text_stand_in_base64() -> None:

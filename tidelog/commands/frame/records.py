@@ -134,10 +134,15 @@ def _number(fields: Mapping[str, Any], name: str) -> int | None:
 
 
 def _place(record: FoundRecord) -> str:
-    moment = "-"
-    if record.timestamp >= 0:
-        moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    moment = "-" if record.timestamp < 0 else _moment_text(record.timestamp)
     return f"{record.topic}-{record.partition}@{record.offset}\t{moment}"
+
+
+def _moment_text(timestamp: int) -> str:
+    try:
+        return datetime.fromtimestamp(timestamp / 1000, UTC).astimezone().isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # after the year 9999
+        return f"{timestamp} ms"
 
 
 def _text(content: bytes | None) -> str:

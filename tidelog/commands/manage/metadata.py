@@ -124,7 +124,10 @@ def _section(title: str, lines: list[str]) -> Iterator[str]:
 def _time_text(timestamp_ms: int) -> str:
     if timestamp_ms < 0:
         return "no records"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):  # after the year 9999
+        return f"{timestamp_ms} ms"
 
 
 def _node_text(node: dict[str, Any]) -> str:
