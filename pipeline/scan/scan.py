@@ -120,8 +120,11 @@ def _choice(topic: Topics) -> TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """One scan: its columns, read options and keys. Records are filtered by ``keys`` after decoding; None: by the
-    decoder, or not at all."""
+    """One scan: its columns, read options and keys.
+
+    ``keys``: only records with these are kept, after decoding; None if the decoder selects the records, or all are
+    wanted.
+    """
 
     wanted: Columns
     options: ReadOptions

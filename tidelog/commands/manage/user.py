@@ -13,7 +13,7 @@ from tidelog.commands.frame.output import print_json, print_rows
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms of ``tidelog.client.admin.users``, which is not imported for a help text."""
 LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
-"""Kafka's own limits."""
+"""Kafka's limits of the iterations of a SCRAM credential."""
 
 
 @click.group(cls=Group)
