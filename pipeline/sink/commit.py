@@ -139,7 +139,7 @@ class _Transaction:
         """Publish the batch in a transaction; return False if it was published before. Raises ClientError, KafkaError,
         StagingError.
         """
-        self._init_producer()
+        self._start_producer()
         if self._read_published() >= self._publication.batch_id:
             logger.info("batch %d of %s was published before", self._publication.batch_id, self._name)
             return False
@@ -155,7 +155,7 @@ class _Transaction:
             self._delete_group()
         return True
 
-    def _init_producer(self) -> None:
+    def _start_producer(self) -> None:
         request = InitProducerIdRequest(
             transactional_id=self._name, transaction_timeout_ms=self._options.transaction_timeout_ms
         )

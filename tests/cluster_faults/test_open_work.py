@@ -106,7 +106,7 @@ class Sharers:
         """Take all records but the accepted ones, accept a fifth of them, and give the others back."""
         sharer = ShareClient(client, "sharers", self._topic, f"member-{turn}")
         with Cluster(client.bootstrap, timeout_s=WAIT_S) as finder:
-            sharer.join(finder.until_settled(lambda: finder.coordinator("sharers", 0)))
+            sharer.join(finder.retry_until_settled(lambda: finder.coordinator("sharers", 0)))
         taken: set[int] = set()
         deadline = time.monotonic() + WAIT_S
         while len(taken) + len(self.accepted) < RECORDS:

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.function_names import NamedFunction
+
 
 class Text(NamedTuple):
     """A docstring and the line it begins at."""
@@ -24,6 +26,8 @@ class ModuleFacts(NamedTuple):
     docstring: str | None
     functions: list[tuple[str, int]]
     """Names and lengths in lines."""
+    named: list[NamedFunction]
+    """Functions as the rule for their names sees them; special methods are left out."""
     classes: list[tuple[str, int]]
     """Names and numbers of methods."""
     broad_excepts: list[int]
@@ -66,6 +70,7 @@ def facts_of(path: Path) -> ModuleFacts:
         lines=text.count("\n"),
         docstring=ast.get_docstring(tree),
         functions=[(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in functions],
+        named=[_named(node) for node in functions if not node.name.startswith("__")],
         classes=[(node.name, sum(_is_method(member) for member in node.body)) for node in classes],
         broad_excepts=[node.lineno for node in nodes if isinstance(node, ast.ExceptHandler) and _is_broad(node)],
         imports=imports,
@@ -86,12 +91,22 @@ def _statements_in(tree: ast.Module) -> Iterator[ast.AST]:
         yield node
 
 
+def _named(function: ast.FunctionDef | ast.AsyncFunctionDef) -> NamedFunction:
+    returns = ast.unparse(function.returns) if function.returns else ""
+    return NamedFunction(function.lineno, function.name, returns, tuple(_decorators(function)))
+
+
+def _decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Iterate over the last names of a function's decorators."""
+    for each in function.decorator_list:
+        yield ast.unparse(each.func if isinstance(each, ast.Call) else each).rpartition(".")[2]
+
+
 def _is_action(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Return whether a function is neither a test, nor a constructor, nor used as a thing."""
     if function.name.startswith("test_") or function.name == "__init__":
         return False
-    called = (each.func if isinstance(each, ast.Call) else each for each in function.decorator_list)
-    return not any(ast.unparse(each).rpartition(".")[2] in NAMED_AS_THINGS for each in called)
+    return NAMED_AS_THINGS.isdisjoint(_decorators(function))
 
 
 def _is_method(member: ast.stmt) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.function_names import find_name_fault
 from tests.support.module_facts import ModuleFacts, facts_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +78,14 @@ BANNED_BEGINNINGS = re.compile(
 VERBS_FILE = Path(__file__).with_name("verbs.txt")
 """The words that docstrings of functions may begin with; a new one is added where it says an action plainly."""
 VERBS = frozenset(VERBS_FILE.read_text().split())
+NAME_VERBS = frozenset(each.lower() for each in VERBS)
+NAMED_AS_TYPES = {
+    "protocol/schema/decoder.py": "a method for each type of the message format",
+    "protocol/schema/encoder.py": "a method for each type of the message format",
+    "protocol/schema/fields.py": "a function for each type of the message format",
+    "protocol/compiled/words.py": "slices and words of memory, by Cython's macros",
+}
+"""Modules whose functions are named by what they describe, each with its reason."""
 NOUN_FOLLOWERS = {"of", "is", "are", "has", "have"}
 TELLS_OF = {"Tell", "Write"}
 PROSE_FOLDERS = (*PACKAGES, "pyspark_tidelog", "tests")
@@ -218,6 +227,18 @@ def begins_with_verb(text: str) -> bool:
     """Return whether a text begins with one of VERBS that is not a noun here, as in "Name of a topic"."""
     first, second = [*re.findall(r"\S+", text), "", ""][:2]
     return first.rstrip(",.:;") in VERBS and (second not in NOUN_FOLLOWERS or (first in TELLS_OF and second == "of"))
+
+
+@pytest.mark.parametrize("folder", PACKAGE_FOLDERS, ids=relative)
+def test_functions_are_named_by_what_they_do(folder: Path) -> None:
+    found = [
+        f"{relative(path)}:{each.line}: {each.name}: {fault}"
+        for path in modules_in(folder)
+        if relative(path) not in NAMED_AS_TYPES
+        for each in facts_of(path).named
+        if (fault := find_name_fault(each, NAME_VERBS))
+    ]
+    assert not found, f"({VERBS_FILE.name} has the verbs)\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class Cluster:
         answer = self.ask(MetadataRequest(topics=[]), MetadataResponse)
         return {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
 
-    def until_settled(self, attempt: Callable[[], _Result]) -> _Result:
+    def retry_until_settled(self, attempt: Callable[[], _Result]) -> _Result:
         """Return the result of ``attempt``, which is repeated within the timeout after a retriable KafkaError.
 
         Raises ClientError, KafkaError.

@@ -129,7 +129,7 @@ def describe_group(cluster: Cluster, group: str, *, allow_silent_leaders: bool =
     ``allow_silent_leaders``: it is also unknown if a leader does not answer, instead of an error. Raises ClientError,
     KafkaError, also when the group does not exist.
     """
-    return cluster.until_settled(lambda: _describe_group(cluster, group, allow_silent_leaders))
+    return cluster.retry_until_settled(lambda: _describe_group(cluster, group, allow_silent_leaders))
 
 
 def _describe_group(cluster: Cluster, group: str, allow_silent_leaders: bool) -> Group:
@@ -170,7 +170,7 @@ def committed_offsets(
                     found[topic.name, one.partition_index] = one.committed_offset
         return found
 
-    return cluster.until_settled(fetch)
+    return cluster.retry_until_settled(fetch)
 
 
 def delete_group(cluster: Cluster, group: str) -> None:
@@ -182,7 +182,7 @@ def delete_group(cluster: Cluster, group: str) -> None:
         (answer,) = ask(client, request, DeleteGroupsResponse, DeleteGroupsRequest.VERSIONS.highest).results
         raise_for_code(answer.error_code, f"group {group}")
 
-    cluster.until_settled(delete)
+    cluster.retry_until_settled(delete)
 
 
 def delete_offsets(cluster: Cluster, group: str, places: Iterable[TopicPartition]) -> None:
@@ -202,7 +202,7 @@ def delete_offsets(cluster: Cluster, group: str, places: Iterable[TopicPartition
             for one in topic.partitions:
                 raise_for_code(one.error_code, f"offset of group {group} for {topic.name}-{one.partition_index}")
 
-    cluster.until_settled(delete)
+    cluster.retry_until_settled(delete)
 
 
 def _groups_at(cluster: Cluster, client: Client) -> list[ListedGroup]:
@@ -214,7 +214,7 @@ def _groups_at(cluster: Cluster, client: Client) -> list[ListedGroup]:
             for one in answer.groups
         ]
 
-    return cluster.until_settled(list_them)
+    return cluster.retry_until_settled(list_them)
 
 
 def _classic_members(client: Client, group: str) -> _Described:

@@ -29,7 +29,7 @@ def list_offsets(
 
     Raises ClientError, KafkaError.
     """
-    return cluster.until_settled(lambda: _list_offsets(cluster, times, isolation_level))
+    return cluster.retry_until_settled(lambda: _list_offsets(cluster, times, isolation_level))
 
 
 def log_ends(

@@ -55,7 +55,7 @@ def list_transactions(cluster: Cluster, states: tuple[str, ...] = ()) -> list[Li
     return sorted(
         found
         for address in cluster.brokers().values()
-        for found in cluster.until_settled(partial(_transactions_at, cluster, address, states))
+        for found in cluster.retry_until_settled(partial(_transactions_at, cluster, address, states))
     )
 
 
@@ -90,7 +90,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
             sorted((topic.topic, number) for topic in answer.topics for number in topic.partitions),
         )
 
-    return cluster.until_settled(describe)
+    return cluster.retry_until_settled(describe)
 
 
 def abort_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
@@ -106,7 +106,7 @@ def abort_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
         answer = ask(client, request, InitProducerIdResponse, _INIT_PRODUCER_ID)
         raise_for_code(answer.error_code, f"transactional id {transactional_id}")
 
-    cluster.until_settled(fence)
+    cluster.retry_until_settled(fence)
     return found
 
 
@@ -115,8 +115,8 @@ def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: in
 
     This is for a transaction that its coordinator no longer has. Raises ClientError, KafkaError.
     """
-    producer = cluster.until_settled(lambda: _producer_that_began_at(cluster, place, start_offset))
-    cluster.until_settled(lambda: _write_abort_marker(cluster, place, producer))
+    producer = cluster.retry_until_settled(lambda: _producer_that_began_at(cluster, place, start_offset))
+    cluster.retry_until_settled(lambda: _write_abort_marker(cluster, place, producer))
     return producer
 
 

@@ -104,7 +104,7 @@ class GroupMember:
     def _join_until_assigned(self) -> None:
         while self._generation < 0:
             try:
-                self._cluster.until_settled(self._join)
+                self._cluster.retry_until_settled(self._join)
             except _REJOINS as error:
                 self._forget(error)
         self._next_heartbeat = time.monotonic() + HEARTBEAT_S
@@ -210,4 +210,4 @@ def commit_offsets(
             for one in topic.partitions:
                 raise_for_code(one.error_code, f"commit of group {group} for {topic.name}-{one.partition_index}")
 
-    cluster.until_settled(commit)
+    cluster.retry_until_settled(commit)

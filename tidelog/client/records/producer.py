@@ -87,7 +87,7 @@ class Producer:
         if not self._waiting:
             return
         batches = {number: self._batch(number, records) for number, records in self._waiting.items()}
-        self._cluster.until_settled(lambda: self._deliver(batches))
+        self._cluster.retry_until_settled(lambda: self._deliver(batches))
         self._waiting.clear()
         self._bytes = 0
         self._turn += 1
@@ -101,11 +101,11 @@ class Producer:
         return self._turn % partitions if record.key is None else partition_for_key(record.key, partitions)
 
     def _leaders(self) -> list[Address]:
-        return self._cluster.until_settled(lambda: self._cluster.leaders(self._topic, create=True))
+        return self._cluster.retry_until_settled(lambda: self._cluster.leaders(self._topic, create=True))
 
     def _batch(self, partition: int, records: list[OutgoingRecord]) -> bytearray:
         if self._identity is None:
-            self._identity = self._cluster.until_settled(self._ask_identity)
+            self._identity = self._cluster.retry_until_settled(self._ask_identity)
         producer_id, producer_epoch = self._identity
         options = BatchOptions(
             base_offset=0,
