@@ -48,7 +48,7 @@ def test_a_name_that_is_plain(name: str, returns: str) -> None:
         ("without_nulls", "Any"),
         ("_fault", "None"),
         ("lost", "None"),
-        ("seekable", "bool"),
+        ("answerable", "bool"),
         ("never", "bool"),
     ],
 )
