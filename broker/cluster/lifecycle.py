@@ -31,8 +31,8 @@ from tidelog.protocol.messages.broker_registration import (
 
 CATCH_UP_INTERVAL_MS = 10
 REGISTRATION_RETRY_MS = 500
-"""Wait in ms. Kafka answers DUPLICATE_BROKER_REGISTRATION until the session of this broker's last process is over,
-after 9 s by default.
+"""Wait in ms after an error. Kafka answers DUPLICATE_BROKER_REGISTRATION until the session of the last process
+of this broker is over, after 9 s by default.
 """
 SHUTDOWN_INTERVAL_MS = 50
 FIRST_BACKOFF_MS = 50

@@ -320,9 +320,9 @@ class Replication:
             try:
                 for fetcher_id in changed:
                     if fetcher_id in self._tasks:
-                        await self._tasks[fetcher_id][0].keep(self._fetchers.of(fetcher_id))
+                        await self._tasks[fetcher_id][0].keep(self._fetchers.partitions_of(fetcher_id))
                 for fetcher_id in changed:
-                    await self._hand(fetcher_id, self._fetchers.of(fetcher_id))
+                    await self._hand(fetcher_id, self._fetchers.partitions_of(fetcher_id))
             except BaseException:
                 self._changed.update(changed)
                 raise

@@ -331,7 +331,7 @@ class SimulatedBroker:
         if not self._is_open or self._backlog or self._publishing.locked():
             return ""
         for fetcher_id, (fetcher, _) in self.replication._tasks.items():
-            followed = self.replication._fetchers.of(fetcher_id)
+            followed = self.replication._fetchers.partitions_of(fetcher_id)
             if fetcher._applying.locked():
                 continue
             if fetcher.core._partitions.keys() != followed.keys():

@@ -39,7 +39,7 @@ class Turns:
 
 
 class Parts:
-    """The parts as a ``Broker`` has them. It is its own configuration, metadata, nodes and log manager."""
+    """The parts as a ``Broker`` has them. It is its own configuration, metadata, nodes, log manager and services."""
 
     def __init__(
         self, node_id: int, clock: Clock, process: Process, disk: Disk, chance: random.Random, lag_ms: float
@@ -55,7 +55,7 @@ class Parts:
         self.controller = RemoteController(MetadataImage(), node_id)
         self.roles = MemberRoles(self.controller, self.timers, int(lag_ms), self.in_thread)
         self.replicas: dict[int, Replica] = {}
-        self.config = self.metadata = self.nodes = self.log_manager = self.replica_manager = self
+        self.config = self.metadata = self.nodes = self.log_manager = self.replica_manager = self.services = self
         self.topics: dict[str, Any] = {}
         self._disk = disk
         self._proofs = IndexProofs(self.in_thread)
@@ -68,6 +68,9 @@ class Parts:
     def in_thread(self, work: Callable[[], None]) -> Deferred[None]:
         """Run work in a thread."""
         return run_in_thread(self.loop.shown, cast("Any", None), work)
+
+    def save_cut(self, _log: object) -> None:
+        """Do nothing: no cleaner runs here."""
 
     # ---- the replica manager
 

@@ -38,7 +38,7 @@ class Fetchers:
         self._topics: dict[bytes, dict[int, FetcherId]] = {}
         self._loops: dict[FetcherId, dict[FetchKey, FollowedEpoch]] = {}
 
-    def of(self, fetcher: FetcherId) -> Mapping[FetchKey, FollowedEpoch]:
+    def partitions_of(self, fetcher: FetcherId) -> Mapping[FetchKey, FollowedEpoch]:
         """Return the partitions of a loop."""
         return self._loops.get(fetcher, {})
 

@@ -103,7 +103,7 @@ class MemberDispatcher(Dispatcher):
         own = own_frame(frame)
         try:
             waits = [one for one in self._verifications(context, own, decode(own)) if one is not None]
-        except InvalidRequestError:  # too many elements for one turn, or malformed: decoding in steps tells
+        except InvalidRequestError:  # malformed, or too large for one turn of the loop: steps show which
             steps = self._produce_many(context, own)
         else:
             if not waits:

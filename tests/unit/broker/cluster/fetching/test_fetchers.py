@@ -17,8 +17,8 @@ def test_partitions_go_to_the_loop_of_their_leader() -> None:
     fetchers = Fetchers(NODE, 1)
     states = [state(1), state(2, epoch=4), state(NODE), state(NO_LEADER), state(1, replicas=(1, 2))]
     assert fetchers.take_topic("a", ID, states) == {FetcherId(1, 0), FetcherId(2, 0)}
-    assert fetchers.of(FetcherId(1, 0)) == {FetchKey(ID, 0): FollowedEpoch("a", 0)}
-    assert fetchers.of(FetcherId(2, 0)) == {FetchKey(ID, 1): FollowedEpoch("a", 4)}
+    assert fetchers.partitions_of(FetcherId(1, 0)) == {FetchKey(ID, 0): FollowedEpoch("a", 0)}
+    assert fetchers.partitions_of(FetcherId(2, 0)) == {FetchKey(ID, 1): FollowedEpoch("a", 4)}
 
 
 def test_an_image_without_a_change_touches_no_loop() -> None:
@@ -45,7 +45,7 @@ def test_partitions_that_are_led_here_or_gone_leave_their_loop() -> None:
     fetchers.take_topic("a", ID, [state(1), state(1)])
     assert fetchers.take_topic("a", ID, [state(NODE, epoch=1), state(1)]) == {FetcherId(1, 0)}
     assert fetchers.take_topic("a", ID, []) == {FetcherId(1, 0)}
-    assert not fetchers.of(FetcherId(1, 0))
+    assert not fetchers.partitions_of(FetcherId(1, 0))
     assert fetchers.take_topic("a", ID, []) == set()
 
 
