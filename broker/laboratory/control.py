@@ -41,12 +41,20 @@ class Control:
         reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_LINE_BYTES)
         try:
             while line := await reader.readline():
-                writer.write(json.dumps(await self.answer(json.loads(line))).encode() + b"\n")
+                writer.write(json.dumps(await self._answer_line(line)).encode() + b"\n")
                 await writer.drain()
         except ConnectionError:
             logger.info("the process that controls the laboratory closed its socket")
         finally:
             writer.close()
+
+    async def _answer_line(self, line: bytes) -> dict[str, object]:
+        """Execute the command of one line. Returns what ``answer`` returns, also for a line that is not JSON."""
+        try:
+            command = json.loads(line)
+        except ValueError as error:
+            return {"error": f"the line is not JSON: {error}"}
+        return await self.answer(command)
 
     async def answer(self, command: Mapping[str, Any]) -> dict[str, object]:
         """Execute one command. Returns ``{"result": ...}``, or ``{"error": text}`` if it fails."""

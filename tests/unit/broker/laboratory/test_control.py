@@ -109,14 +109,15 @@ def test_commands_come_line_by_line_until_the_other_end_closes(laboratory: Labor
         served = asyncio.create_task(Control(laboratory).serve(theirs))
         reader, writer = await asyncio.open_connection(sock=ours)
         answers = []
-        for command in ({"command": "disk", "is_full": True}, {"command": "time"}):
-            writer.write(json.dumps(command).encode() + b"\n")
-            answers.append(json.loads(await reader.readline()))
+        for command in (b'{"command": "disk", "is_full": true}\n', b"disk full\n", b'{"command": "time"}\n'):
+            writer.write(command)
+            answers.append(json.loads(await asyncio.wait_for(reader.readline(), 10)))
         writer.close()
         await served
         return answers
 
-    done, time = asyncio.run(talk())
+    done, refused, time = asyncio.run(talk())
     assert done == {"result": None}
+    assert "not JSON" in str(refused["error"])
     assert laboratory.disk.is_full
     assert isinstance(time["result"], int)
