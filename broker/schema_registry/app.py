@@ -1,14 +1,18 @@
 """HTTP interface of the schema registry, as Confluent publishes it. Imported with the first connection.
 
-GET  /                                          {} GET  /schemas, /schemas/types                   schemas of all
-subjects; the types GET  /schemas/ids/ID, .../schema                a schema by its id GET  /schemas/ids/ID/subjects,
-.../versions     the subjects that have it GET  /subjects, /subjects/S/versions            names; numbers GET
-/subjects/S/versions/V, .../schema         a version; ``latest`` is the newest GET  /subjects/S/versions/V/referencedby
-ids of the schemas that refer to it POST /subjects/S                                the version that a schema has there
-POST /subjects/S/versions                       register DELETE /subjects/S, /subjects/S/versions/V      delete, for
-good with ?permanent=true POST /compatibility/subjects/S/versions[/V]     whether a schema would be accepted GET, PUT,
-DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import GET  /contexts
-the names of contexts
+GET  /                                          {}
+GET  /schemas, /schemas/types                   schemas of all subjects; the types
+GET  /schemas/ids/ID, .../schema                a schema by its id
+GET  /schemas/ids/ID/subjects, .../versions     the subjects that have it
+GET  /subjects, /subjects/S/versions            names; numbers
+GET  /subjects/S/versions/V, .../schema         a version; ``latest`` is the newest
+GET  /subjects/S/versions/V/referencedby        ids of the schemas that refer to it
+POST /subjects/S                                the version that a schema has there
+POST /subjects/S/versions                       register
+DELETE /subjects/S, /subjects/S/versions/V      delete, for good with ?permanent=true
+POST /compatibility/subjects/S/versions[/V]     whether a schema would be accepted
+GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
+GET  /contexts                                  the names of contexts
 
 A subject of a context is called ``:.CONTEXT:S``; below ``/contexts/.CONTEXT`` all paths are about that context.
 

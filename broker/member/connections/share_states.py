@@ -84,7 +84,7 @@ class MemberShareStates:
         return self._ask(ApiKey.READ_SHARE_GROUP_STATE, key, asked).map(keep).recover(keep)
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
-        """Return the state that ``opening`` has read, and forget it. Raises KafkaError."""
+        """Return the state that ``when_open`` has read, and forget it. Raises KafkaError."""
         epoch, found = self._read.pop(key, (NO_EPOCH, CoordinatorLoadInProgressError()))
         if epoch != leader_epoch or isinstance(found, ANSWERED_AS_NOT_LEADER):
             raise NotLeaderOrFollowerError
