@@ -165,12 +165,12 @@ def test_a_wrong_password_is_told_in_the_words_of_the_broker(
 
 
 @pytest.mark.parametrize("command", [("topic", "list"), ("produce", "any", "/dev/null"), ("consume", "any")])
-def test_a_mechanism_that_the_listener_does_not_take_is_told_with_those_it_takes(
+def test_a_mechanism_that_the_listener_does_not_support_is_told_with_those_it_supports(
     secured: Secured, command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = secured.profile(tmp_path / "profile", "SASL_PLAINTEXT", "SCRAM-SHA-512")
     line = error_of(capsys, *command, "--profile", profile)
-    assert line.endswith("does not take sasl.mechanism=SCRAM-SHA-512; it takes PLAIN, SCRAM-SHA-256")
+    assert line.endswith("does not support sasl.mechanism=SCRAM-SHA-512; it supports PLAIN, SCRAM-SHA-256")
 
 
 def test_a_mechanism_that_is_not_known_is_told_before_any_connection(

@@ -355,7 +355,6 @@ WALL_TIME = {
     "broker/metadata/metadata_log.py": (1, "not looked at: the metadata log has retention by its start offset alone"),
     "broker/schema_registry/topic.py": (1, "timestamps of records"),
     "broker/share/share_groups.py": (1, "a start of reading by time: compared with records"),
-    "cleaner/cleaner_manager.py": (2, "shown: the last look"),
     "cleaner/round_runner.py": (1, "shown: the end of a round"),
     "log/producer/state.py": (1, "which producers of a snapshot look old; they have an hour's grace"),
     "log/system/retention_clock.py": (1, "the clock of retention itself"),

@@ -173,7 +173,7 @@ def test_a_table_keeps_its_options(stream: Stream, tmp_path: Path) -> None:
     assert spark.sql(f"select count(*) from {table}").collect()[0][0] == EVENTS
     offsets = json.dumps({stream.topic: {"0": 90, "1": -2, "2": -2}})
     for words in (f"{table} with (startingOffsets = '{offsets}')", f"{table} with (endingOffsets = 'latest')"):
-        with pytest.raises(PySparkException, match=r"option (starting|ending)offsets stands beside a table"):
+        with pytest.raises(PySparkException, match=r"option (starting|ending)offsets is given for a query on a table"):
             spark.sql(f"select count(*) from {words}").collect()
     frame = spark.readStream.option("startingOffsets", offsets).table(table)
     with TableStream(frame, tmp_path / "checkpoint", availableNow=True) as query:

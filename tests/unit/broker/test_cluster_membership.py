@@ -237,7 +237,7 @@ def test_a_taken_over_log_is_told_in_one_line(tmp_path: Path, caplog: pytest.Log
     check_is_alone(config(tmp_path), FILE_SYSTEM)
     (record,) = caplog.records
     assert record.getMessage().startswith("taking over Apache Kafka's metadata log")
-    assert record.getMessage().endswith(", 1 topics")
+    assert record.getMessage().endswith(" with 1 topics")
 
 
 def test_an_own_log_is_taken_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

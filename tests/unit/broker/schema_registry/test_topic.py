@@ -53,7 +53,7 @@ class ReplacedLog:
         self.leadership = leadership
         self.reads = 0
 
-    def opening(self) -> None:
+    def when_open(self) -> None:
         return None
 
     def read_in_thread(self, offset: int, max_bytes: int, **options: object) -> SimpleNamespace:
