@@ -4,9 +4,9 @@ An offset belongs to one log, not to a partition name: a new partition does not 
 same name. If the file is damaged, every log of the directory counts as dirty from its start, which costs only a round.
 
 After a truncation new records may get the offsets of clean ones. So a saved offset is valid only up to the log's
-``clean_bound``, which each truncation lowers, even while a round runs. ``save_cut`` lowers the offset in the file, and
-so does the begin of the next round. When a log is opened, its bound is the log end: recovery may have dropped clean
-records.
+``clean_bound``, which each truncation lowers, even while a round runs. When a log is opened, its bound is the log end:
+recovery may have dropped clean records. The offset in the file is lowered by ``save_cut``, by ``get`` and by the begin
+of a round: a later start could not know the bound, as the log may have grown beyond it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class CleanerCheckpoint:
         self._incarnations: dict[TopicPartition, UnifiedLog] = {}
 
     def get(self, log: UnifiedLog) -> int | None:
-        """Return the first dirty offset; None if none was saved, or for an earlier log of this partition.
+        """Return the first dirty offset; None if none was saved, or for an earlier log of this partition. The saved
+        offset is lowered to it.
 
         Raises KafkaStorageError.
         """
         with self._lock:
+            self.save_cut(log)
             offset = self._find_saved(log)
             return None if offset is None else min(offset, log.clean_bound)
 
@@ -58,7 +60,7 @@ class CleanerCheckpoint:
         if known is not log:
             self._incarnations[partition] = log
             if offsets.pop(partition, None) is not None:
-                self._write(os.path.dirname(log.directory))
+                self._write(os.path.dirname(log.directory), offsets)
         return offsets.get(partition)
 
     def begin_round(self, log: UnifiedLog) -> None:
@@ -86,16 +88,17 @@ class CleanerCheckpoint:
             if log.is_closed:
                 return  # the log was deleted: a new log of this partition must not get its offset
             self._incarnations[log.topic_partition] = log
-            self._offsets_of(log)[log.topic_partition] = min(offset, log.clean_bound)
-            self._write(os.path.dirname(log.directory))
+            offsets = {**self._offsets_of(log), log.topic_partition: min(offset, log.clean_bound)}
+            self._write(os.path.dirname(log.directory), offsets)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
         """Remove the offset of a deleted partition. Raises KafkaStorageError."""
         with self._lock:
             self._incarnations.pop(partition, None)
             for directory in directories:
-                if self._offsets_in(directory).pop(partition, None) is not None:
-                    self._write(directory)
+                offsets = self._offsets_in(directory)
+                if offsets.pop(partition, None) is not None:
+                    self._write(directory, offsets)
 
     def _offsets_of(self, log: UnifiedLog) -> dict[TopicPartition, int]:
         return self._offsets_in(os.path.dirname(log.directory))
@@ -112,6 +115,7 @@ class CleanerCheckpoint:
             self._offsets[directory] = offsets
         return offsets
 
-    def _write(self, directory: str) -> None:
-        path = os.path.join(directory, CLEANER_OFFSET_FILE)
-        write_offset_checkpoint(self._file_system, path, self._offsets[directory])
+    def _write(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
+        """Write the file, and then keep these offsets in memory: after an error ``save_cut`` has to try again."""
+        write_offset_checkpoint(self._file_system, os.path.join(directory, CLEANER_OFFSET_FILE), offsets)
+        self._offsets[directory] = offsets

@@ -94,7 +94,10 @@ class RoundRunner:
             progress=lambda offset: self._manager.checkpoint.save(log, offset),
         )
         started = self._time.monotonic_ms()
-        stats = rounds.Cleaner(engine, options).clean(cleanable, self._manager.clock.now(), hooks, dry_run=dry_run)
+        try:
+            stats = rounds.Cleaner(engine, options).clean(cleanable, self._manager.clock.now(), hooks, dry_run=dry_run)
+        finally:
+            abort_if_truncated(cleanable)  # this also explains an error of a read in bytes that were cut
         if not dry_run:
             self._manager.checkpoint.save(log, stats.end_offset)
         duration_ms = int(self._time.monotonic_ms() - started)
@@ -113,9 +116,7 @@ class RoundRunner:
             raise CleaningAbortedError(f"cleaning of {cleanable.topic_partition} stops with the cleaner")
         if cleanable.log.is_closed:
             raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was closed")
-        if cleanable.log.clean_bound < cleanable.first_uncleanable_offset:
-            # A superseded record may be its key's newest again, and the new records are not clean.
-            raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was truncated")
+        abort_if_truncated(cleanable)
         self._take(size)
 
     def _report(
@@ -141,3 +142,10 @@ class RoundRunner:
             keyless_records=stats.keyless_records,
             engine=engine,
         )
+
+
+def abort_if_truncated(cleanable: LogToClean) -> None:
+    """Raise CleaningAbortedError if the log was truncated in the round: a superseded record may be its key's newest
+    again, and the new records are not clean."""
+    if cleanable.log.clean_bound < cleanable.first_uncleanable_offset:
+        raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was truncated")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cleaning import NOW_MS, PARTITION, LogWriter, compacted, open_log
+from tidelog.cleaner.checkpoint import CleanerCheckpoint
 from tidelog.cleaner.cleaner_manager import (
     FIRST_RETRY_MS,
     CleaningState,
@@ -15,9 +17,10 @@ from tidelog.cleaner.cleaner_manager import (
     LogCleanerManager,
     RoundReport,
 )
-from tidelog.log.system.file_system import OsFileSystem
+from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 REPORT = RoundReport(0, 0, False, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, (), 0, 0, "reference")
 
@@ -90,7 +93,7 @@ def test_young_records_are_not_cleaned(tmp_path: Path) -> None:
     assert bench.manager.measure(bench.log).cleanable_bytes == 0
 
 
-def test_an_offset_beyond_the_log_counts_as_its_end(tmp_path: Path) -> None:
+def test_an_offset_beyond_the_log_counts_as_its_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 99)
 
@@ -141,8 +144,37 @@ def test_what_a_recovery_dropped_is_not_clean(tmp_path: Path) -> None:
     assert log.log_end_offset == 1
     LogWriter(log).append([(b"a", b"2")])
 
-    again = LogCleanerManager(lambda: [log], OsFileSystem(), bench.time)
-    assert again.checkpoint.get(log) == 1
+    for _ in range(2):  # the second start cannot know what the first one's recovery dropped
+        assert CleanerCheckpoint(OsFileSystem()).get(log) == 1
+        log.close()
+        log = open_log(tmp_path, compacted())
+        assert log.log_end_offset == 2
+
+
+def test_a_lower_offset_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    bench, disk = Bench(tmp_path), FillingDisk()
+    checkpoint = CleanerCheckpoint(disk)
+    checkpoint.save(bench.log, 2)
+    bench.log.truncate_to(1)
+
+    disk.is_full = True
+    with pytest.raises(KafkaStorageError):
+        checkpoint.begin_round(bench.log)
+    disk.is_full = False
+    checkpoint.begin_round(bench.log)
+
+    assert (tmp_path / "cleaner-offset-checkpoint").read_text().endswith(" 0 1\n")
+
+
+class FillingDisk(OsFileSystem):
+    """A disk that is full at times."""
+
+    is_full = False
+
+    def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
+        if self.is_full:
+            raise LogStorageError("write", path, errno.ENOSPC)
+        super().replace_file(path, data, sync=sync)
 
 
 def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -28,6 +28,7 @@ from tidelog.log.system.thread_priority import NICENESS
 from tidelog.log.system.time import ManualTime, SystemTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.config_def import ConfigError
+from tidelog.protocol.errors import KafkaStorageError
 
 CONFIG = replace(CleanerConfig.parse(), backoff_ms=1_000_000)
 WAIT_S = 30.0
@@ -251,3 +252,18 @@ def test_a_round_ends_when_its_log_is_truncated(tmp_path: Path) -> None:
         cleaner.request_clean(PARTITION).result(WAIT_S)
 
     assert cleaner.counters.failed_rounds == 0
+
+
+def test_an_error_in_bytes_that_were_cut_is_no_failure(tmp_path: Path) -> None:
+    """Else a truncation would quarantine its partition."""
+    log = filled(tmp_path, compacted(min_cleanable_dirty_ratio=1))
+
+    class CutShort(ReferenceEngine):
+        def scan(self, *_: Any) -> NoReturn:
+            log.truncate_to(1)
+            raise KafkaStorageError("the file ends before the batch")
+
+    with running([log], load_engine=CutShort) as cleaner, pytest.raises(CleaningAbortedError, match="was truncated"):
+        cleaner.request_clean(PARTITION).result(WAIT_S)
+
+    assert (cleaner.counters.failed_rounds, cleaner.manager.status(log).state) == (0, CleaningState.IDLE)
