@@ -323,7 +323,7 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
             f"the first data directory, {config.log_dirs[0]}, holds the broker's metadata and cannot be used: "
             f"{describe_failure(config.log_dirs[0], failures[config.log_dirs[0]])}"
         )
-    note_known_directories(file_system, config.log_dirs)
+    note_known_directories(file_system, config.log_dirs, failures)
     ids = ids_of_directories(identities)
     only = ids.get(config.log_dirs[0], UNASSIGNED_DIRECTORY) if len(config.log_dirs) == 1 else UNASSIGNED_DIRECTORY
     return ClaimedDirectories(cluster_id, locks, failures, metadata, only, ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 
@@ -29,16 +29,19 @@ def read_known_directories(file_system: FileSystem, first: str) -> set[str]:
     return {line for line in os.fsdecode(data).splitlines() if line}
 
 
-def note_known_directories(file_system: FileSystem, directories: Iterable[str]) -> None:
+def note_known_directories(file_system: FileSystem, directories: Iterable[str], failed: Container[str] = ()) -> None:
     """Write the paths into the first directory, if they have changed. A single directory needs no file.
 
-    A failure is logged: the next start tries again.
+    One of ``failed`` stays in the list, but is not added: it may never have been used. A failure is logged: the next
+    start tries again.
     """
-    paths = list(dict.fromkeys(map(os.path.abspath, directories)))
+    paths = {directory: os.path.abspath(directory) for directory in directories}
+    first = next(iter(paths.values()))
     try:
-        known = read_known_directories(file_system, paths[0])
-        if known != set(paths) and (known or len(paths) > 1):
-            data = os.fsencode("".join(f"{path}\n" for path in paths))
-            file_system.replace_file(os.path.join(paths[0], KNOWN_DIRECTORIES_FILE), data)
+        known = read_known_directories(file_system, first)
+        noted = dict.fromkeys(path for given, path in paths.items() if given not in failed or path in known)
+        if known != noted.keys() and (known or len(noted) > 1):
+            data = os.fsencode("".join(f"{path}\n" for path in noted))
+            file_system.replace_file(os.path.join(first, KNOWN_DIRECTORIES_FILE), data)
     except LogStorageError as error:
         logger.warning("the list of log directories is written at the next start: %s", error)

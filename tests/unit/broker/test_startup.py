@@ -137,6 +137,22 @@ def test_an_empty_directory_in_the_place_of_a_known_one_is_refused(tmp_path: Pat
     assert not (tmp_path / lost / "meta.properties").exists()
 
 
+@pytest.mark.parametrize("operation", ["lock", "write"])
+def test_a_directory_that_never_worked_is_not_known(tmp_path: Path, operation: str) -> None:
+    both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    assert claim(config(tmp_path, log_dirs=both), BrokenBelow(tmp_path / "b", operation)).failures
+    assert not claim(config(tmp_path, log_dirs=both)).failures
+
+
+def test_a_directory_that_failed_meanwhile_stays_known(tmp_path: Path) -> None:
+    both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    claim(config(tmp_path, log_dirs=both))
+    assert claim(config(tmp_path, log_dirs=both), BrokenBelow(tmp_path / "b", "lock")).failures
+    lose(tmp_path / "b")
+    with pytest.raises(StartError, match=r"mounted\?"):
+        claim(config(tmp_path, log_dirs=both))
+
+
 def test_a_directory_that_was_given_up_may_come_back_empty(tmp_path: Path) -> None:
     both = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     claim(config(tmp_path, log_dirs=both))
