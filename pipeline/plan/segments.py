@@ -15,6 +15,7 @@ from tidelog.pipeline.files.batch_walk import header_at, headers
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
 from tidelog.pipeline.files.sparse_index import SparseIndex, offset_index, time_index
 from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
+from tidelog.pipeline.plan.timestamps import find_earlier, find_indexed_batch
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
 #: How many entries are tried, because an entry may be stale, before the end of the file is taken.
@@ -104,10 +105,11 @@ class SegmentPlan:
             return self._segment.base_offset
         times = time_index(self._segment, self._request.count)
         try:
-            slot = times.floor(least - 1)
+            indices, is_closed = (times, self._index), self.following is not None
+            slot = find_earlier(self._segment, self._file, indices, least, is_closed=is_closed)
             if slot < 0:
                 return self._segment.base_offset
-            if self.following is not None and slot == times.entries - 1:
+            if is_closed and slot == times.entries - 1:
                 return end
             return self._segment.base_offset + times.entry(slot).value + 1
         finally:
@@ -126,10 +128,7 @@ class SegmentPlan:
 
     def _position_of(self, offset: int) -> int:
         """Find the byte of an indexed batch at or before the one that holds ``offset``."""
-        for slot in range(self._index.floor(offset - self._segment.base_offset), -1, -1):
-            if self._batch_at(slot) is not None:
-                return self._index.entry(slot).value
-        return 0
+        return find_indexed_batch(self._segment, self._file, self._index, offset - self._segment.base_offset)
 
     def _end_position(self, end: int) -> int:
         """Find the byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none

@@ -7,11 +7,13 @@ on to search, and batch headers say which batch to decode.
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.files.batch_walk import header_at, headers
 from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
-from tidelog.pipeline.files.sparse_index import offset_index, time_index
+from tidelog.pipeline.files.sparse_index import IndexEntry, SparseIndex, offset_index, time_index
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.record_batch import iter_batches
@@ -37,7 +39,7 @@ def first_offset_at_or_after(
                     continue
                 if is_closed and (largest_timestamp(segment, count) or timestamp) < timestamp:
                     continue
-                found = _find(segment, timestamp, (start, end), count)
+                found = _find(segment, timestamp, (start, end), count, is_closed=is_closed)
                 if found is not None:
                     return found
         except FileNotFoundError:
@@ -55,9 +57,17 @@ def largest_timestamp(segment: SegmentFile, count: ReadCount | None = None) -> i
         index.close()
 
 
-def _find(segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: ReadCount | None) -> int | None:
-    with OpenSegment(segment.path, count) as file:
-        position = _position_before(segment, file, timestamp, max(bounds[0], segment.base_offset), count)
+def _find(
+    segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: ReadCount | None, *, is_closed: bool
+) -> int | None:
+    with (
+        OpenSegment(segment.path, count) as file,
+        closing(time_index(segment, count)) as times,
+        closing(offset_index(segment, count)) as offsets,
+    ):
+        slot = find_earlier(segment, file, (times, offsets), timestamp, is_closed=is_closed)
+        earlier = times.entry(slot).value if slot >= 0 else 0
+        position = find_indexed_batch(segment, file, offsets, max(earlier, bounds[0] - segment.base_offset, 0))
         for header in headers(file, position, file.size):
             if header.magic == 2 and header.base_offset >= bounds[1]:
                 return None
@@ -68,24 +78,53 @@ def _find(segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: 
     return None
 
 
-def _position_before(
-    segment: SegmentFile, file: OpenSegment, timestamp: int, start: int, count: ReadCount | None
+def find_earlier(
+    segment: SegmentFile,
+    file: OpenSegment,
+    indices: tuple[SparseIndex, SparseIndex],
+    timestamp: int,
+    *,
+    is_closed: bool,
 ) -> int:
-    """Find a batch's byte at or before ``start`` such that no earlier record is at or after ``timestamp``."""
-    times, offsets = time_index(segment, count), offset_index(segment, count)
+    """Find the last slot of the time index (``indices`` are that and the offset index) up to whose offset all records
+    are earlier than ``timestamp``; -1 when there is none.
+
+    After a truncation the index of an active segment has entries of records that are gone: an entry of such a segment
+    is used only if the batch at its offset has its timestamp.
+    """
+    times, offsets = indices
+    slot = times.floor(timestamp - 1)
+    while slot >= 0 and not is_closed:
+        entry = times.entry(slot)
+        if entry.key < timestamp and _is_current(segment, file, offsets, entry):
+            break
+        slot -= 1
+    return slot
+
+
+def _is_current(segment: SegmentFile, file: OpenSegment, offsets: SparseIndex, entry: IndexEntry) -> bool:
+    """Return whether the batch at the offset of a time index entry has the entry's timestamp."""
+    offset = segment.base_offset + entry.value
     try:
-        slot = times.floor(timestamp - 1)
-        earlier = times.entry(slot).value if slot >= 0 else 0
-        for candidate in range(offsets.floor(max(earlier, start - segment.base_offset)), -1, -1):
-            entry = offsets.entry(candidate)
-            header = header_at(file, entry.value)
-            if header is not None and segment.base_offset <= header.base_offset <= segment.base_offset + entry.key:
-                return entry.value
+        for header in headers(file, find_indexed_batch(segment, file, offsets, entry.value), file.size):
+            if header.last_offset >= offset:
+                return header.base_offset <= offset and header.max_timestamp == entry.key
     except CorruptBatchError:
-        pass  # a stale index: the search begins at the segment's start
-    finally:
-        times.close()
-        offsets.close()
+        pass  # the reader of these bytes reports where
+    return False
+
+
+def find_indexed_batch(segment: SegmentFile, file: OpenSegment, offsets: SparseIndex, relative: int) -> int:
+    """Find the byte of an indexed batch at or before a relative offset, or the first byte. A stale entry of the offset
+    index is not used."""
+    for slot in range(offsets.floor(relative), -1, -1):
+        entry = offsets.entry(slot)
+        try:
+            header = header_at(file, entry.value)
+        except CorruptBatchError:
+            continue
+        if header is not None and segment.base_offset <= header.base_offset <= segment.base_offset + entry.key:
+            return entry.value
     return 0
 
 

@@ -267,6 +267,19 @@ class TestTimes:
         by_partition = {"startingOffsetsByTimestamp": json.dumps({"t": {"0": low}})}
         assert offsets_of(request_of(data, **by_partition))[0] == 33
 
+    def test_times_of_records_that_were_cut_are_not_believed(self, data: DataDirectory) -> None:
+        """Their entries stay in the time index of an active segment, and say that all up to offset 54 are early."""
+        log = data.log("t")
+        fill(log, 12)
+        log.truncate_to(20)
+        late = NOW_MS + 3_600_000
+        write(log, [Record(0, late, b"k", b"v")])
+        assert len(list_segments(str(data.path / "t-0"))) == 1
+        for timestamp in (NOW_MS + 600_000, late):
+            assert offsets_of(request_of(data, minTimestamp=str(timestamp))) == [20]
+            directory = request_directory(data)
+            assert first_offset_at_or_after(directory, timestamp, 0, 21) == 20
+
     def test_a_time_behind_the_end(self, data: DataDirectory) -> None:
         fill(data.log("t"), 4)
         late = {"startingTimestamp": str(NOW_MS * 2), "startingOffsetsByTimestampStrategy": "latest"}
