@@ -87,7 +87,7 @@ def _reference(one: Any) -> Reference:
 
 
 def pin_references(state: State, submission: Submission) -> Submission:
-    """Return a submission whose references to the latest version have its number, which is stored.
+    """Return a submission in which references to the latest version have that version's number, as it is stored.
 
     Raises RegistryError if there is no such subject.
     """
@@ -280,7 +280,8 @@ def parse_level(value: Any) -> str:
 def set_level(state: State, subject: str | None, level: str) -> list[StoredRecord]:
     """Return the record of a level. Raises RegistryError."""
     if state.mode_of(subject or "").startswith("READONLY"):
-        raise errors.forbidden_operation(f"Subject {subject} is in read-only mode")
+        place = "The registry" if subject is None else f"Subject {subject}"
+        raise errors.forbidden_operation(f"{place} is in read-only mode")
     return [config_record(subject, level)]
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, ANY = 0, 1, 2
-MAX_WHOLE = 2.0**63
+VALUE_LIMIT = 2.0**63
+"""All values are below it, so that whole ones fit into 64 bits."""
 
 # Quota key -> whether it must be a whole number.
 CLIENT_QUOTAS = {
@@ -88,8 +89,9 @@ def check_changes(entity: Entity, changes: Sequence[QuotaChange]) -> None:
         value = change.value
         if value is None:
             continue
-        if not value > 0 or value >= MAX_WHOLE or (allowed[change.key] and value != int(value)):
-            raise InvalidRequestError(f"Invalid value {value} for {change.key}: a positive number is required")
+        if not value > 0 or value >= VALUE_LIMIT or (allowed[change.key] and value != int(value)):
+            kind = "whole number" if allowed[change.key] else "number"
+            raise InvalidRequestError(f"Invalid value {value} for {change.key}: expected a positive {kind} below 2^63")
 
 
 class ClientQuotas:

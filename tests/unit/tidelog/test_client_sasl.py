@@ -166,7 +166,11 @@ def test_credentials_are_read_from_either_form(properties: dict[str, str]) -> No
         (scram_profile(f"{PLAIN_MODULE} required username=ann password=secret;"), "is for .*PlainLoginModule"),
         (scram_profile(f"{SCRAM_MODULE} username=ann password=secret"), r"\[hidden\]"),
         (scram_profile(f"{SCRAM_MODULE} required username=a password=secret tokenauth=true;"), "delegation token"),
-        ({**scram_profile(f"{SCRAM_MODULE} required username=a password=secret;"), **PAIR}, "are both given"),
+        ({**scram_profile(f"{SCRAM_MODULE} required username=a password=secret;"), **PAIR}, "one way, not both"),
+        (
+            {**scram_profile(f"{SCRAM_MODULE} required username=a password=secret;"), "sasl.password": "secret"},
+            "sasl.jaas.config is given with sasl.username or sasl.password: expected one way, not both",
+        ),
         ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.username": "a\0b"}, "a character that brokers refuse"),
         ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\0"}, "the password has a character"),
         ({"sasl.mechanism": "PLAIN", **PAIR, "sasl.password": "secret\ud800"}, "the password has a character"),

@@ -25,7 +25,7 @@ _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_credentials(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
-    """Read the credentials of a profile. Raises ClientError, whose message has no password."""
+    """Read the credentials from client properties. Raises ClientError, whose message has no password."""
     mechanism = properties.get(MECHANISM_KEY, "").upper()
     jaas = properties.get(JAAS_KEY)
     if mechanism == OAUTHBEARER:
@@ -41,7 +41,7 @@ def _read_password(properties: Mapping[str, str], mechanism: str, jaas: str | No
     if jaas is None:
         given, user_key, password_key = properties, USER_KEY, PASSWORD_KEY
     elif USER_KEY in properties or PASSWORD_KEY in properties:
-        raise ClientError(f"{JAAS_KEY} and {USER_KEY} are both given: expected one of them")
+        raise ClientError(f"{JAAS_KEY} is given with {USER_KEY} or {PASSWORD_KEY}: expected one way, not both")
     else:
         given, user_key, password_key = _options_of(jaas, mechanism), "username", "password"
     user, password = given.get(user_key, ""), given.get(password_key, "")

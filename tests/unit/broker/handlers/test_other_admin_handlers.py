@@ -319,6 +319,25 @@ def test_bad_quotas_are_refused(admin: AdminBroker, entity: Entity, key: str, va
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("producer_byte_rate", 1.5, "expected a positive whole number below 2^63"),
+        ("request_percentage", -1.0, "expected a positive number below 2^63"),
+    ],
+)
+def test_a_refused_quota_says_which_values_are_allowed(
+    admin: AdminBroker, key: str, value: float, expected: str
+) -> None:
+    entry = alter_quotas.EntryData(
+        entity=[alter_quotas.EntityData(entity_type="user", entity_name="ann")],
+        ops=[alter_quotas.OpData(key=key, value=value)],
+    )
+    request = alter_quotas.AlterClientQuotasRequest(entries=[entry])
+    (answer,) = drive(admin.broker, request, alter_quotas.AlterClientQuotasResponse).entries
+    assert answer.error_message == f"Invalid value {value} for {key}: {expected}"
+
+
+@pytest.mark.parametrize(
     ("components", "code"),
     [
         ([("planet", 0, "a")], UnsupportedVersionError.code),

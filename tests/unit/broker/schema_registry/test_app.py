@@ -222,6 +222,14 @@ async def test_modes_hold(tmp_path: Path) -> None:
         assert await client.get("/mode/s?defaultToGlobal=true") == {"mode": "IMPORT"}
 
 
+async def test_a_level_is_refused_in_read_only_mode_with_what_is_read_only(tmp_path: Path) -> None:
+    async with registry(tmp_path) as client:
+        await client.ask("PUT", "/mode", {"mode": "READONLY"})
+        for path, place in (("/config", "The registry"), ("/config/s", "Subject s")):
+            _, answer = await client.ask("PUT", path, {"compatibility": "FULL"})
+            assert answer == {"error_code": 42205, "message": f"{place} is in read-only mode"}
+
+
 async def test_an_import_may_refer_to_a_deleted_version(tmp_path: Path) -> None:
     """An exporter sends versions first, and their deletions after them or before what refers to them."""
     async with registry(tmp_path) as client:
