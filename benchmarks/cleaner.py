@@ -26,7 +26,7 @@ from benchmarks.cleaner_latency import measure_latency
 from benchmarks.cleaner_report import Comparison, cleaner_table, latency_table
 from benchmarks.machine import commit, describe, require_compiled
 from benchmarks.procfs import CpuTime, cpu_time
-from benchmarks.report import append_section
+from benchmarks.report import put_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import MissingToolError
 from tidelog.cleaner.engine.engine import ENGINE
@@ -207,7 +207,7 @@ def main(words: Sequence[str] | None = None) -> int:
     print(body)
     if options.save:
         now = datetime.datetime.now(datetime.UTC)
-        append_section(RESULTS, f"{title}, {now:%Y-%m-%d %H:%M} UTC", body)
+        put_section(RESULTS, f"{title}, {now:%Y-%m-%d %H:%M} UTC", body)
     return 0
 
 

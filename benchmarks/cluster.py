@@ -52,18 +52,18 @@ BARS: Mapping[str, Bar] = {
     "acks=all, 1,000 B, 64 KB batches: user CPU s/GB": limit_ratio(0.6),
     "acks=all, one record: p50 ms": limit_ratio(1.0),
     "  CPU ms per acknowledgement": limit_ratio(0.5),
-    f"steady {STEADY_MB_PER_S} MB/s, acks=all: p99 ms, a bound of the followers' lag": limit_figure(20),
+    f"steady {STEADY_MB_PER_S} MB/s, acks=all: p99 ms, an upper bound of the followers' lag": limit_figure(20),
     "catch-up: MB per CPU s of the follower": Bar(">= 1.5x", lambda ours, theirs: ours >= 1.5 * theirs),
     "  MB/s, without the start": Bar(">= 300", lambda ours, _: ours >= 300),
-    "  p99 of produce at its leader, times that without": limit_figure(2),
+    "  p99 of produce at its leader, as a multiple of the p99 before the catch-up": limit_figure(2),
     "leader killed to the first acknowledgement, s": Bar(
         "<= 4, Kafka + 0.3", lambda ours, theirs: ours <= 4 and ours <= theirs + 0.3
     ),
-    "clean start, six partitions, session over: s": limit_figure(0.5),
-    "  resident MB after it all": limit_figure(60),
+    "clean start, six partitions, after the old session has ended: s": limit_figure(0.5),
+    "  resident MB of a broker after all rows above": limit_figure(60),
     "1,000 partitions, idle: % of a core per broker": limit_figure(1),
     "  controlled stop of their leader: longest s without acks of a partition": limit_figure(0.5),
-    "  clean start with them, session over: s": limit_figure(3),
+    "  clean start with them, after the old session has ended: s": limit_figure(3),
 }
 
 
@@ -99,7 +99,7 @@ def table(measured: Mapping[str, Row]) -> list[str]:
     """Return the lines of the table: figures, the ratio to Kafka, bars where both kinds were measured."""
     kinds = [kind for kind in KINDS if kind in measured]
     lines = [f"| what | {' | '.join(kinds)} | ratio | bar | met |", f"|---|{'---:|' * (len(kinds) + 1)}---|---|"]
-    for name in measured[kinds[0]]:  # Tidelog's first, in whichever order they ran
+    for name in measured[kinds[0]]:  # ``kinds`` begins with Tidelog, whichever ran first
         values = [measured[kind][name] for kind in kinds]
         ratio = f"{values[0] / values[1]:.2f}" if len(values) > 1 and values[1] else "-"
         bar = BARS.get(name) if len(values) > 1 else None

@@ -163,7 +163,7 @@ def catch_up(cluster: BrokerCluster, megabytes: int) -> Row:
         "catch-up: MB per CPU s of the follower": megabytes / max(used_s - cpu_s, 0.01),
         "  MB/s, without the start": log.grown_bytes / 1e6 / log.seconds,
         "  s from its start to the ISR": seconds,
-        "  p99 of produce at its leader, times that without": percentile(meanwhile.times, 99)
+        "  p99 of produce at its leader, as a multiple of the p99 before the catch-up": percentile(meanwhile.times, 99)
         / percentile(alone.times, 99),
     }
 
@@ -300,7 +300,7 @@ def steady(cluster: BrokerCluster, megabytes_per_s: int) -> Row:
     if producer.flush(WAIT_S):
         raise TimeoutError
     return {
-        f"steady {megabytes_per_s} MB/s, acks=all: p99 ms, a bound of the followers' lag": percentile(times, 99),
+        f"steady {megabytes_per_s} MB/s, acks=all: p99 ms, an upper bound of the followers' lag": percentile(times, 99),
         "  MB/s reached": sent / 1000 / (time.monotonic() - begin),
     }
 
@@ -341,10 +341,10 @@ def start_and_idle(cluster: BrokerCluster) -> Row:
     time.sleep(SESSION_S)
     broker.start()
     return {
-        "clean start, six partitions, session over: s": broker.start_seconds,
+        "clean start, six partitions, after the old session has ended: s": broker.start_seconds,
         "  at once after the stop: s": start_at_once(broker),
         "idle: % of a core per broker": idle_percent(cluster),
-        "  resident MB after it all": rss_bytes(cluster.brokers[3].pid) / 1e6,
+        "  resident MB of a broker after all rows above": rss_bytes(cluster.brokers[3].pid) / 1e6,
     }
 
 
@@ -382,7 +382,7 @@ def many_partitions(cluster: BrokerCluster, count: int) -> Row:
         f"{count:,} partitions, idle: % of a core per broker": idle,
         "  controlled stop of their leader: longest s without acks of a partition": max(gaps),
         "  p50 s": statistics.median(gaps),
-        "  clean start with them, session over: s": leader.start_seconds,
+        "  clean start with them, after the old session has ended: s": leader.start_seconds,
         "  at once after the stop, s": start_at_once(leader),
         "  resident MB of it": rss_bytes(leader.pid) / 1e6,
     }

@@ -1,4 +1,7 @@
-"""Measured values of a run, as JSON and as a Markdown table."""
+"""Measured values of a run, as JSON and as a Markdown table.
+
+The *floor* is a C program that does only the work no broker can avoid (``benchmarks/rivals/floor.py``).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ class Results:
 
 
 def ratio(metric: Metric, tidelog: float | None, kafka: float | None) -> float | None:
-    """Compute how many times better Tidelog is than Kafka; below 1 it is worse. None where one of them is missing."""
+    """Compute how many times better Tidelog is than Kafka; below 1 it is worse. None if one is missing or zero."""
     if not tidelog or not kafka:
         return None
     return tidelog / kafka if metric.more_is_better else kafka / tidelog
@@ -82,8 +85,8 @@ def _number(value: float | None, metric: Metric) -> str:
     return "-" if value is None else f"{value:,.{metric.digits}f}"
 
 
-def append_section(path: Path, heading: str, body: str) -> None:
-    """Put a section on top of the results page, below its title: the newest first."""
+def put_section(path: Path, heading: str, body: str) -> None:
+    """Put a section at the top of the results page, below its title: the newest first."""
     text = path.read_text() if path.exists() else RESULTS_TITLE
     title, _, rest = text.partition("\n")
     path.write_text(f"{title}\n\n## {heading}\n\n{body.strip()}\n{rest.rstrip()}\n")

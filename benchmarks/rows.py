@@ -1,7 +1,8 @@
 """The rows of the benchmark: metrics with their aims, and a function that measures them on one contender.
 
 The aims are those of the design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
-absolute or a multiple of the floor measured in the same run.
+absolute, or a multiple of the floor that is measured in the same run: of a C program that does only the work no broker
+can avoid (``rivals/floor.py``).
 
 Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
 each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same

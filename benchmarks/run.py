@@ -29,7 +29,7 @@ from benchmarks import machine
 from benchmarks.native import LoadError
 from benchmarks.plots import PLOT_INSTALL, plot_ratios
 from benchmarks.process_rows import PROCESS_ROWS
-from benchmarks.report import Results, append_section, list_missed, markdown_table
+from benchmarks.report import Results, list_missed, markdown_table, put_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.floor import Floor
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
@@ -179,7 +179,7 @@ def save(rows: Sequence[Row], results: Results, tables: str, note: str) -> None:
         body += f"\n![times better than Apache Kafka](results/{name}.svg)\n"
     else:
         print(f"no plot drawn; for plots: {PLOT_INSTALL}")
-    append_section(HERE / "RESULTS.md", f"{now:%Y-%m-%d %H:%M} UTC", body)
+    put_section(HERE / "RESULTS.md", f"{now:%Y-%m-%d %H:%M} UTC", body)
 
 
 def main(words: Sequence[str] | None = None, report: Callable[[str], None] = print) -> int:

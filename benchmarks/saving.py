@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks.machine import commit, describe
-from benchmarks.report import append_section
+from benchmarks.report import put_section
 
 RESULTS = Path(__file__).resolve().parent / "RESULTS.md"
 
@@ -45,4 +45,4 @@ class Page:
             now = datetime.datetime.now(datetime.UTC)
             about = f"`{self._command}`. Commit {commit()}. {describe()}. Load average before: {self._load:.1f}."
             body = "\n".join([about, "", *self._lines])
-            append_section(RESULTS, f"{self._title}, {now:%Y-%m-%d %H:%M} UTC", body)
+            put_section(RESULTS, f"{self._title}, {now:%Y-%m-%d %H:%M} UTC", body)

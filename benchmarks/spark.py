@@ -30,7 +30,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import machine
-from benchmarks.report import append_section
+from benchmarks.report import put_section
 from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
 from benchmarks.rivals.spark import SessionPlan, connector_jars, start_session
@@ -310,7 +310,7 @@ def main() -> None:
         command = f"`python -m benchmarks.spark --rows {arguments.rows} --rounds {arguments.rounds}`"
         versions = f"Spark 4.2.0, Apache Kafka {KAFKA_4}"
         body = f"{command}, commit {machine.commit()}. {machine.describe()}, {versions}.\n\n{tables}"
-        append_section(Path(__file__).resolve().parent / "RESULTS.md", f"Spark, {now:%Y-%m-%d %H:%M} UTC", body)
+        put_section(Path(__file__).resolve().parent / "RESULTS.md", f"Spark, {now:%Y-%m-%d %H:%M} UTC", body)
 
 
 if __name__ == "__main__":

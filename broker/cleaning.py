@@ -91,7 +91,7 @@ def config_of(broker: Broker, topic: str) -> LogConfig | None:
 
 def statuses(broker: Broker) -> list[PartitionStatus]:
     """Describe every compacted partition, in the order of their names: also those not opened since the start, and
-    refused ones with the reason. Waits for the disk: for a worker thread.
+    refused ones with the reason. It waits for the disk: call it in a worker thread.
     """
     cleaner = broker.services.cleaner.made
     assert cleaner is not None, "started by who asks"
@@ -123,7 +123,7 @@ class RequestedRounds(NamedTuple):
 def request_rounds(broker: Broker, cleaner: LogCleaner, image: TopicImage, *, dry_run: bool) -> RequestedRounds:
     """Ask for a round over each partition of a topic. Logs that were not opened since the start are opened.
 
-    Waits for the disk: for a worker thread.
+    It waits for the disk: call it in a worker thread.
     """
     rounds = RequestedRounds(
         [TopicPartition(image.name, number) for number in range(image.partition_count)], {}, {}, Future()

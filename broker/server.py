@@ -6,7 +6,7 @@
             clean-shutdown marker written -> the metadata log closes
 
 Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that all of it fits
-into the ten seconds that an orchestrator gives (F23). The clean-shutdown marker is written only when all logs are
+into the ten seconds that an orchestrator gives. The clean-shutdown marker is written only when all logs are
 flushed. Loop thread only.
 """
 

@@ -237,8 +237,8 @@ def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
 
 
 def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) -> Callable[[], list[TopicPartition]]:
-    """Return a function, for a thread, that opens the logs, or lists them after a clean stop, and returns those of no
-    topic. ``found_ids`` has the topic ids of logs that are known already, by path.
+    """Return a function, to be run in a thread, that opens the logs, or lists them after a clean stop. It returns those
+    of no topic. ``found_ids`` has the topic ids of logs that are known already, by path.
 
     It raises KafkaStorageError.
     """
@@ -361,7 +361,7 @@ def ids_of_directories(identities: Mapping[str, MetaProperties | None]) -> dict[
 
 
 def claim_directory(file_system: FileSystem, directory: str) -> OpenFile:
-    """Create the directory, if it does not exist, and lock it for this process; the lock ends with the process (F24).
+    """Create the directory, if it does not exist, and lock it for this process; the lock ends with the process.
 
     Raises StartError if another broker has locked it, LogStorageError.
     """

@@ -53,7 +53,7 @@ class CleanerCheckpoint:
             return None if offset is None else min(offset, log.clean_bound)
 
     def _find_saved(self, log: UnifiedLog) -> int | None:
-        """Return the offset in the file if it belongs to this log, else None. Under the lock."""
+        """Return the offset in the file if it belongs to this log, else None. Call it under the lock."""
         partition = log.topic_partition
         known = self._incarnations.setdefault(partition, log)
         offsets = self._offsets_of(log)

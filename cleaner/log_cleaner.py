@@ -31,7 +31,7 @@ from tidelog.log.system.time import Time
 
 logger = logging.getLogger(__name__)
 
-#: Most seconds that ``shutdown`` waits for each thread; a round checks between chunks whether to stop.
+#: Longest time in s that ``shutdown`` waits for each thread; a round checks between chunks whether to stop.
 STOP_TIMEOUT_S = 30.0
 
 
@@ -108,7 +108,8 @@ class LogCleaner:
         thread.start()
 
     def shutdown(self) -> None:
-        """Stop the rounds and threads. Groups of segments that a round has replaced stay; waiting requests fail."""
+        """Stop the rounds and threads; waiting requests fail. The segments that a stopped round has already cleaned
+        stay cleaned."""
         with self._condition:
             self._stopping = True
             self._stop.set()
@@ -179,7 +180,7 @@ class LogCleaner:
                         self._start_thread()
 
     def _leave(self) -> None:
-        """Remove this thread from the cleaner's threads. Under the lock."""
+        """Remove this thread from the cleaner's threads. Call it under the lock."""
         me = threading.current_thread()
         self._threads = [thread for thread in self._threads if thread is not me]
 

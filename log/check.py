@@ -2,7 +2,7 @@
 
 These are checked:
 
-- base offsets; every batch's header and CRC; offsets that strictly grow, within and across segments (I3);
+- base offsets; every batch's header and CRC; offsets that strictly grow, within and across segments;
 - offset indices: entries grow, and each names a batch by its last offset and position;
 - time indices: entries grow, have last offsets of batches, and no timestamp later than any record's;
 - transaction indices against the markers; leader epochs; producer snapshots; ``partition.metadata``.
@@ -83,7 +83,7 @@ class _Checker:
         self._transactions = TransactionIndexCheck()
         self._next_offset = 0
         self._is_damaged = False  # the batches after ``_next_offset`` cannot be read
-        self._fault = ""  # of the batch at which the last walk stopped
+        self._fault = ""  # what is wrong with the batch at which the last walk stopped
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
     def run(self) -> Iterator[Finding]:
@@ -94,7 +94,7 @@ class _Checker:
         for base in bases:
             if base < next_offset:
                 yield Finding(
-                    self._path(base, LOG_SUFFIX), -1, f"overlaps the segment before, which ends at {next_offset}"
+                    self._path(base, LOG_SUFFIX), -1, f"overlaps the previous segment, which ends at {next_offset}"
                 )
             findings: list[Finding] = []
             if self._is_damaged and base > next_offset:

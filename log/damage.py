@@ -1,4 +1,4 @@
-"""Counts of damage found since the process started, for metrics; log lines name files and bytes (F5)."""
+"""Counts of damage found since the process started, for metrics; log lines name files and bytes."""
 
 from __future__ import annotations
 

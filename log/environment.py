@@ -142,7 +142,7 @@ class DirectoryState:
         self._listeners.append(listener)
 
     def mark_offline(self, error: KafkaStorageError) -> None:
-        """Take the directory out of service for good: it is not known what its disk holds (F9)."""
+        """Take the directory out of service for good: it is not known what its disk holds."""
         with self._room_lock:  # else ``check_room`` could clear ``append_refusal``
             if self.failure is not None:
                 return

@@ -22,7 +22,7 @@ log start offset do not count as a gap. Also, because the start offset moves fir
 OFFSET_OUT_OF_RANGE instead of losing its file.
 
 Retention deletes from the oldest segment on, never above the high watermark. It goes by a segment's *largest*
-timestamp, so a record from the future keeps its segment (F11).
+timestamp, so a record from the future keeps its segment.
 """
 
 from __future__ import annotations

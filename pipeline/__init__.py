@@ -1,6 +1,8 @@
-"""The data pipeline on Spark: logs as DataFrames, and the jobs that export, audit, index, compact and replay them.
+"""The data pipeline on Spark: logs as DataFrames, a sink, and the jobs that export, audit, index, compact and
+replay logs.
 
-It reads the segment files themselves; a running broker is asked at most for end offsets.
+It reads the segment files themselves, and requests at most the end offsets from a running broker. Only the option
+``commitGroup``, the sink and the jobs that write to a topic send other requests.
 
 Imports: ``tidelog.log``, ``tidelog.protocol`` and ``tidelog.client``; never ``tidelog.broker``.
 Invariant: no file of a running broker is changed. Only jobs that have locked a data directory write to its logs.

@@ -1,8 +1,8 @@
 """The ``tidelog`` command line: its entry point.
 
 ``tidelog/commands/table.py`` has the commands, ``tidelog/commands/frame`` their shared parts, and
-docs/internals/command-line.md their rules. ``tidelog serve`` with valid options imports none of these, because they
-would stay in the broker's memory.
+docs/internals/command-line.md their rules. ``tidelog serve`` with valid options imports of these only the exit
+codes, because the others would stay in the broker's memory.
 """
 
 from __future__ import annotations

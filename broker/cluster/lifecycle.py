@@ -1,11 +1,11 @@
 """Lifecycle of a broker in a cluster: it registers with the active controller, then asks for state changes by
 heartbeats.
 
-    NOT_RUNNING -> STARTING   registered with each answer to BrokerRegistration; heartbeats every 10 ms
+    NOT_RUNNING -> STARTING   the controller has accepted BrokerRegistration; heartbeats follow every 10 ms
                 -> RECOVERY   the controller says caught up, and the image holds our own registration
                 -> RUNNING    logs and roles are ready (``become_ready``), and the controller says unfenced
                 -> PENDING_CONTROLLED_SHUTDOWN   ``begin_shutdown``; the controller moves leaders away
-                -> SHUTTING_DOWN   the controller says so, or the shell gave up waiting
+                -> SHUTTING_DOWN   the controller says so; before RECOVERY at ``begin_shutdown``
 
 At most one request is in flight; ``next_question`` returns it. A lost answer does no harm: the next registration or
 heartbeat says the same. Sans-io, not thread-safe.

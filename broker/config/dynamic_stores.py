@@ -23,7 +23,7 @@ class Stores(Protocol):
     """Listeners whose keystores and truststores may be set while the broker runs."""
 
     def check(self, texts: Mapping[str, str], /) -> Callable[[], None]:
-        """Return a function, for a thread, that checks the stores of these keys. Both raise ConfigError."""
+        """Return a function, to be run in a thread, that checks the stores of these keys. Both raise ConfigError."""
         ...
 
     def take_over(self, texts: Mapping[str, str], /) -> None:
@@ -50,7 +50,7 @@ class DynamicStores:
         self._stores = stores
 
     def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:
-        """Return a function, for a thread, that checks the stores that changes set; None if they set none.
+        """Return a function, to be run in a thread, that checks the stores that changes set; None if they set none.
 
         Both raise InvalidRequestError.
         """

@@ -57,16 +57,16 @@ class Faults:
 
     def __init__(self) -> None:
         self._faults: dict[int, Fault] = {}
-        self._set = 0
+        self._last_number = 0
         self._waits: dict[int, Deferred[None]] = {}
         self.requests: Counter[int] = Counter()
         """Number of requests by API key, including those that met a fault."""
 
     def add(self, fault: Fault) -> int:
         """Set a fault. Returns the number that identifies it."""
-        self._set += 1
-        self._faults[self._set] = fault
-        return self._set
+        self._last_number += 1
+        self._faults[self._last_number] = fault
+        return self._last_number
 
     def count_met(self, number: int) -> int:
         """Return how many requests met a fault. Raises ValueError for one that was cleared."""
@@ -99,8 +99,8 @@ class Faults:
     def hold(self, timers: TimerQueue, delay_ms: float) -> Deferred[None]:
         """Return a Deferred that settles after a delay, or when the faults are cleared."""
         wait: Deferred[None] = Deferred()
-        self._set += 1
-        number = self._set
+        self._last_number += 1
+        number = self._last_number
         self._waits[number] = wait
         timers.schedule(delay_ms, lambda: self._let_go(number))
         return wait

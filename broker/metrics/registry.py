@@ -110,7 +110,7 @@ class Metrics:
         self._sources.append(read)
 
     def add_shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Add a function like that of a source which may be called by other threads than the loop's."""
+        """Add a function as ``add_source`` does, one that any thread may call."""
         self._shared_sources.append(read)
 
     def collect_shared(self) -> Iterator[Sample]:

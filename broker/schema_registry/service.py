@@ -229,7 +229,7 @@ class Registry:
 
 
 def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
-    """Return the version that is equal though written differently. In a thread."""
+    """Return the version that is equal though written differently. Call it in a thread."""
     for old in olds:
         try:
             if wanted.equals(parse(old.source)):
@@ -240,7 +240,8 @@ def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
 
 
 def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) -> list[str]:
-    """Return the reasons against a schema, from the first version with which it is incompatible. In a thread."""
+    """Return the reasons against a schema, from the first version with which it is incompatible. Call it in
+    a thread."""
     for old in olds:
         try:
             found = find_faults(level, parsed, parse(old.source))
@@ -252,6 +253,6 @@ def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) 
 
 
 def find_faults(level: str, parsed: ParsedSchema, former: ParsedSchema) -> list[str]:
-    """Return the reasons against a schema after a former one. In a thread."""
+    """Return the reasons against a schema after a former one. Call it in a thread."""
     found = [] if level.startswith("FORWARD") else reading_faults(parsed, former)
     return found if level.startswith("BACKWARD") else found + reading_faults(former, parsed)

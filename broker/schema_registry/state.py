@@ -99,7 +99,10 @@ class State:
     # ---- questions
 
     def subjects(self, *, deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """Return the names of subjects, sorted; with ``deleted`` also those with deleted versions only."""
+        """Return the names of subjects, sorted: those with a version that is not deleted.
+
+        ``deleted`` adds those with deleted versions only; ``deleted_only`` returns no others.
+        """
         found = []
         for name, versions in self._subjects.items():
             is_live = any(not one.deleted for one in versions.values())
@@ -112,11 +115,11 @@ class State:
         found = self._subjects.get(subject, {})
         return [found[number] for number in sorted(found) if deleted or not found[number].deleted]
 
-    def holds_schemas(self, place: str | None) -> bool:
+    def holds_schemas(self, name: str | None) -> bool:
         """Return whether a subject, a context or, for None, the registry has a version that is not deleted."""
-        if place is None or (place and place == context_in(place)):
-            return any(one.startswith(place or "") for one in self.subjects())
-        return bool(self.versions(place))
+        if name is None or (name and name == context_in(name)):
+            return any(one.startswith(name or "") for one in self.subjects())
+        return bool(self.versions(name))
 
     def version(self, subject: str, number: int) -> RegisteredSchema | None:
         """Return a version, also a softly deleted one."""
@@ -165,10 +168,10 @@ class State:
 
     def mode_of(self, subject: str) -> str:
         """Return the mode that applies to a subject."""
-        own = self.modes.get(None, DEFAULT_MODE)
-        if own == "READONLY_OVERRIDE":
-            return own
-        return self.modes.get(subject) or self.modes.get(context_in(subject)) or own
+        registry_mode = self.modes.get(None, DEFAULT_MODE)
+        if registry_mode == "READONLY_OVERRIDE":
+            return registry_mode
+        return self.modes.get(subject) or self.modes.get(context_in(subject)) or registry_mode
 
 
 def _set(settings: dict[str | None, str], subject: str | None, value: Mapping[str, Any] | None, name: str) -> None:

@@ -224,7 +224,7 @@ class SchemasTopic:
 
 
 def read_chunk(found: Partition, offset: int) -> Chunk:
-    """Read committed records from ``offset`` on. In a thread. Raises KafkaError."""
+    """Read committed records from ``offset`` on; call it in a thread. Raises KafkaError."""
     found_records = found.read_in_thread(
         offset, CHUNK_BYTES, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True
     ).records

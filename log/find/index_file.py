@@ -150,7 +150,7 @@ def write_entries(descriptor: int, path: str, entries: memoryview, position: int
 
 def sync_error(path: str, error: OSError) -> IndexDamagedError:
     """Build the error for a file whose sync failed: the kernel may have dropped written bytes, and a second sync could
-    wrongly succeed (F9).
+    wrongly succeed (docs/internals/faults.md, F9).
     """
     return IndexDamagedError(f"{path} could not be synced: {error.strerror}")
 
@@ -333,7 +333,7 @@ class IndexFile:
                 self.entry(chain.number)  # raises the error that the walk met
 
     def _slot(self, key_hash: int) -> int:
-        """Read the number of the newest entry of the hash's slot, 0 for none. Under the lock."""
+        """Read the number of the newest entry of the hash's slot, 0 for none. Call it under the lock."""
         at = HEADER_BYTES + SLOT.size * (key_hash % self.slots)
         front = self._front
         number: int = SLOT.unpack_from(front, at)[0] if front is not None else SLOT.unpack(self._read(at, SLOT.size))[0]

@@ -1,6 +1,6 @@
 """Loader of a :class:`UnifiedLog` from a partition directory.
 
-Each step leaves a directory from which loading can start again, so a kill at any point does no harm (F3):
+Each step leaves a directory from which loading can start again, so a kill at any point does no harm:
 
 1. leftovers: ``.deleted`` and ``.tmp`` files are removed. ``.cleaned`` files belong to an unfinished swap, which is
    undone: they are removed, and with them every ``.swap`` at or above the lowest of them. Without a ``.cleaned`` the

@@ -1,7 +1,8 @@
 """Syncs of a growing file while more of it is written, so that the last one is short.
 
 A thread of the file's own calls ``fdatasync``, one call at a time. Linux reports a failed write only once, to the
-descriptors that are open. So all calls are made on one descriptor, and a failure of any is raised at the end.
+descriptors that are open. So all calls are made on one descriptor, and a failure of any is raised by the next
+``go_on`` or ``end``.
 """
 
 from __future__ import annotations

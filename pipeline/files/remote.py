@@ -68,7 +68,7 @@ def remote_path(given: str) -> str:
     if ":" in authority.rpartition("@")[0] or _SECRET.search(query):
         hidden = f"{scheme}{_SEPARATOR}...@{authority.rpartition('@')[2]}/{prefix}"
         raise OptionError(
-            f"path {hidden}: expected no credentials in it, because plans and errors show it: give them by the "
+            f"path {hidden}: expected no credentials in it, because plans and errors show it; set them in the "
             "environment of driver and executors (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
     encoded = f"?{quote(query, safe='=&%:')}" if query else ""
@@ -129,8 +129,8 @@ def reason(error: BaseException) -> str:
     hint = ""
     if name in ("ACCESS_DENIED", "SIGNATURE_DOES_NOT_MATCH", "INVALID_ACCESS_KEY_ID", "INVALID_CLIENT_TOKEN_ID"):
         hint = "; expected credentials that may list and read it (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, a role)"
-    told = text.partition(" (Request ID")[0].partition("\n")[0].rstrip(". ") or "it does not say why"
-    return f"{name.lower().replace('_', ' ')} ({operation}): {told}{hint}"
+    cause = text.partition(" (Request ID")[0].partition("\n")[0].rstrip(". ") or "it does not say why"
+    return f"{name.lower().replace('_', ' ')} ({operation}): {cause}{hint}"
 
 
 def _first_line(error: BaseException) -> str:
@@ -184,8 +184,11 @@ def is_remote_directory(path: str) -> bool:
 
 
 class RemoteFiles:
-    """Small files of an object store, for the readers of ``tidelog.log.files.checkpoints``; each is fetched once as a
-    whole. One thread; for one file, as it keeps what ``exists`` fetched."""
+    """Small files of an object store, for the readers of ``tidelog.log.files.checkpoints``; one thread.
+
+    ``exists`` fetches the whole file and keeps it for ``read_file``, so that both need one request. Each file has an
+    object of its own (``files_at``).
+    """
 
     def __init__(self) -> None:
         self._contents: dict[str, bytes] = {}

@@ -25,15 +25,15 @@ FORMATS = ("json", "registry")
 """Formats of values: plain JSON, and values that begin with the id of a schema in a registry."""
 
 
-def pin(schema: pa.StructType) -> str:
+def encode_type(schema: pa.StructType) -> str:
     """Encode a struct type as text."""
     import pyarrow as pa
 
     return base64.b64encode(pa.schema(list(schema)).serialize().to_pybytes()).decode()
 
 
-def unpin(text: str) -> pa.StructType:
-    """Decode a struct type from the text of ``pin``."""
+def decode_type(text: str) -> pa.StructType:
+    """Decode a struct type from the text of ``encode_type``."""
     import pyarrow as pa
 
     return pa.struct(list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
@@ -83,7 +83,7 @@ class ValueColumns:
 
     def fields(self) -> list[pa.Field]:
         """Return the columns of values, which follow those of the record in a table."""
-        return column_fields(unpin(self.pinned))
+        return column_fields(decode_type(self.pinned))
 
     def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Add the columns to the batch. Also return row -> reason of the values that could not be decoded, whose
@@ -91,7 +91,7 @@ class ValueColumns:
         """
         import pyarrow as pa
 
-        schema, wrong = unpin(self.pinned), dict[int, str]()
+        schema, wrong = decode_type(self.pinned), dict[int, str]()
         offsets = batch.column("offset")
         rows = []
         for number, value in enumerate(batch.column("value").to_pylist()):

@@ -186,7 +186,7 @@ class Channel:
 
 
 def next_token(exchange: Generator[bytes, bytes, None], token: bytes) -> bytes | None:
-    """Return the answer to a server's token, None after the last token. For a thread, as SCRAM takes milliseconds.
+    """Return the answer to a server's token, None after the last token. Call it in a thread: SCRAM takes milliseconds.
 
     Raises SaslAuthenticationFailedError.
     """

@@ -127,7 +127,7 @@ class MemberDispatcher(Dispatcher):
         return (yield from self._produce_after(waits, context, own))
 
     def _produce_after(self, waits: list[Deferred[None]], context: RequestContext, own: memoryview) -> FrameSteps:
-        """Answer a request once these have settled."""
+        """Answer a request once ``waits`` have settled."""
         yield from waits
         return (yield from wait_for_frame(Dispatcher.dispatch(self, context, own)))
 

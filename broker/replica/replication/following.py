@@ -1,8 +1,8 @@
 """Follower's side of a partition: the work of a fetch loop on its log.
 
-    Append               only if the log ends at the offset that was fetched (F1). Then the high watermark is the
-                         leader's, at most the log's end (F3), and the log start is the leader's (F4)
-    TruncateToEpochEnd   to the end of the epoch in this log or the leader's, the lower one (F2)
+    Append               only if the log ends at the offset that was fetched. Then the high watermark is the
+                         leader's, at most the log's end, and the log start is the leader's
+    TruncateToEpochEnd   to the end of the epoch in this log or the leader's, the lower one
     TruncateTo, StartAt  to the leader's log end; an empty log at the leader's log start
 
 A truncation begins with a lower recovery point in the checkpoint, and is synced before the next append: see

@@ -32,7 +32,7 @@ class TlsClient:
         self._context = build_client_context(values)
 
     def context(self, values: Mapping[str, Any]) -> ssl.SSLContext:
-        """Return the context of the next connection. Reads changed files: for a worker thread."""
+        """Return the context of the next connection. It reads changed files: call it in a worker thread."""
         with self._lock:
             found = (values, stamps_of(values))
             if found != self._read:

@@ -77,7 +77,7 @@ class TlsListeners:
             self._read(listener, even_if_unchanged=True)
 
     def check(self, texts: Mapping[str, str]) -> Callable[[], None]:
-        """Return a function, for a thread, that checks the stores of these keys. Both raise ConfigError."""
+        """Return a function, to be run in a thread, that checks the stores of these keys. Both raise ConfigError."""
         wanted = [(listener, listener_values(texts, name)) for name, listener in self._listeners.items()]
 
         def read_all() -> None:
@@ -119,7 +119,7 @@ class TlsListeners:
         self._schedule_look(listener)
 
     def _read(self, listener: TlsListener, *, even_if_unchanged: bool) -> None:
-        """Read a listener's stores in a thread, once at a time."""
+        """Read a listener's stores in a thread, one reading at a time."""
         if listener.name in self._reading:
             self._asked_meanwhile[listener.name] = even_if_unchanged or self._asked_meanwhile.get(listener.name, False)
             return

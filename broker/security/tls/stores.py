@@ -2,7 +2,8 @@
 
 PEM comes as values or in a file, PKCS12 in a file (read by ``cryptography``). A file whose type is JKS, Kafka's
 default, is read if it holds PKCS12; Java's own JKS format is refused. Everything is converted to PEM, which OpenSSL
-loads. Reading waits for the disk: in a worker thread, or at the start. Source: Kafka's DefaultSslEngineFactory.
+loads. Reading waits for the disk, so it is done in a worker thread, or at the start. Source:
+Kafka's DefaultSslEngineFactory.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class FileStamp(NamedTuple):
 
 
 def stamps_of(values: Mapping[str, Any]) -> dict[str, FileStamp]:
-    """Return the stamps of a listener's store files; a missing file has none. For a thread."""
+    """Return the stamps of a listener's store files; a missing file has none. Call it in a worker thread."""
     stamps = {}
     for key in STORE_FILES:
         try:

@@ -20,7 +20,7 @@ from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.exporting.request import ExportRequest
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, plan_range
-from tidelog.pipeline.values.columns import ValueColumns, inferred_type, pin, registered_type, unpin
+from tidelog.pipeline.values.columns import ValueColumns, decode_type, encode_type, inferred_type, registered_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,12 +39,12 @@ def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportReque
         )
     if not wants:
         return request, before
-    known = unpin(before.values) if has else None
+    known = decode_type(before.values) if has else None
     found = _find_registered_type(request, known) if request.registry is not None else known or _infer_type(request)
     if found is None:
         return request, before  # no value yet
-    pinned = pin(found)
-    return replace(request, columns=ValueColumns(pinned, request.registry)), replace(before, values=pinned)
+    encoded = encode_type(found)
+    return replace(request, columns=ValueColumns(encoded, request.registry)), replace(before, values=encoded)
 
 
 def _find_registered_type(request: ExportRequest, known: pa.StructType | None) -> pa.StructType:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.report import Results, append_section, list_missed, markdown_table, ratio
+from benchmarks.report import Results, list_missed, markdown_table, put_section, ratio
 from benchmarks.rows import FLOOR, KAFKA, TIDELOG, Contender, Metric, Row, Run
 
 CPU = Metric("cpu", "CPU", "s", limit=2.0)
@@ -77,6 +77,6 @@ def test_missed_aims_are_named() -> None:
 
 def test_newest_section_stands_first(tmp_path: Path) -> None:
     page = tmp_path / "RESULTS.md"
-    append_section(page, "one", "first")
-    append_section(page, "two", "second")
+    put_section(page, "one", "first")
+    put_section(page, "two", "second")
     assert page.read_text() == "# Results\n\n## two\n\nsecond\n\n## one\n\nfirst\n"

@@ -3,7 +3,8 @@
 To its client the group looks like a classic group with another leader: the generation is the member's epoch, the
 assignment is its current assignment after reconciliation.
 
-    JoinGroup    has the member's subscription and owned partitions (ConsumerProtocolSubscription), like a heartbeat
+    JoinGroup    has the member's subscription and owned partitions (ConsumerProtocolSubscription), as a
+                 ConsumerGroupHeartbeat has
     SyncGroup    answered with the member's partitions, unless a new rebalance has begun meanwhile
     Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is old, it must revoke partitions, or it can
                  get more
@@ -29,7 +30,7 @@ from tidelog.broker.coordinator.group.classic.join import (
 )
 from tidelog.broker.coordinator.group.classic.rebalance import append_error_for_client
 from tidelog.broker.coordinator.group.classic.sync import SyncResult
-from tidelog.broker.coordinator.group.consumer.draft import Draft, take_a_step
+from tidelog.broker.coordinator.group.consumer.draft import Draft, move_towards_target
 from tidelog.broker.coordinator.group.consumer.group import (
     ClassicSpec,
     ConsumerGroup,
@@ -98,7 +99,7 @@ class ClassicMembers:
         subscription = _update_subscription(draft, context, request, said, spec)
         self._consumers.steps.apply_subscription(draft, subscription, context)
         self._consumers.steps.update_target(draft)
-        take_a_step(draft, self._migration.group_by_topic_id(said.owned_partitions))
+        move_towards_target(draft, self._migration.group_by_topic_id(said.owned_partitions))
         return self._answer_join(group, draft, request)
 
     @staticmethod

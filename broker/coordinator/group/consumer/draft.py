@@ -6,7 +6,7 @@ A heartbeat, or a JoinGroup of a classic member (``classic.members``), takes the
                          matches, the group epoch rises
     update_target        if the group epoch is above the target's, the assignor computes a new target for all members,
                          unless the last one is younger than the group's assignment interval
-    take_a_step          the member goes one step towards its target (``reconciliation``)
+    move_towards_target  the member goes one step towards its target (``reconciliation``)
 
 Each step adds records; none changes the group. Source: KIP-848.
 """
@@ -200,7 +200,7 @@ def draft_of(
     )
 
 
-def take_a_step(draft: Draft, owned: Assignment | None) -> None:
+def move_towards_target(draft: Draft, owned: Assignment | None) -> None:
     """Move the member one step towards its target. ``owned`` are the partitions that it reports, None without a
     report."""
     group = draft.group

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.classic.group import ClassicGroup
 from tidelog.broker.coordinator.group.consumer.clocks import ConsumerClocks
-from tidelog.broker.coordinator.group.consumer.draft import Draft, DraftSteps, draft_of, take_a_step
+from tidelog.broker.coordinator.group.consumer.draft import Draft, DraftSteps, draft_of, move_towards_target
 from tidelog.broker.coordinator.group.consumer.group import (
     NEW_MEMBER,
     ConsumerGroup,
@@ -115,7 +115,7 @@ class ConsumerHeartbeats:
         before = draft.current
         self.steps.apply_subscription(draft, update_subscription(draft.subscription, context, request), context)
         self.steps.update_target(draft)
-        take_a_step(draft, owned_of(request))
+        move_towards_target(draft, owned_of(request))
         response = ConsumerGroupHeartbeatResponse(
             member_id=draft.member_id,
             member_epoch=draft.current.epoch,

@@ -155,7 +155,7 @@ class StreamsHeartbeats:
         changed = update_member(draft, context, request)
         self._raise_epoch(draft, request, changed)
         self._update_target(draft)
-        take_a_step(draft, owned_of(request))
+        move_towards_target(draft, owned_of(request))
         response = StreamsGroupHeartbeatResponse(
             member_id=draft.member_id,
             member_epoch=draft.current.epoch,
@@ -463,7 +463,7 @@ def update_topology(
     return group.topology
 
 
-def take_a_step(draft: Draft, owned: TaskSet | None) -> None:
+def move_towards_target(draft: Draft, owned: TaskSet | None) -> None:
     """Move the member one step towards its target. ``owned`` are the tasks that it reports, None without a report."""
     group = draft.group
 

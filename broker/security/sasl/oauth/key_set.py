@@ -120,7 +120,7 @@ class KeySet(Generic[K]):
         return wait_s
 
     def run(self) -> None:
-        """Read the keys at intervals, until ``stop``. For a thread."""
+        """Read the keys at intervals, until ``stop``: the body of a thread."""
         while not self._stopped:
             wait_s = self.step()
             self._wake.wait(min(wait_s, LONGEST_WAIT_S))
@@ -156,7 +156,7 @@ def fetch_file(path: str) -> bytes:
 
 
 def fetch_url(url: str, context: ssl.SSLContext | None, now_s: Callable[[], float] = monotonic) -> bytes:
-    """Fetch the body of the answer. For a thread. Raises MalformedKeysError."""
+    """Fetch the body of the answer; call it in a thread. Raises MalformedKeysError."""
     from http.client import HTTPConnection, HTTPException, HTTPSConnection  # takes 20 ms, not at the start
 
     parts = urlsplit(url)

@@ -58,7 +58,7 @@ class OAuthBearerServer:
         self.claimed = ""
 
     def evaluate(self, token: bytes, /) -> Evaluation:
-        """Read the client's message; return the check of its token, for a thread.
+        """Read the client's message; return the check of its token, to be run in a thread.
 
         Raises InvalidTokenError; AuthenticationFailedError after the client has acknowledged the refusal of its token.
         """
