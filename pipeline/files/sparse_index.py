@@ -1,17 +1,26 @@
 """The ``.index`` and ``.timeindex`` of a segment, read by another process than the broker that writes them.
 
 Such a reader meets two things that the broker does not. The file of an active segment's index may have zeros after its
-entries: the first of them ends the index. After a truncation, entries of records that are gone may still stand there:
-so an entry is used only when a batch that fits it begins at its position. Look-ups are binary searches over reads of
-4 KiB: a plan reads a few pages of an index, not all of it.
+entries: the first of them ends the index. After a truncation, entries of records that are gone may stand between the
+entries and the zeros; the broker knows how many entries count, its files do not say it. Newer entries before the stale
+ones may be greater, so the order of entries proves nothing either. What proves an entry:
+
+    offset index   a batch that fits the entry begins at its position
+    time index     the roll of its segment, which cuts the file to its entries; before that, only batch headers: an
+                   entry speaks of all batches before it
+
+Look-ups are binary searches over reads of 4 KiB: a plan reads a few pages of an index, not all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from tidelog.log.segment.batch_scan import BatchHeader
+from tidelog.pipeline.errors import CorruptBatchError
+from tidelog.pipeline.files.batch_walk import header_at
 from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile
 
 _PAGE_BYTES = 4096
@@ -75,7 +84,10 @@ class SparseIndex:
         return low
 
     def floor(self, target: int, *, by_value: bool = False) -> int:
-        """Find the last slot whose key (or value) is <= ``target``; -1 when there is none. Keys and values ascend."""
+        """Find the last slot whose key (or value) is <= ``target``; -1 when there is none.
+
+        Keys and values ascend, except before stale entries: then it is any slot with a key <= ``target``, or -1.
+        """
         low, high = -1, self.entries - 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -95,6 +107,38 @@ def offset_index(file: SegmentFile, count: ReadCount | None = None) -> SparseInd
 def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex:
     """Open the time index: largest timestamp so far in ms -> relative offset up to which no record is later."""
     return SparseIndex(file.sibling(".timeindex"), _TIME_ENTRY, count)
+
+
+def has_final_times(segments: Sequence[SegmentFile], number: int, count: ReadCount | None = None) -> bool:
+    """Return whether the time index of ``segments[number]`` is final: a roll added its last entry and cut the file.
+
+    A roll creates the next segment first. So until that has a batch, the roll may be under way, or its broker dead.
+    Raises FileNotFoundError.
+    """
+    if number + 2 != len(segments):
+        return number + 2 < len(segments)
+    with OpenSegment(segments[-1].path, count) as following:
+        return following.size > 0
+
+
+def batch_at(file: OpenSegment, index: SparseIndex, slot: int, base_offset: int) -> BatchHeader | None:
+    """Read the header of the batch that an entry of an offset index points to; None when no batch that fits the entry
+    begins there."""
+    entry = index.entry(slot)
+    try:
+        header = header_at(file, entry.value)
+    except CorruptBatchError:
+        return None
+    return header if header is not None and base_offset <= header.base_offset <= base_offset + entry.key else None
+
+
+def position_at_or_before(file: OpenSegment, index: SparseIndex, base_offset: int, offset: int) -> int:
+    """Find the byte of an indexed batch that begins at or before ``offset``; 0 when none does."""
+    for slot in range(index.floor(offset - base_offset), -1, -1):
+        header = batch_at(file, index, slot, base_offset)
+        if header is not None and header.base_offset <= offset:
+            return header.position
+    return 0
 
 
 def indexed_batches(file: SegmentFile, position: int, count: ReadCount | None = None) -> Iterator[tuple[int, int]]:

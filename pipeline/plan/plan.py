@@ -21,6 +21,7 @@ from tidelog.log.files.checkpoints import read_partition_metadata
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import DataLossError, PipelineError
 from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.sparse_index import has_final_times
 from tidelog.pipeline.files.storage import files_at, for_each, is_directory
 from tidelog.pipeline.options.row_filter import RowFilter
 from tidelog.pipeline.plan.holes import Hole, Holes
@@ -108,7 +109,8 @@ def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]
         if segment.base_offset >= wanted.end or (following is not None and following.base_offset <= wanted.start):
             continue
         upper = None if following is None else following.base_offset
-        with SegmentPlan(segment, wanted, request, following=upper) as segment_plan:
+        is_final = request.row_filter.min_time > 0 and has_final_times(segments, number, request.count)
+        with SegmentPlan(segment, wanted, request, following=upper, has_final_times=is_final) as segment_plan:
             if following is not None and request.looks_for_holes:
                 segment_plan.following = upper = _met_hole(segment_plan, (segment, following), wanted, holes)
             lower = max(wanted.start, segment.base_offset)

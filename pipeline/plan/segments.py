@@ -1,8 +1,9 @@
 """The plan of one segment: which bytes hold a range of its offsets, cut at batches into slices of a wanted size.
 
 Every position comes from the offset index and is used only when a batch that fits the entry begins there: the index
-of an active segment may have stale entries. A slice begins at an indexed batch at or before its first record and ends
-at one after its last. So a few bytes are read twice, and no record is left out.
+of an active segment may have stale entries. For the same reason its time index says only how far it is worth looking:
+the batch headers up to there say which records are too early. A slice begins at an indexed batch at or before its first
+record and ends at one after its last. So a few bytes are read twice, and no record is left out.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from collections.abc import Iterator
 
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError
-from tidelog.pipeline.files.batch_walk import header_at, headers
+from tidelog.pipeline.files.batch_walk import headers
 from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
-from tidelog.pipeline.files.sparse_index import SparseIndex, offset_index, time_index
+from tidelog.pipeline.files.sparse_index import SparseIndex, batch_at, offset_index, position_at_or_before, time_index
 from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
-from tidelog.pipeline.plan.timestamps import find_earlier, find_indexed_batch
 from tidelog.protocol.record.record_batch import MAGIC_V2
 
 #: How many entries are tried, because an entry may be stale, before the end of the file is taken.
@@ -26,10 +26,18 @@ class SegmentPlan:
     """Plans one segment; open inside ``with``. One thread. Raises FileNotFoundError when the segment is gone."""
 
     def __init__(
-        self, segment: SegmentFile, wanted: OffsetRange, request: ReadRequest, *, following: int | None
+        self,
+        segment: SegmentFile,
+        wanted: OffsetRange,
+        request: ReadRequest,
+        *,
+        following: int | None,
+        has_final_times: bool,
     ) -> None:
-        """``following`` is the next segment's base offset; None for the active segment."""
+        """``following`` is the next segment's base offset; None for the active segment. ``has_final_times`` as
+        ``sparse_index`` tells it; it matters only with a smallest time."""
         self._segment = segment
+        self._has_final_times = has_final_times
         self._wanted = wanted
         self._request = request
         #: The offset after the segment's last one; None for the active segment.
@@ -45,12 +53,11 @@ class SegmentPlan:
         self._file.close()
 
     def slices(self, start: int, end: int) -> Iterator[SegmentSlice]:
-        """Yield slices of the records from ``start`` to below ``end``, without those that the time index shows to be
-        too early.
+        """Yield slices of the records from ``start`` to below ``end``; without the first ones if these are too early.
 
         Raises PipelineError.
         """
-        start = max(start, self._first_in_time(end))
+        start = self._first_in_time(start, end)
         if start >= end:
             return
         position, last = self._position_of(start), self._end_position(end)
@@ -97,38 +104,45 @@ class SegmentPlan:
             is_exact=is_exact,
         )
 
-    def _first_in_time(self, end: int) -> int:
-        """Find the first offset whose record may be late enough for the time filter; ``end`` when the whole segment is
-        too early."""
+    def _first_in_time(self, start: int, end: int) -> int:
+        """Find the first offset from ``start`` on whose record may be late enough for the time filter; ``end`` when no
+        record below it is."""
         least = self._request.row_filter.min_time
         if least <= 0:  # times before 1970 (magic 0 has -1) are not in time indices
-            return self._segment.base_offset
+            return start
         times = time_index(self._segment, self._request.count)
         try:
-            indices, is_closed = (times, self._index), self.following is not None
-            slot = find_earlier(self._segment, self._file, indices, least, is_closed=is_closed)
+            slot = times.floor(least - 1)
             if slot < 0:
-                return self._segment.base_offset
-            if is_closed and slot == times.entries - 1:
+                return start
+            if self._has_final_times and slot == times.entries - 1:
                 return end
-            return self._segment.base_offset + times.entry(slot).value + 1
+            later = max(start, self._segment.base_offset + times.entry(slot).value + 1)
         finally:
             times.close()
+        return later if self._has_final_times else self._pass_early(start, min(later, end), least)
+
+    def _pass_early(self, start: int, end: int, least: int) -> int:
+        """Pass the batches from ``start`` on whose headers show them to be earlier than ``least``; return the offset
+        after them, at most ``end``."""
+        position, passed = self._position_of(start), start
+        with OpenSegment(self._segment.path, self._request.count) as file:
+            file.expect(position, self._end_position(end))
+            try:
+                for header in headers(file, position, file.size):
+                    if passed >= end or header.max_timestamp >= least:
+                        break
+                    passed = max(passed, header.last_offset + 1)
+            except CorruptBatchError:
+                pass  # the reader of these bytes reports where
+        return min(passed, end)
 
     def _batch_at(self, slot: int) -> BatchHeader | None:
-        """Read the header of the batch that an index entry points to; None when no batch that fits the entry begins
-        there."""
-        entry = self._index.entry(slot)
-        try:
-            header = header_at(self._file, entry.value)
-        except CorruptBatchError:
-            return None
-        first = self._segment.base_offset
-        return header if header is not None and first <= header.base_offset <= first + entry.key else None
+        return batch_at(self._file, self._index, slot, self._segment.base_offset)
 
     def _position_of(self, offset: int) -> int:
         """Find the byte of an indexed batch at or before the one that holds ``offset``."""
-        return find_indexed_batch(self._segment, self._file, self._index, offset - self._segment.base_offset)
+        return position_at_or_before(self._file, self._index, self._segment.base_offset, offset)
 
     def _end_position(self, end: int) -> int:
         """Find the byte of the first indexed batch that lies wholly at or above ``end``; the file's end when none

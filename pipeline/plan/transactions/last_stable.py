@@ -20,7 +20,7 @@ from tidelog.log.producer.snapshot import decode_snapshot
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
 from tidelog.pipeline.files.batch_walk import headers
 from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile
-from tidelog.pipeline.files.sparse_index import offset_index
+from tidelog.pipeline.files.sparse_index import offset_index, position_at_or_before
 from tidelog.pipeline.files.storage import files_at, names_in
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.record.record_batch import RECORD_BATCH_OVERHEAD
@@ -67,7 +67,7 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
             following = segments[number + 1].base_offset if number + 1 < len(segments) else end
             if following > offset:
                 with OpenSegment(segment.path, count) as file:
-                    walk.go(file, _position(segment, offset, count))
+                    walk.go(file, _position(segment, file, offset, count))
     if len(_WALKED) >= MAX_REMEMBERED:
         _WALKED.clear()
     if walk.walked is not None:
@@ -105,12 +105,10 @@ def _newest_snapshot(directory: str, start: int, end: int) -> tuple[int, dict[in
     return start, {}
 
 
-def _position(segment: SegmentFile, offset: int, count: ReadCount | None) -> int:
-    """Return the byte position of an indexed batch that begins at or before ``offset``; 0 if there is none."""
+def _position(segment: SegmentFile, file: OpenSegment, offset: int, count: ReadCount | None) -> int:
     index = offset_index(segment, count)
     try:
-        slot = index.floor(offset - segment.base_offset - 1)
-        return index.entry(slot).value if slot >= 0 else 0
+        return position_at_or_before(file, index, segment.base_offset, offset)
     finally:
         index.close()
 
