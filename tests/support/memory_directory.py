@@ -46,8 +46,13 @@ IN_MEMORY = (
     "tests/unit/",
 )
 """Modules and packages whose `tmp_path` is in memory."""
-ON_DISK = ("tests/unit/log/system/",)
-"""Those among them that are about the file system itself."""
+ON_DISK = (
+    "tests/unit/broker/network/",
+    "tests/unit/broker/replica/fetching/",
+    "tests/unit/broker/security/tls/test_tls_socket.py",
+    "tests/unit/log/system/",
+)
+"""Those among them that are about the file system itself, or about reads of the page cache alone (`RWF_NOWAIT`)."""
 
 
 @pytest.fixture

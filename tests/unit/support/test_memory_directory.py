@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_a_package_lies_in_memory_but_for_what_is_about_the_file_system() -> None:
     assert is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
     assert not is_in_memory("tests/unit/log/system/test_files.py::test_a")
+    assert not is_in_memory("tests/unit/broker/network/test_send_queue.py::test_pages_that_left_memory_are_cold[100]")
     assert not is_in_memory("tests/clients/test_cluster.py::test_a")
 
 
