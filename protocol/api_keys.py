@@ -113,7 +113,7 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-_NEVER = 0x7FFF + 1
+_NEVER = 0x7FFF + 1  # above every version, which is an int16
 
 # fmt: off
 # The first version with compact lengths and tagged fields, by API key.

@@ -1,4 +1,4 @@
-"""Declarations of configuration keys, each beside its user, and the parsing of their values.
+"""Tables of configuration keys, which the modules that use the keys declare, and the parsing of their values.
 
     DEF = ConfigDef((
         ConfigKey("segment.bytes", ConfigType.INT, 1 << 30, between(1 << 20), Importance.MEDIUM, "…", dynamic=True),
@@ -7,7 +7,7 @@
 
 Names are Kafka's. A value is text (a file, the environment, the admin API) or already of its type. An invalid one
 raises ConfigError, which names the key, the value and the allowed values in one line. Topic overrides, DescribeConfigs,
-the command line and docs/configuration.md all read these tables.
+the command line and docs/configuration.md all use these tables.
 """
 
 from __future__ import annotations

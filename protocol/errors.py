@@ -1,9 +1,10 @@
 """Kafka's error table, one exception class per code, and the two mappings between them.
 
-Handlers raise these; :mod:`tidelog.broker.requests.dispatch` turns them into codes, per partition where a response has
-partitions. A class is named as the code in Kafka's ``Errors`` enum, in camel case and ending in ``Error``
-(INVALID_TOPIC_EXCEPTION is InvalidTopicError). Each declares its code, whether a client may try again, and its default
-message (the docstring). A second class for a code is refused at import; a subclass without a code shares its parent's.
+Handlers raise these exceptions; :mod:`tidelog.broker.requests.dispatch` turns them into codes, one for each partition
+if the response has partitions. A class is named as the code in Kafka's ``Errors`` enum, in camel case and ending in
+``Error`` (INVALID_TOPIC_EXCEPTION is InvalidTopicError). Each declares its code, whether a client may try again, and
+its default message (the docstring). A second class for a code is refused at import; a subclass without a code shares
+its parent's.
 
 Source: ``org.apache.kafka.common.protocol.Errors`` of Kafka 4.3; codes and retriable flags are checked against the
 published jar by ``tests/contract/test_messages_kafka.py``.
@@ -65,7 +66,7 @@ def error_classes() -> list[type[KafkaError]]:
 
 
 def code_for_exception(error: BaseException) -> int:
-    """Return the code of the nearest base class that has one, UNKNOWN_SERVER_ERROR (-1) where none has."""
+    """Return the code of the nearest base class that has one, UNKNOWN_SERVER_ERROR (-1) if none has."""
     for cls in type(error).__mro__:
         code = _codes.get(cls)
         if code is not None:

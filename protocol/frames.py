@@ -11,8 +11,8 @@ One bytearray per connection holds what arrived and was not taken yet, between `
 Invariants: a frame is a view of that array, writable, and valid until the next ``get_buffer`` or ``receive_data``,
 which may move or replace its bytes. The array is never resized (views may be out), only replaced. It grows by doubling
 when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that announces a frame of
-100 MB and stops costs what it sent. It starts small, for ten thousand idle connections, and ``release_buffer`` frees
-it.
+100 MB and stops costs what it sent. It starts small, for ten thousand idle connections; ``release_buffer`` frees
+a large one.
 
 From LAZY_BYTES on the buffer is anonymous memory of the whole frame's size instead of an array. The system allocates a
 page when a byte arrives in it, so a claimed length still costs nothing, and nothing is zeroed or copied again. With
@@ -127,19 +127,21 @@ class FrameReader:
         return frame
 
     def next_api_key(self) -> int | None:
-        """Return the API key of the request that comes next, taken or not; None until it has arrived."""
+        """Return the API key of the next frame, even if the frame is incomplete; None until the key has arrived."""
         if self._start + 6 > self._end:
             return None
         key: int = _unpack_api_key(self._view, self._start + 4)[0]
         return key
 
     def release_buffer(self) -> None:
-        """Free a large buffer if it has no bytes: the connection is idle."""
+        """Free a large buffer in which no bytes wait, as in that of an idle connection."""
         if self._start == self._end and self._capacity > KEEP_BUFFER_BYTES:
             self._replace(0)
 
     def _make_room(self) -> None:
-        """Move the waiting bytes to the start; of a larger buffer if they, or the last receive, filled this one."""
+        """Move the waiting bytes to the start of the buffer: of a larger one if they fill more than half of this one,
+        or the last receive filled it.
+        """
         waiting = self._end - self._start
         grow = self._capacity < INITIAL_BUFFER_BYTES or waiting > self._capacity // 2
         if self._filled and self._capacity < READ_AHEAD_BYTES:
@@ -177,7 +179,8 @@ def refuse_size(length: int, max_frame_bytes: int) -> InvalidReceiveError:
 
 
 def anonymous_memory(capacity: int) -> mmap:
-    """Map memory that takes no pages until it is written. Private: freeing 100 MB takes 4 ms, of shared memory 9."""
+    """Map memory that takes no pages until it is written. Private, because freeing 100 MB takes 4 ms, and
+    9 ms if they are shared."""
     return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 

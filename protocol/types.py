@@ -5,7 +5,7 @@ checks against the end of its buffer before it allocates. It raises :class:`Malf
 into InvalidRequestError with the message, the field and the offset.
 
     UNSIGNED_VARINT   7 bits a byte, lowest first, high bit set on all but the last; at most 5 bytes (10 for varlong)
-    VARINT, VARLONG   the same over the zigzag form (n << 1) ^ (n >> 31)
+    VARINT, VARLONG   the same over the zigzag form (n << 1) ^ (n >> 31), with 63 in place of 31 for varlong
     UUID              16 bytes; here always `bytes` of length 16, as text Kafka's base64url without padding
 """
 

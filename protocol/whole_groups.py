@@ -22,7 +22,9 @@ Asked = TypeVar("Asked", bound=AskedGroup)
 
 
 def leave_out_repetitions(groups: Iterable[Asked]) -> Iterator[Asked]:
-    """Yield the groups, each that wants all offsets once: a short request must not get a huge response."""
+    """Yield the groups. One that is asked for all its offsets is yielded once, however often it is named: a short
+    request must not get a huge response.
+    """
     seen: set[str] = set()
     for group in groups:
         if group.topics is None:

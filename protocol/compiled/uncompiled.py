@@ -1,4 +1,4 @@
-"""Stand-in for Cython's module ``cython`` where it is not installed: the names of it that uncompiled modules use."""
+"""Stand-in for Cython's module ``cython`` if that is not installed: the names that uncompiled modules use of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-/* What Cython has no spelling for: words at any address, CRC-32C, prefetch, a buffer held for a call, a file. See words.py. */
+/* C for what Cython cannot express: integers at any address, CRC-32C, prefetch, buffers that are held during a call, reads and
+   writes of files. words.py has the same in Python, with docstrings. */
 #pragma once
 #include <Python.h>
 #include <structmember.h>
@@ -17,14 +18,15 @@ typedef struct {
     uint8_t *before;
 #endif
 } held_t;
-#ifdef __SANITIZE_ADDRESS__ /* make sanitize: a copy with poison around it, for a slice has its buffer's bytes at both sides */
+/* For make sanitize a copy is held, so that reads past its ends are found: past the ends of a slice are bytes of its buffer. */
+#ifdef __SANITIZE_ADDRESS__
 static void hold_copy(held_t *held, int flags) {
     size_t size = (size_t)held->view.len;
     held->bytes = (uint8_t *)malloc(size), held->before = flags & PyBUF_WRITABLE ? (uint8_t *)malloc(size) : NULL;
     if (size) memcpy(held->bytes, held->view.buf, size);
     if (held->before && size) memcpy(held->before, held->view.buf, size);
 }
-static void release_copy(held_t *held) { /* writes what was written: two may hold the same bytes */
+static void release_copy(held_t *held) { /* copies back only changed bytes: two may hold the same buffer */
     for (Py_ssize_t at = 0; held->before && at < held->size; at++)
         if (held->bytes[at] != held->before[at]) ((uint8_t *)held->view.buf)[at] = held->bytes[at];
     free(held->before), free(held->bytes);
@@ -60,7 +62,7 @@ static inline held_t hold_as(PyObject *object, int flags) { /* an empty buffer m
 #define text_of(data, at, size) PyUnicode_DecodeUTF8((const char *)(data) + (at), (Py_ssize_t)(size), NULL)
 #define NO_PLACE ((Py_ssize_t)0)
 static inline PyObject *new_object(PyObject *cls) { return ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, 0); }
-static inline Py_ssize_t place_of(PyObject *slot) { /* of an attribute in __slots__, in objects of exactly its class */
+static inline Py_ssize_t place_of(PyObject *slot) { /* byte offset of an attribute in objects of exactly its class */
     if (Py_TYPE(slot) == &PyMemberDescr_Type) return ((PyMemberDescrObject *)slot)->d_member->offset;
     PyErr_SetString(PyExc_TypeError, "not an attribute in __slots__");
     return -1;
@@ -69,7 +71,7 @@ static inline void put_field(PyObject *object, Py_ssize_t place, PyObject *value
     PyObject **field = (PyObject **)((char *)object + place), *old = *field;
     Py_INCREF(value), *field = value, Py_XDECREF(old);
 }
-static inline PyObject *tuple_as(PyObject *cls, PyObject *values) { /* of a subclass of tuple without further fields */
+static inline PyObject *tuple_as(PyObject *cls, PyObject *values) { /* for a subclass of tuple without fields of its own */
     Py_ssize_t size = PyTuple_GET_SIZE(values);
     PyObject *made = ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, size);
     for (Py_ssize_t at = 0; made != NULL && at < size; at++) {
@@ -93,8 +95,9 @@ WORD(be_u32, uint32_t, __builtin_bswap32) WORD(be_u64, uint64_t, __builtin_bswap
 #define load_be_i32(data, at) (int32_t)load_be_u32(data, at)
 #define load_be_i64(data, at) (int64_t)load_be_u64(data, at)
 
-#define LANE 256 /* bytes of each of three sums that run side by side: one instruction takes three cycles */
-static uint32_t crc_table[256], crc_far[4][256]; /* a byte's share; a sum's byte k after LANE bytes of zero */
+#define LANE 256 /* bytes of each of three CRCs that are computed side by side, because one instruction takes three cycles */
+/* crc_table: the CRC of one byte. crc_far[k][b]: the CRC of which byte k is b and the others 0, after LANE bytes of zero. */
+static uint32_t crc_table[256], crc_far[4][256];
 __attribute__((constructor)) static void crc_prepare(void) {
     for (int byte = 0; byte < 256; byte++) {
         crc_table[byte] = (uint32_t)byte;
@@ -120,7 +123,8 @@ __attribute__((target("+crc")))
 #define HAS_CRC 0
 #define CRC_64(crc, data, at) 0
 #endif
-static int64_t crc_words(const uint8_t **data, int64_t size, uint32_t *sum) { /* sums whole words, returns the rest */
+/* Add whole words to the CRC; return the number of bytes that are left. */
+static int64_t crc_words(const uint8_t **data, int64_t size, uint32_t *sum) {
     uint32_t one = *sum, two, three;
     const uint8_t *at = *data;
     for (; size >= 3 * LANE; size -= 3 * LANE, at += 3 * LANE) {

@@ -171,7 +171,7 @@ def multiply_high(one: int, other: int) -> int:
 
 
 def prefetch(data: Any, at: int) -> None:
-    """Let the processor prefetch the cache line of item ``at``; uncompiled do nothing."""
+    """Let the processor prefetch the cache line of item ``at``; uncompiled it does nothing."""
 
 
 def crc32c(data: Bytes, at: int, size: int) -> int:
@@ -187,7 +187,7 @@ def at(data: Bytes, position: int) -> Bytes:
 
 
 NO_PLACE: Any = None
-"""Place of no attribute."""
+"""In place of the result of :func:`place_of` if there is no attribute."""
 
 
 def address_of(buffer: bytearray) -> Bytes:
@@ -216,8 +216,10 @@ def tuple_as(cls: type[T], values: tuple[Any, ...]) -> T:
 
 
 def place_of(slot: Any) -> Any:
-    """Return the place of an attribute in ``__slots__``, in the objects of its class. Raises TypeError for anything
-    else.
+    """Return the place of an attribute in the objects of its class, for :func:`put_field` and :func:`get_field`.
+
+    It is the byte offset in C, and here the descriptor itself. Raises TypeError if ``slot`` is no attribute in
+    ``__slots__``.
     """
     if type(slot) is not MemberDescriptorType:
         raise TypeError("not an attribute in __slots__")

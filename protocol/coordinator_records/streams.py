@@ -1,7 +1,7 @@
 """Records of streams groups in ``__consumer_offsets`` (types 17 and 19 to 23): Kafka's own schemas (KIP-1071).
 
-``broker.coordinator.group.records`` puts them into its table; ``broker.coordinator.group.streams.records`` converts
-between them and the values of a group.
+``tidelog.broker.coordinator.group.records`` adds them to its table of record types;
+``tidelog.broker.coordinator.group.streams.records`` converts between them and the state of a group.
 Source: group-coordinator ``common/message/StreamsGroup*.json`` of Kafka 4.3.
 """
 

@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (key 25): the offsets topic partition of a group joins a transaction (KIP-98).
+"""AddOffsetsToTxn (key 25): the partition of ``__consumer_offsets`` for a group joins a transaction (KIP-98).
 
 v3 flexible; v4 TRANSACTION_ABORTABLE (KIP-890).
 """

@@ -1,5 +1,5 @@
-"""AlterClientQuotas (key 49): set or remove quotas of entities (KIP-546). A null entity name is the default. v1
-flexible.
+"""AlterClientQuotas (key 49): set or remove quotas of entities (KIP-546). A null entity name means the default
+of its type. v1 flexible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Envelope (key 58): a client's request that a broker forwards to the active controller (KIP-590).
 
 ``request_data`` is the client's complete request with its header; ``response_data`` is sent to the client unchanged.
-``request_principal`` is a ``DefaultPrincipalData`` after its version, an int16.
+``request_principal`` is a version (int16) and then a ``DefaultPrincipalData``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fetch (key 1): read record batches from partitions, for consumers and followers.
 
 The order of partitions in the request matters from v3 on: they are filled in that order until ``max_bytes`` is reached,
-and the first non-empty one gets its first batch whatever its size (KIP-74). Before that each partition's limit is hard.
+and the first non-empty one gets its first batch whatever its size (KIP-74). Before v3 each partition's limit is hard.
 A version also says what the client can read: magic 1 from v2, magic 2 from v4, zstd from v10.
 
     v1  throttle time       v3  max bytes               v4  isolation level, aborted transactions (KIP-98)

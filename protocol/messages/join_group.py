@@ -2,7 +2,7 @@
 
 Metadata of the protocols are opaque here; for consumers see :mod:`tidelog.protocol.messages.consumer_protocol`.
 
-v1 rebalance timeout (before: the session timeout serves for both); v2 throttle time; v4 a first join without member
+v1 rebalance timeout (in v0 the session timeout serves as both); v2 throttle time; v4 a first join without member
 id gets MEMBER_ID_REQUIRED and an id (KIP-394); v5 group instance id (KIP-345); v6 flexible; v7 the answer
 names the protocol type, nullable protocol name (KIP-559); v8 reason (KIP-800); v9 ``skip_assignment`` (KIP-814).
 """

@@ -1,6 +1,6 @@
 """ListTransactions (key 66): the transactions a broker coordinates, by state or producer id (KIP-664).
 
-v1 only those older than a duration (KIP-994); v2 by a pattern of transactional ids (KIP-1152).
+v1 filter by how long a transaction has been open (KIP-994); v2 filter by a pattern of transactional ids (KIP-1152).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ magic 2. Kafka 4 rejects v0-2 yet advertises them, because librdkafka does not p
     v1  throttle time        v2  log append time           v3  transactional id, magic 2 (KIP-98)
     v5  log start offset     v7  zstd allowed (KIP-110)    v8  errors per record (KIP-467)
     v9  flexible             v10 current leader and its endpoint in answers of a broker that no longer leads (KIP-951)
-    v11 TRANSACTION_ABORTABLE (KIP-890)    v12 adds its partitions to the transaction    v13 topic ids (KIP-516)
+    v11 TRANSACTION_ABORTABLE (KIP-890)    v12 also adds the partitions to the transaction    v13 topic ids (KIP-516)
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from tidelog.protocol.schema.fields import (
 )
 
 LEADER_UNCHANGED = -2
+"""Value of ``leader`` in a PartitionChangeRecord that does not change the leader."""
 UNFINISHED_DELETIONS_TAG, FINISHED_DELETIONS_TAG = 7401, 7402
 """Tags that no version of Kafka uses; tagged fields that a reader does not know are skipped (KIP-482)."""
 
@@ -220,8 +221,9 @@ class DeletedTopic(Struct):
 
 
 class NoOpRecord(Message, api_key=20, versions="0", flexible="0+"):
-    """A record that changes nothing. The tagged fields are Tidelog's own, and Kafka skips them: in snapshots topics
-    whose logs may still exist, and deletions that are finished."""
+    """A record that changes nothing for Kafka, which skips the tagged fields. They are Tidelog's own:
+    ``unfinished_deletions`` names deleted topics whose logs may still exist, ``finished_deletions`` topics whose logs
+    are deleted."""
 
     unfinished_deletions: list[DeletedTopic] = array(DeletedTopic, tag=UNFINISHED_DELETIONS_TAG)
     finished_deletions: list[bytes] = array(uuid, tag=FINISHED_DELETIONS_TAG)

@@ -1,4 +1,4 @@
-"""Compression of record sets: none, gzip, snappy, lz4, zstd, each imported when first used.
+"""Compression of record sets: none, gzip, snappy, lz4, zstd. The package of a codec is imported at its first use.
 
 Decompression is bounded in every codec: no output, and no buffer sized by what the data claims, grows beyond
 ``max_bytes`` (plus one chunk), so a decompression bomb costs at most the bound. Larger output raises
@@ -6,8 +6,8 @@ MessageTooLargeError (Java's producer then splits its batch, KIP-126), damaged d
 UnsupportedCompressionTypeError.
 
 The work is linear in input and output. A stream of gzip members, lz4 frames or snappy chunks is read through a window
-that begins small for each part: no part copies the rest of the stream. The number of parts is bounded
-(``MAX_SMALL_PARTS``), since each costs a few calls even if it is empty; zstd's frames cost none in Python.
+that is small at the start of each further part: no part copies the rest of the stream. The number of parts is bounded
+(``MAX_SMALL_PARTS``), since each costs a few calls even if it is empty; zstd's frames cost no calls in Python.
 
 Formats that are read, and written:
 
@@ -20,8 +20,8 @@ Formats that are read, and written:
     xerial  = 0x82 "SNAPPY" 0 | version 4 | compatible 4 | (size 4 | raw block)*
 
 lz4's frame header ends with one byte of xxHash32 over the descriptor; Kafka before 0.10 hashed the frame magic too
-(KAFKA-3160). Readers of magic 0 sets ignored the byte. It is corrected before decoding, and made
-wrong again after encoding.
+(KAFKA-3160). Readers of magic 0 sets ignored the byte. In these sets it is corrected before decoding,
+and made wrong again after encoding.
 
 Free functions; any thread. The codecs release the GIL for their work.
 """
@@ -42,14 +42,16 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+#: Bit of a frame header's descriptor, and the type of a block that holds one repeated byte (RFC 8878).
 _ZSTD_CHECKSUM_FLAG, _ZSTD_BLOCK_OF_ONE_BYTE = 0x04, 1
 #: Decoders return chunks of at most this size, whatever the data declares.
 CHUNK_BYTES = 1 << 20
-#: Most parts (members, frames, chunks) of a stream, beside one for each ``PART_BYTES`` of its output.
-#: Encoders write one part, or chunks of 32 KiB; a megabyte of empty parts would take 2 s, a useful one takes 5 ms.
+#: Most parts (members, frames, chunks) of a stream, beside one for each ``PART_BYTES`` of its output. Encoders write
+#: one part, or chunks of 32 KiB; a megabyte of empty parts would take 2 s, a megabyte of data takes 5 ms.
 MAX_SMALL_PARTS = 1024
 PART_BYTES = 1024
-#: Bytes that a decoder gets at once: at first, and at most. Those that a part does not use are copied.
+#: Bytes that a decoder gets at once: at the start of every part after the first, and at most. zlib and lz4 copy those
+#: that are left over after a part.
 _FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES = 4 * 1024, 256 * 1024
 #: A snappy copy of 3 bytes yields at most 64: a raw block cannot honestly declare more than this per byte.
 SNAPPY_MAX_RATIO = 22
@@ -458,7 +460,7 @@ def _decompress_zstd_frame(decoder: zstandard.ZstdDecompressor, data: Buffer) ->
     try:
         return decoder.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError:
-        return None  # more frames follow, or the data is damaged: the caller's reader will see
+        return None  # more frames follow, or the data is damaged: the caller's reader finds out which
 
 
 #: Encoders not in use, by level: making one takes 15 µs, compressing 2.5 KB with it 6.

@@ -23,7 +23,7 @@ _EXTENSION = "crc32c._crc32c"
 
 
 def _extension_path() -> str | None:
-    """Return the path of the package's compiled half, found without importing the package."""
+    """Return the path of the package's extension module, without importing the package."""
     spec = PathFinder.find_spec("crc32c")
     for location in (spec.submodule_search_locations if spec else None) or ():
         for suffix in EXTENSION_SUFFIXES:

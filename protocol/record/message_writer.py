@@ -1,12 +1,13 @@
-"""Writer of old messages (magic 0 and 1): a length or CRC before other bytes is filled in later, without a copy.
+"""Writer of messages of magic 0 and 1, in which lengths and CRCs stand before the bytes that they describe.
 
-The stream is a chain of fixed-size segments. ``reserve(n)`` leaves room and returns a place to fill later, even when
-the room straddles segments; the context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes,
+A length or CRC is filled in after those bytes are written, without a copy of them. The stream is a chain of fixed-size
+segments. ``reserve(n)`` skips n bytes and returns a :class:`ReservedOutput`, by which they are filled later, even
+across segments. The context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes,
 let the body be written and fill them from what came after. ``write_to`` passes a finished chain to ``writev``, segment
 by segment.
 
     segments   [##########][##########][####------]         written #, free -
-                   ^ reserved 4 |                            a place is (absolute position, length)
+                   ^ reserved 4 |                            ReservedOutput: absolute position, bytes left
 
 Invariants: every segment but the last is full; all segments have the same size, so position -> (segment, index) is one
 divmod. A stream belongs to one thread.
@@ -107,10 +108,10 @@ class BufferingOutputStream:
         self._room -= length
 
     def reserve(self, length: int) -> ReservedOutput:
-        """Skip ``length`` bytes and return the place they take."""
-        place = ReservedOutput(self, self.size, length)
+        """Skip ``length`` bytes and return the output that fills them."""
+        reserved = ReservedOutput(self, self.size, length)
         self.skip(length)
-        return place
+        return reserved
 
     def overwrite(self, position: int, data: Buffer) -> None:
         """Replace bytes already written, across segments. Raises ValueError beyond what is written."""
@@ -150,18 +151,18 @@ class BufferingOutputStream:
     @contextmanager
     def with_crc32_prefix(self) -> Iterator[None]:
         """Reserve four bytes, run the body, fill them with the CRC-32 of its bytes."""
-        place = self.reserve(4)
+        reserved = self.reserve(4)
         start = self.size
         yield
-        place.write_unsigned_int(self.crc32_from(start))
+        reserved.write_unsigned_int(self.crc32_from(start))
 
     @contextmanager
     def with_length_prefix(self) -> Iterator[None]:
         """Reserve four bytes, run the body, fill them with the number of bytes it wrote."""
-        place = self.reserve(4)
+        reserved = self.reserve(4)
         start = self.size
         yield
-        place.write_int(self.size - start)
+        reserved.write_int(self.size - start)
 
 
 class MessageWriter(BufferingOutputStream):

@@ -4,8 +4,8 @@ The function walks the buffer ``b`` with a local position ``p`` up to its end ``
 are read by one precompiled Struct, together with the byte after them if it begins a varint: in practice nearly all
 lengths fit into that byte. Nested structs are inlined, an array is one ``for``. Before an array is allocated, the
 smallest size of its elements is compared with the bytes that are left. ``k`` counts down how many elements the
-message's arrays may still have in all. Measured on a one-batch Produce v10: 1.7 µs, a third of the time with a closure
-per field.
+message's arrays may still have in all. Measured on a one-batch Produce v10: 1.7 µs, a third of what a closure
+for each field takes.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def compile_decoder(cls: type[Message], version: int, *, in_steps: bool = False)
     return source.compile(cls, version, f"def decode(b, p, k={MAX_ELEMENTS}):")
 
 
-def _length_error(least_bytes: int, bytes_left: int) -> MalformedError:
+def _length_error(needed_bytes: int, bytes_left: int) -> MalformedError:
     """Build the error for an array that exceeds the message's bytes, or the elements that a request may have."""
-    if least_bytes > bytes_left:
+    if needed_bytes > bytes_left:
         return MalformedError("an array longer than the message")
     return MalformedError("an array that takes the message over the elements it may have")
 
@@ -194,8 +194,8 @@ class _DecoderWriter:
         emit = self.source.emit
         if self.flexible:
             emit("n -= 1")
-        least = minimum_item_size(item, self.version, self.flexible)
-        needed = "n" if least == 1 else f"n * {least}"
+        item_bytes = minimum_item_size(item, self.version, self.flexible)
+        needed = "n" if item_bytes == 1 else f"n * {item_bytes}"
         emit("k -= n")
         emit(f"if {needed} > e - p or k < 0: raise too_long({needed}, e - p)")
         if isinstance(item, Field):

@@ -81,7 +81,7 @@ def add_records(parts: list[Part], out: list[Buffer], records: RecordsValue) -> 
 
 
 class LengthCheck:
-    """Length of a message that is encoded in steps, so far. Its records do not count: they have limits of their own,
+    """Length, so far, of a message that is encoded in steps. Its records do not count: they have limits of their own,
     such as ``fetch.max.bytes``, which may be higher."""
 
     __slots__ = ("_counted", "_most_bytes", "_out", "_size")

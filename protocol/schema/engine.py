@@ -19,7 +19,7 @@ IS_COMPILED = walker.IS_COMPILED
 
 
 def blank(cls: type[T]) -> T:
-    """Make an object with all its fields at their defaults, as ``cls()`` does, in a quarter of the time."""
+    """Make an object with all its fields at their defaults, as ``cls()`` does; compiled, in a quarter of the time."""
     return cls()
 
 

@@ -12,9 +12,10 @@ A field names the versions it exists in ("0+", "3-5", "7"), those it may be null
 tagged field (KIP-482). Annotations are for the type checker; at run time only the calls on the right matter. Classes
 are slotted and take keywords; a field that is left out, or that a version does not have, has its default.
 
-A (message, version) is compiled when it is first used, to Python source without branches on versions
-(:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`); :func:`source_of` shows it. Declaring
-costs next to nothing: no code is generated at import, constructors included, so unused APIs cost nothing at the start.
+The coder of a message at a version is made when it is first used (:mod:`tidelog.protocol.schema.engine`). It walks the
+fields in compiled routines; or it is Python source, generated without branches on versions
+(:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`), which :func:`source_of` shows. At
+import no code is generated, not even constructors, so unused APIs cost next to nothing at the start.
 
 Invariants: a decoder reads only inside its view, checks lengths before it allocates, and raises nothing but
 InvalidRequestError. Encoders raise EncodeError, a programming error. Source: Kafka's
@@ -300,7 +301,7 @@ class Message(Struct):
     def decode_in_steps(
         cls, view: Buffer, position: int, version: int, elements: int = MAX_ELEMENTS
     ) -> Generator[None, None, tuple[Self, int]]:
-        """Decode a long message like :meth:`decode_from`, with yields between stretches of its arrays."""
+        """Decode a long message like :meth:`decode_from`, with a yield for every 64 elements of an array."""
         coder = _coder_in_steps(cls, version, "decode")
         return (yield from coder.decode_in_steps(view, position, elements))
 
@@ -361,7 +362,7 @@ class Message(Struct):
         return cls._encoders.get(version) or _encoder(cls, version)
 
     def encode_in_steps(self, version: int, most_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
-        """Encode a long message like :meth:`encode_parts`, with yields between stretches of its arrays.
+        """Encode a long message like :meth:`encode_parts`, with a yield for every 64 elements of an array.
 
         Raises EncodeError; MessageTooLongError as soon as the encoded bytes, without records, exceed ``most_bytes``.
         """

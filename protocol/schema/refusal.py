@@ -36,18 +36,18 @@ def refuse_in_steps(
     error_response: Callable[[Any, KafkaError], Any], request: Any, error: KafkaError, most: int = PART_ELEMENTS
 ) -> Generator[Any, None, Any]:
     """Build the error response of a request, for at most ``most`` of its elements in each step."""
-    whole: Any = None
+    joined: Any = None
     for part in cut(request, most):
         response = error_response(part.struct, error)
         if response.__class__ is GeneratorType:
             response.close()
             return (yield from error_response(request, error))
-        if whole is None:
-            whole = response
+        if joined is None:
+            joined = response
         else:
-            join(whole, response, part.depth)
+            join(joined, response, part.depth)
         yield None
-    return whole
+    return joined
 
 
 def cut(struct: Any, most: int) -> Iterator[Part]:
@@ -84,7 +84,7 @@ def runs(elements: Any, most: int) -> Iterator[tuple[list[Any], int]]:
 
 
 def weight(element: Any, most: int) -> int:
-    """Count an element and those of its arrays; stop when there are more than ``most``."""
+    """Count an element and the elements of its arrays; stop when there are more than ``most``."""
     found = 1
     for name in array_names(element):
         value = getattr(element, name) or ()
@@ -103,14 +103,16 @@ def array_names(element: Any) -> list[str]:
     return [field.name for field in element.FIELDS if field.kind == "array"] if isinstance(element, Struct) else []
 
 
-def join(whole: Any, part: Any, depth: int) -> None:
-    """Add a part's elements to the whole. With a depth of 2 or more its first element continues the whole's last."""
-    for name in array_names(whole):
+def join(joined: Any, part: Any, depth: int) -> None:
+    """Add the elements of a part's response to those of ``joined``. With a :attr:`Part.depth` of 2 or more the part's
+    first element continues the last one of ``joined``.
+    """
+    for name in array_names(joined):
         elements = getattr(part, name)
         if not elements:
             continue
-        before = getattr(whole, name)
-        goes_on = depth > 1 and bool(before)
-        if goes_on:
+        before = getattr(joined, name)
+        continues = depth > 1 and bool(before)
+        if continues:
             join(before[-1], elements[0], depth - 1)
-        before += elements[1:] if goes_on else elements
+        before += elements[1:] if continues else elements

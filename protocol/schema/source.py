@@ -42,7 +42,9 @@ class Source:
         self._counter = 0
 
     def emit(self, line: str, fields: tuple[tuple[int, str], ...] = ()) -> None:
-        """Append a line; ``fields`` are the (byte offset in the line's data, path) it covers, or the current path."""
+        """Append a line. ``fields`` are the fields that it reads or writes, as pairs of byte offset in the line's data
+        and path; by default the current path at offset 0.
+        """
         self.lines.append("    " * self.indent + line)
         self.fields.append(fields or ((0, ".".join(self.path)),))
 

@@ -1,11 +1,11 @@
 """Coder of messages that walks their layouts: compiled, it decodes and encodes any message at any version.
 
-A :class:`Layout` is a declaration at one version, built when that is first used: the fields in their order on the wire,
-each with its kind, its attribute's slot in the object, and the layout of its elements. One routine reads a message by
-its layout, one writes it. If a message or its bytes are not as declared, the generated coder of the same version
-(:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`) does the work again: it names the field
-and the byte in its error. Without compiled modules the generated coders serve alone: walking a layout in plain Python
-takes twice their time.
+A :class:`Layout` is a declaration at one version, built when the version is first used: the fields in their order on
+the wire, each with its kind, its attribute's slot in the object, and the layout of its elements. One routine reads a
+message by its layout, one writes it. If a message or its bytes are not as declared, the generated coder of the same
+version (:mod:`tidelog.protocol.schema.decoder`, :mod:`tidelog.protocol.schema.encoder`) does the work again: it names
+the field and the byte in its error. Without compiled modules the generated coders serve alone: walking a layout in
+plain Python takes twice their time.
 
 ``walker.pxd`` declares the C types. Any thread.
 """
@@ -53,6 +53,7 @@ _LONGEST_STRING = MAX_STRING_BYTES
 _MOST_TAGGED = MAX_TAGGED_FIELDS
 _FLOAT = struct.Struct(">d")
 _FRESH_LIST: Any = object()
+"""Default of an array: each object gets a new list."""
 _new_list: Any = list
 
 
