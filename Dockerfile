@@ -38,7 +38,7 @@ RUN python3 -m venv /opt/tidelog \
 # Remove what only the developers of a dependency use: tests, headers, sources of compiled modules, types, symbols that
 # no loader needs, and the backend of zstandard for other Pythons than CPython. The broker uses no random numbers,
 # transforms or polynomials of numpy, which imports these on demand; packages of EXTRAS may use them. Of numpy only the
-# modules that an import of it reads are compiled to bytecode.
+# modules that `import numpy` loads are compiled to bytecode.
 # The libraries below *.libs were edited after they were linked, and would not load if they were stripped.
 RUN cd /opt/tidelog/lib/python3*/site-packages \
  && find . -type d -name tests -prune -exec rm -rf {} + \
@@ -57,10 +57,11 @@ LABEL org.opencontainers.image.title="Tidelog" \
 COPY --from=build /opt/tidelog /opt/tidelog
 RUN mkdir -p /var/lib/tidelog /etc/tidelog && chown 10001:10001 /var/lib/tidelog \
  && printf 'listeners=PLAINTEXT://0.0.0.0:9092\nlog.dirs=/var/lib/tidelog\n' > /etc/tidelog/server.properties
-# The start script of Apache's image by its path: Testcontainers' modules and manifests for that image work unchanged.
+# The start script of Apache's image at its path: Testcontainers' modules and manifests for that image work unchanged.
 COPY docker/image/entrypoint /usr/local/bin/tidelog-entrypoint
 COPY docker/image/run /etc/kafka/docker/run
-# The start scripts of Confluent's images: Testcontainers' modules for Go, Node and Python call them, and change some.
+# The start scripts of Confluent's images: Testcontainers' modules for Go, Node and Python call them, and replace or
+# extend some of them.
 COPY --chown=10001:10001 docker/image/confluent /etc/confluent/docker
 ENV PATH=/opt/tidelog/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \

@@ -5,13 +5,13 @@ BIN := $(VENV)/bin
 DATA_DIR ?= data
 MINUTES ?= 10
 PORT ?= 9092
-# Test modules that run at the same time, each whole on one worker. Clients, faults and contracts wait for other processes
-# half of their time, so there are two workers for a processor and one more, but no more than gigabytes of memory: many start
-# JVMs. With three for a processor no processor was idle, and tests ran into their time-outs.
+# Number of test modules that run at the same time; one worker runs all tests of a module. Clients, faults and contracts wait for
+# other processes half of their time, so there are two workers for each processor, and one more. There are no more workers than
+# gigabytes of memory (but two at least), because many tests start JVMs. With three for each processor tests ran into their time-outs.
 MEMORY_TABLE ?= /proc/meminfo
 WORKERS ?= $(shell awk -v most=$$(($$(nproc) * 2 + 1)) '/^MemTotal/ { gb = int($$2 / 1e6); print (gb < 2 ? 2 : gb < most ? gb : most) }' $(MEMORY_TABLE))
 PYTEST_OPTIONS ?=
-# What is tested is compiled. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
+# Tests run the compiled modules. Without a C compiler: make test TIDELOG_REQUIRE_EXTENSIONS=0
 TIDELOG_REQUIRE_EXTENSIONS ?= 1
 export TIDELOG_REQUIRE_EXTENSIONS
 # Without bytecode on disk each of the hundreds of processes that the tests start would compile all modules again.
@@ -26,7 +26,7 @@ EXTENSIONS := build/.extensions
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
 
-# The environment and what compiles come first: with `make -j2` the modules are compiled while pip brings the rest.
+# The environment, setuptools and Cython come first: with `make -j2` the modules are compiled while pip installs the rest.
 $(VENV)/.build:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet 'setuptools>=77' 'cython>=3.3'
@@ -39,15 +39,15 @@ $(BIN)/tidelog: pyproject.toml | $(VENV)/.build
 	$(INSTALL) '.[build]'
 	@touch $@
 
-# uv reads pip's settings in the environment, but no pip.conf: if uv finds no index, pip installs. PySpark is published only as
-# sources, and pip caches the wheel that it builds from them.
+# uv gets pip's settings from the environment, but does not read pip.conf: if uv fails, pip installs. PySpark is published only as
+# sources; pip installs it, because pip caches the wheel that it builds from them.
 UV_INSTALL := TIDELOG_EXTENSIONS_LATER=1 env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX="$$PIP_INDEX_URL"} \
   $${PIP_FIND_LINKS:+UV_FIND_LINKS="$$PIP_FIND_LINKS"} $(BIN)/uv pip install --quiet --python $(BIN)/python --editable
 PYSPARK = $(shell grep -o 'pyspark==[0-9.]*' pyproject.toml)
 
 # Spark's JVM puts archives of PySpark's and Py4J's sources before all else on the path of its workers' Python. There is no
-# bytecode in them, so each worker would compile what it imports, 1.0 s of CPU time in place of 0.4: without them it imports
-# the packages as they are installed.
+# bytecode in them, so each worker would compile what it imports, 1.0 s of CPU time in place of 0.4. They are removed below:
+# then a worker imports the installed packages.
 
 # Modules are compiled to bytecode when tests import them. All 13,600 modules of the packages take 43 s of CPU time, and most are never imported.
 $(VENV)/.test: pyproject.toml | $(VENV)/.build
@@ -88,7 +88,7 @@ SANITIZE_TESTS := tests/fuzz/test_records.py tests/fuzz/test_messages_fuzz.py te
   tests/unit/log/find tests/unit/log/test_unified_log.py tests/unit/cleaner/engine tests/unit/pipeline/engine \
   tests/unit/pipeline/decode tests/unit/pipeline/sink
 sanitize: SANITIZED = $(shell cat extensions.txt)
-# The modules that every request's bytes go through first: a minute, for CI.
+# For CI, a minute: the modules that every request's bytes go through first.
 SANITIZE_QUICK_TESTS := tests/unit/protocol/schema/test_coders.py tests/unit/log/validation/test_single_batch.py tests/unit/log/records
 sanitize-quick: SANITIZED = protocol/schema/walker.py log/records/section_walk.py log/validation/single_batch.py
 sanitize-quick: SANITIZE_TESTS = $(SANITIZE_QUICK_TESTS)
@@ -97,7 +97,7 @@ sanitize sanitize-quick: $(VENV)/.test $(EXTENSIONS) ## compile with every check
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  $(BIN)/python -m pytest -o "pythonpath=build/$@/lib src" $(SANITIZE_TESTS) $(PYTEST_OPTIONS)
 
-deletions: $(VENV)/.test $(EXTENSIONS) ## topics come and go under every background job: make deletions MINUTES=10
+deletions: $(VENV)/.test $(EXTENSIONS) ## topics are created and deleted while every background job runs: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
 
 soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; no loss, no growth: make soak MINUTES=15
@@ -114,7 +114,7 @@ kerberos: $(VENV)/.test $(EXTENSIONS) ## clients with tickets of a KDC; needs kr
 client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every protocol and mechanism, right and wrong
 	TIDELOG_CLIENT_MATRIX=1 $(BIN)/pytest tests/clients/test_secured_languages.py tests/clients/test_sasl.py tests/clients/test_tls.py -p no:randomly
 
-login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong passwords at full size; prints how long others wait
+login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong passwords at full size; prints how long other clients wait
 	TIDELOG_LOGIN_STORMS=1 $(BIN)/pytest -s tests/faults/test_login_storms.py --timeout=600 -p no:randomly
 
 tls-scan: $(VENV)/.test $(EXTENSIONS) ## a TLS listener under sslyze, which is installed below build/
@@ -220,7 +220,7 @@ bench: $(VENV)/.bench $(EXTENSIONS) ## the table of benchmarks/RESULTS.md, Tidel
 load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="--bootstrap HOST:PORT"
 	$(BIN)/python -m benchmarks.load $(LOAD)
 
-churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that come and go badly, with 1,024 descriptors
+churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that break off in every way, with 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
 docs: $(VENV)/.test $(EXTENSIONS) ## rebuild configuration.md, command-line.md and metrics.md from the declarations

@@ -1,7 +1,7 @@
-"""The compiled modules of the package: what pyproject.toml cannot say.
+"""Build of the compiled modules of the package, which pyproject.toml cannot describe.
 
-``extensions.txt`` lists them, a path a line. Each is Python that runs as it is, too, so a failure to compile one is no
-failure to install: then none is compiled. ``TIDELOG_REQUIRE_EXTENSIONS=1`` makes it one.
+``extensions.txt`` lists the modules, a path a line. Each is Python that also runs uncompiled. So if one does not
+compile, none is compiled, and the installation goes on; with ``TIDELOG_REQUIRE_EXTENSIONS=1`` it fails instead.
 """
 
 import hashlib
@@ -15,19 +15,20 @@ from setuptools.command.build_ext import build_ext
 HEADERS = "src/tidelog/protocol/compiled"
 DIRECTIVES = {
     "annotation_typing": False,  # types for C stand in .pxd files
-    "auto_pickle": False,  # nothing pickles them: a sixth of the code of a class
-    "binding": False,  # no object of its own for each function
+    "auto_pickle": False,  # nothing pickles these classes, and it is a sixth of a class's code
+    "binding": False,  # functions are plain built-ins, without an object of Cython's for each
     "boundscheck": False,
     "cdivision": True,
     "initializedcheck": False,
     "language_level": 3,
     "wraparound": False,
 }
-#: ``make sanitize``: paths of the modules to compile, with every check there is. The others are plain Python then.
+#: For ``make sanitize``: paths of the modules to compile with all checks. The others then run as plain Python.
 SANITIZED = os.environ.get("TIDELOG_SANITIZE", "").split()
 CHECKS = {"boundscheck": True, "initializedcheck": True}
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g1"]
-#: What the modules in a checkout were built from; tests/conftest.py refuses others.
+#: Digests of the files that the modules in a checkout were built from; tests/conftest.py refuses modules of other
+#: files.
 STAMP = Path("build/extensions.json")
 #: Long modules with a few hot lines: optimized for size, or an idle broker holds 0.25 MB more.
 SMALL = {
@@ -47,7 +48,7 @@ class BuildExtensions(build_ext):
             return
         try:
             self.compile_all()
-        except Exception as error:  # whatever a machine without a compiler, headers or Cython comes up with
+        except Exception as error:  # without a compiler, headers or Cython, many types of error are possible
             if os.environ.get("TIDELOG_REQUIRE_EXTENSIONS") == "1":
                 raise
             self.leave_out_all()
@@ -79,7 +80,7 @@ class BuildExtensions(build_ext):
             self.write_stamp()
 
     def write_stamp(self):
-        """Note the digests of what each module was built from."""
+        """Write the digests of the files that each module was built from to STAMP."""
         digests = {
             extension.name: {path: hashlib.sha256(Path(path).read_bytes()).hexdigest() for path in extension.depends}
             for extension in self.extensions
@@ -87,7 +88,9 @@ class BuildExtensions(build_ext):
         STAMP.write_text(json.dumps(digests, indent=1))
 
     def leave_out_all(self):
-        """Have the package be one of plain Python, whatever an earlier build left."""
+        """Make the package one of plain Python: remove modules that an earlier build compiled, and mark a wheel as
+        pure.
+        """
         for extension in self.extensions:
             for path in (self.get_ext_fullpath(extension.name), self.get_ext_filename(extension.name)):
                 for folder in ("", "src", self.build_lib):

@@ -28,7 +28,7 @@ mkdir -p "$work"
 root=
 container=
 supervisor=
-# Kill process 1, and with it all others of its namespace.
+# Kill process 1, and with it all other processes of its namespace.
 end_by_force() {
   pkill -KILL -P "$supervisor" || true
   wait "$supervisor" 2>/dev/null || true
@@ -41,8 +41,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-# A Debian of a variant of mmdebstrap, with some packages, as an image. It has no manuals and translations, as Debian's
-# slim images, and a merged /usr that no script in Perl has to make.
+# Make the image $1: a Debian of mmdebstrap's variant $2 with the packages $3. Like Debian's slim images it has no manuals
+# and translations. mmdebstrap's hook merges /usr, so that Debian's script for it, and Perl, are not needed.
 make_base() {
   if "${buildah[@]}" images -q "$1" 2>/dev/null | grep -q .; then return; fi
   say "$1: a Debian with $3"
@@ -59,7 +59,7 @@ make_base() {
   rm -f "$work/base.tar"
 }
 make_base "$base_image" minbase python3,python3-venv
-make_base "$runtime_image" essential python3  # nothing is installed into a container that runs: no apt
+make_base "$runtime_image" essential python3  # without apt: nothing is installed into a running container
 
 say "wheels of what the image installs"
 "$python" -m pip wheel --quiet --wheel-dir "$work/wheels" --find-links "$work/wheels" '.' 'setuptools>=77' 'cython>=3.3'
@@ -163,7 +163,7 @@ for script in /etc/kafka/docker/run /etc/confluent/docker/run; do
   chmod 777 "$root/tmp/script"
   (sleep 1; mv "$root/tmp/script" "$root$waits") &
   start
-  grep 'Transitioning from RECOVERY to RUNNING' "$work/stderr" >/dev/null || fail "Testcontainers would wait for its line"
+  grep 'Transitioning from RECOVERY to RUNNING' "$work/stderr" >/dev/null || fail "the log lacks the line that Testcontainers waits for"
   seq 1000 | kcat -q -b "127.0.0.1:$port" -t numbers -P
   [ "$(kcat -q -b "127.0.0.1:$port" -t numbers -C -e -o beginning | wc -l)" = 1000 ] || fail "not what was sent"
   end_by_force

@@ -21,7 +21,7 @@ say() { printf '== %s\n' "$*"; }
 for tool in aarch64-linux-gnu-gcc qemu-aarch64-static mmdebstrap; do
   command -v "$tool" >/dev/null || { echo "$tool is missing; the first lines of this script say what to install" >&2; exit 1; }
 done
-[ "$("$python" -c 'import sys; print(*sys.version_info[:2], sep=".")')" = 3.11 ] || { echo "PYTHON is to be a CPython 3.11" >&2; exit 1; }
+[ "$("$python" -c 'import sys; print(*sys.version_info[:2], sep=".")')" = 3.11 ] || { echo "PYTHON must be a CPython 3.11" >&2; exit 1; }
 
 if [ ! -x "$root/usr/bin/python3.11" ]; then
   say "Debian's CPython for arm64"
@@ -53,7 +53,7 @@ ls "$root"/dist/*-linux_aarch64.whl
 "$python" -m zipfile -e "$root"/dist/*.whl "$root/wheel"
 
 say "tests"
-# Tests look at their own descriptors in /proc: it is bound while they run.
+# Tests look at their own descriptors in /proc: it is mounted in the chroot while they run.
 mkdir -p "$root/proc"
 mountpoint -q "$root/proc" || mount --bind /proc "$root/proc"
 trap 'umount -l "$root/proc"' EXIT
@@ -65,8 +65,8 @@ emulated -c 'import os; from tidelog.protocol.schema import engine; assert engin
 # shellcheck disable=SC2086  # one word for each test
 emulated -c 'import os, sys, pytest
 os.chdir("/tests")
-# Two tests start a Python of their own, which takes a kernel that knows qemu for arm64 (binfmt_misc). Two look into the page
-# cache by RWF_NOWAIT, which qemu does not know.
+# These fail under qemu. Two start a Python of their own, which needs a kernel that starts qemu for arm64 programs (binfmt_misc).
+# Two look into the page cache with RWF_NOWAIT, which qemu does not know.
 others = ["protocol/record/test_crc.py::test_importing_it_does_not_import_the_package",
           "protocol/schema/test_fields.py::test_importing_messages_compiles_nothing",
           "broker/replica/fetching/test_fetch_cursor.py::test_a_reader_of_large_batches_goes_on_without_a_search",

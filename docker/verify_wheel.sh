@@ -3,7 +3,7 @@
 # runs the unit tests of protocol, log and cleaner on it.
 #
 #   docker/verify_wheel.sh python3.12   a CPython with headers on this machine
-#   docker/verify_wheel.sh trixie       the one of a Debian release, here 3.13, in a Debian of its own (root, mmdebstrap)
+#   docker/verify_wheel.sh trixie       the CPython of a Debian release (trixie has 3.13), in a chroot (root, mmdebstrap)
 #
 # Further arguments replace the tests to run; CFLAGS=-O0 compiles in a third of the time. To test without a compiler:
 #

@@ -1,5 +1,5 @@
-"""The data source ``tidelog``. PySpark finds a package ``pyspark_<format>`` with a ``DefaultSource`` without
-registration.
+"""Spark's data source ``tidelog``. PySpark finds it without registration: a package ``pyspark_<format>`` with a
+``DefaultSource``.
 
 The code is in ``tidelog.pipeline``; each part is imported when Spark needs it.
 """
