@@ -86,10 +86,10 @@ def _number(value: float | None, metric: Metric) -> str:
 
 
 def put_section(path: Path, heading: str, body: str) -> None:
-    """Put a section at the top of the results page, below its title: the newest first."""
+    """Put a section on top of the results page, below its title and introduction: the newest comes first."""
     text = path.read_text() if path.exists() else RESULTS_TITLE
-    title, _, rest = text.partition("\n")
-    path.write_text(f"{title}\n\n## {heading}\n\n{body.strip()}\n{rest.rstrip()}\n")
+    head, mark, rest = text.partition("\n## ")
+    path.write_text(f"{head.rstrip()}\n\n## {heading}\n\n{body.strip()}\n{(mark + rest).rstrip()}\n")
 
 
 def list_missed(rows: Iterable[Row], results: Results) -> list[str]:

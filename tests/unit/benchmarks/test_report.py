@@ -75,6 +75,13 @@ def test_missed_aims_are_named() -> None:
     assert list_missed([row(CPU, TOTAL)], made) == ["work CPU: 3.00 s, aim <= 2"]
 
 
+def test_an_introduction_stays_before_the_sections(tmp_path: Path) -> None:
+    page = tmp_path / "RESULTS.md"
+    page.write_text("# Results\n\nWhat the words mean.\n\n## one\n\nfirst\n")
+    put_section(page, "two", "second")
+    assert page.read_text() == "# Results\n\nWhat the words mean.\n\n## two\n\nsecond\n\n## one\n\nfirst\n"
+
+
 def test_newest_section_stands_first(tmp_path: Path) -> None:
     page = tmp_path / "RESULTS.md"
     put_section(page, "one", "first")
