@@ -2,9 +2,9 @@
 
 One connection's single-record produce, fetch of one batch, and Metadata, dispatched in process: without an authorizer,
 and with 10,000 ACLs, one of which, a prefixed one, allows the request. Both sides share one broker and one log, because
-two brokers differ by several percent by chance. The sides are measured right after each other in many short turns. The
-table has the medians in microseconds of process time, and the median of the turns' ratios. The column *same* compares a
-second side without an authorizer: its difference from zero is chance.
+two brokers differ by several percent by chance. In each of many short turns all sides are measured right after each
+other. The table has the medians in microseconds of process time, and the median of the turns' ratios. The column *same*
+compares a second side without an authorizer: its difference from zero is chance.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def build_broker(directory: Path) -> DataBroker:
 
 
 def allow(data: DataBroker, number: int) -> None:
-    """Commit rule ``number``: number 7 allows the request, each tenth is a prefix."""
+    """Commit rule ``number``: number 7 allows the request, and every tenth has a prefixed name."""
     name, pattern = (
         (f"team-{number}.", PatternType.PREFIXED) if number % 10 == 7 else (f"t{number}", PatternType.LITERAL)
     )

@@ -1,14 +1,16 @@
-"""The cost of one client's request to others: a bystander produces a record every 10 ms while it is served.
+"""Cost of one client's request for other clients: a bystander produces a record every 10 ms while the request is
+served.
 
     python -m benchmarks.bystander [--broker tidelog|kafka] [--only TEXT] [--from TEXT] [--rows FIRST-LAST]
 
 For each request of :mod:`benchmarks.hostile_requests` and :mod:`benchmarks.hostile_data` a row: its bytes, the broker's
-CPU seconds, its longest turn by its own turn clock (CPU milliseconds; Tidelog only), the bystander's longest wait, and
-the growth of the broker's resident memory. The last column says whether the request was answered, refused by closing
-its connection, or not answered in ANSWER_S seconds. One broker gets the requests in turn. A broker that does not
-answer, or does not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka gets the same
-requests. The run fails if a broker that answered everything lacks one of the bystander's records. ``--from`` begins
-with the first row of such a name, ``--rows`` takes some of them by number, from 1: ``7-`` goes on where six are done.
+CPU seconds, the longest turn of its event loop as its metrics say (CPU milliseconds; Tidelog only), the bystander's
+longest wait, and the growth of the broker's resident memory. The last column says whether the request was answered,
+refused by closing its connection, or not answered in ANSWER_S seconds. One broker gets the requests in turn. A broker
+that does not answer, or does not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka
+gets the same requests. The run fails if a broker that answered everything lacks one of the bystander's records.
+``--from`` begins with the first row of such a name, ``--rows`` takes some of them by number, from 1: ``7-`` goes on
+where six are done.
 """
 
 from __future__ import annotations
@@ -51,14 +53,13 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 TOPIC = "bystander"
 EVERY_S = 0.01
 ANSWER_S = 60.0
-"""Most that a request waits for its answer, and the bystander for its own. More than ten times the slowest answer ever
-measured.
-"""
+"""Longest time that the request and the bystander wait for an answer: over ten times the slowest answer measured."""
 CREATE_S = 120.0
 LONGEST_TURN = re.compile(r"^tidelog_loop_longest_turn_since_read_cpu_seconds (\S+)", re.M)
 
 
-WELL = ("answered", "refused")
+CONTINUES = ("answered", "refused")
+"""Fates of a request after which the broker gets the next one."""
 
 
 class Request(Protocol):
@@ -73,7 +74,7 @@ class Request(Protocol):
 
 
 class Row(NamedTuple):
-    """Cost of one request. ``turn_ms`` is None when the broker has no turn clock."""
+    """Cost of one request. ``turn_ms`` is None if the broker does not measure its turns."""
 
     name: str
     request_bytes: int
@@ -138,7 +139,7 @@ class Bystander(Beside):
 
 
 def connect(port: int) -> socket.socket:
-    """Open a connection whose every wait ends."""
+    """Open a connection with a timeout of ANSWER_S."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -302,16 +303,16 @@ def rows(
     """Send all requests in turn beside a bystander; a broker that does not serve them is replaced by a new one."""
     while left:
         broker = new_broker().start()
-        is_whole = True
+        is_serving = True
         try:
             prepare(broker.port)
             bystander, read_turn = Bystander(broker.port), partial(turn_ms, broker)
             with contextlib.suppress(OSError, EOFError), bystander:
-                while left and is_whole:
+                while left and is_serving:
                     row = measure(broker, bystander, left.pop(0), read_turn)
-                    is_whole = row.answer in WELL
+                    is_serving = row.answer in CONTINUES
                     yield row
-            if is_whole:
+            if is_serving:
                 check_records(broker.port, bystander.acknowledged)
         finally:
             broker.kill()
@@ -348,17 +349,18 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="bystander-") as directory:
         numbers = itertools.count()
 
-        def place() -> Path:
+        def next_directory() -> Path:
             return Path(directory, str(next(numbers)))
 
         if options.broker != "kafka":
             asked = requests(options.only, options.first)[options.rows]
             print_table(
-                "Tidelog", rows(lambda: TidelogProcess(place()), lambda one: longest_turn_ms(one.bootstrap), asked)
+                "Tidelog",
+                rows(lambda: TidelogProcess(next_directory()), lambda one: longest_turn_ms(one.bootstrap), asked),
             )
         if options.broker != "tidelog":
             asked = requests(options.only, options.first)[options.rows]
-            print_table("Apache Kafka", rows(lambda: ApacheKafka(place()), lambda _: None, asked))
+            print_table("Apache Kafka", rows(lambda: ApacheKafka(next_directory()), lambda _: None, asked))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""The cleaner's benchmark: Tidelog's and Apache Kafka's on equal bytes; ``python -m benchmarks.cleaner [NAME ...]``.
+"""Benchmark of log cleaners, Tidelog's and Apache Kafka's, on the same bytes: ``python -m benchmarks.cleaner [NAME
+...]``.
 
-Tidelog's round runs in this process (wall clock, user and system CPU). Kafka cleans the same
-segments in a node of its own, several partitions in turn by one thread: the first is cold, the best of the others warm.
-Kafka's figures are those it logs. ``--latency`` measures single-record produce requests with and without a round beside
-them. ``many-keys`` and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 million in 11 GB (needs
-25 GB in ``--directory`` and several minutes; its data are deleted again).
+Tidelog's round runs in this process (wall clock, user and system CPU). Kafka cleans the same segments in a node of its
+own, several partitions in turn by one thread; the table has its first, cold round and its best one. Kafka's figures are
+those it logs. ``--latency`` measures single-record produce requests with and without a round beside them. ``many-keys``
+and ``100m-keys`` have more keys than the map holds: 20 million in 2 GB, 100 million in 11 GB (needs 25 GB in
+``--directory`` and several minutes; all its data are deleted at the end).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cleaner_data import CONFIG, DATA_SETS, DEFAULT, DataSet, make, place
+from benchmarks.cleaner_data import CONFIG, DATA_SETS, DEFAULT, DataSet, make, replace_log
 from benchmarks.cleaner_latency import measure_latency
 from benchmarks.cleaner_report import Comparison, cleaner_table, latency_table
 from benchmarks.machine import commit, describe, require_compiled
@@ -59,7 +60,7 @@ def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
     """Run one round of Tidelog's cleaner; return seconds, bytes and records per second, CPU seconds."""
     partition = TopicPartition(data.name, 0)
     shutil.rmtree(directory, ignore_errors=True)
-    size = place(made, directory / partition.directory_name)
+    size = replace_log(made, directory / partition.directory_name)
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     log = load_log(
         LoadRequest(
@@ -86,7 +87,7 @@ def clean_here(data: DataSet, made: Path, directory: Path) -> dict[str, float]:
 
 
 def round_facts(stats: CleanerStats, size: int) -> dict[str, float]:
-    """Compute a round's figures per data byte."""
+    """Compute the other figures of a round; ``size`` is the bytes of its log."""
     return {
         "kept records": stats.records_after,
         "bytes read per data byte": stats.bytes_read / size,
@@ -119,7 +120,7 @@ def clean_in_kafka(data: DataSet, made: Path, directory: Path) -> list[dict[str,
         for created in admin.create_topics([NewTopic(data.name, KAFKA_PARTITIONS, 1, config=CONFIG)]).values():
             created.result()
     for number in range(KAFKA_PARTITIONS):
-        size = place(made, kafka.data_directory / f"{data.name}-{number}")
+        size = replace_log(made, kafka.data_directory / f"{data.name}-{number}")
     settings = {"log.cleaner.dedupe.buffer.size": str(data.map_bytes), "log.cleaner.backoff.ms": "100"}
     node = LoggingKafka(directory, settings, port=kafka.port)
     with node:

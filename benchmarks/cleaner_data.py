@@ -138,7 +138,7 @@ def segment_name(base_offset: int) -> str:
     return f"{base_offset:020d}.log"
 
 
-def place(made: Path, partition: Path) -> int:
+def replace_log(made: Path, partition: Path) -> int:
     """Replace the files of a partition's log by a data set; return the data set's bytes."""
     partition.mkdir(parents=True, exist_ok=True)
     for path in partition.iterdir():

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, place
+from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, replace_log
 from tidelog.client.settings import ClientSettings
 from tidelog.commands.running.compaction import ask
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -44,7 +44,7 @@ def clean_and_wait(bootstrap: str, topic: str) -> None:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Processes that compute and do nothing else."""
+    """Processes that only compute, inside the ``with`` block."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         time.sleep(0.5)
@@ -71,7 +71,7 @@ def broker_with(data_sets: list[DataSet], directory: Path) -> Iterator[str]:
             created.result()
     for data in data_sets:
         made = make(data if data is SMALL else DATA_SETS["first"], directory / "data")
-        place(made, broker.data_directory / f"{data.name}-0")
+        replace_log(made, broker.data_directory / f"{data.name}-0")
     with TidelogProcess(directory / "broker", port=broker.port) as again:
         yield again.bootstrap
 
@@ -92,8 +92,7 @@ def measure_latency(directory: Path, rounds: int) -> dict[str, list[float]]:
         for count in (1, 2):
             with busy_processes(count):
                 phases[f"beside {count} busy process{'es' * (count > 1)}"] = aside.run_for(3.0)
-        loading = aside.run_while(lambda: clean_and_wait(bootstrap, SMALL.name))
-        phases["beside the first round"] = loading
+        phases["beside the first round"] = aside.run_while(lambda: clean_and_wait(bootstrap, SMALL.name))
         return phases | measure_rounds(bootstrap, aside, [data.name for data in logs])
 
 

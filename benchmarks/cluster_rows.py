@@ -1,7 +1,7 @@
 """Rows of ``benchmarks.cluster``: measurements of one cluster of three brokers.
 
 Processor times are those of all three brokers, without the controller. Each row is a function that returns figures by
-name; `benchmarks.cluster.BARS` has the aims of some of them.
+name; ``benchmarks.cluster.BARS`` has the aims of some of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ BATCH_BYTES = 65_536
 WAIT_S = 120.0
 IDLE_S = 5.0
 SESSION_S = 3.5
-"""The session of the cluster's brokers, 3 s, is over by then."""
+"""Seconds after a broker's stop; by then its session of 3 s has ended."""
 REST_S = 3.0
+"""Seconds of writes alone, to which the writes beside a catch-up are compared."""
 SETTLE_S = 6.0
 """Time that the brokers need to become idle after the creation of 1,000 partitions."""
 STEADY_S = 6.0
@@ -187,7 +188,7 @@ class LogGrowth(Beside):
         super().__init__()
         self._directory = directory
         self._seen = [(time.monotonic(), self._size())]
-        """Times and sizes, from the last one without growth on."""
+        """Times and sizes of the log; the first is the last look before the log grew."""
 
     def _size(self) -> int:
         return sum(path.stat().st_size for path in self._directory.glob("*.log"))
@@ -226,7 +227,7 @@ class PacedWriter(Beside):
         self.times: list[float] = []
         """Milliseconds to each acknowledgement."""
         self.acknowledged: dict[int, list[float]] = defaultdict(list)
-        """Times of the clock, for each partition."""
+        """Clock times of the acknowledgements, by partition."""
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()

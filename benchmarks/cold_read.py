@@ -60,7 +60,7 @@ def measure_steady_load(broker: BrokerProcess, seconds: float) -> Histogram:
 
 
 def catch_up(broker: BrokerProcess, size: int) -> tuple[Histogram, float]:
-    """Measure the steady load while a consumer reads ``size`` cold bytes: latencies, MB/s of the consumer."""
+    """Measure the steady load while a consumer reads ``size`` bytes of the cold topic: latencies, the read's MB/s."""
     until, results = threading.Event(), list[LoadResult]()
 
     def consume() -> None:
@@ -79,7 +79,7 @@ def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.cold_read", description=__doc__.partition("\n")[0])
     parser.add_argument("--mb", type=int, default=2000, help="size of the cold topic (default 2000)")
-    parser.add_argument("--seconds", type=float, default=10, help="of the load alone (default 10)")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of the load alone (default 10)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()

@@ -57,7 +57,7 @@ def fetch(topic: str, offset: int) -> bytes:
 
 
 def microseconds(dispatcher: Dispatcher, frames: Sequence[bytes]) -> float:
-    """Measure the CPU of one of these requests on a connection of their own."""
+    """Measure the CPU of one request: the mean of these, on one new connection."""
     dispatch, context = dispatcher.dispatch, RequestContext()
     view = memoryview(bytearray(max(map(len, frames))))
     began = time.thread_time()

@@ -1,4 +1,4 @@
-"""The benchmark of finding: one key among many records, the cost of indexing to producers, the index's lag.
+"""Benchmark of the key index: look-ups of one key among many records, the cost for producers, the index's lag.
 
     python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan ...]
         [--save]
@@ -67,7 +67,7 @@ PHASES = ("produce", "look-up", "scan")
 _PRODUCE_VERSION = 8
 KEY_DIGITS = 8
 BASE_TIMESTAMP = 27
-"""Position of a batch's base timestamp and of the largest one after it."""
+"""Position of the base timestamp in a batch; the largest timestamp follows it."""
 
 
 def key_of(number: int) -> bytes:
@@ -94,18 +94,18 @@ def template(value_bytes: int) -> tuple[bytes, np.ndarray[Any, np.dtype[np.int64
 
 def batch_of(number: int, time_ms: int, value_bytes: int) -> bytearray:
     """Build batch ``number``, whose keys follow those of the batch before."""
-    batch, places = template(value_bytes)
+    batch, positions = template(value_bytes)
     filled = bytearray(batch)
     keys = np.arange(number * BATCH_RECORDS, (number + 1) * BATCH_RECORDS)
     powers = 10 ** np.arange(KEY_DIGITS - 1, -1, -1)
-    np.frombuffer(filled, np.uint8)[places] = keys[:, None] // powers % 10 + ord("0")
+    np.frombuffer(filled, np.uint8)[positions] = keys[:, None] // powers % 10 + ord("0")
     struct.pack_into(">qq", filled, BASE_TIMESTAMP, time_ms, time_ms)
     set_crc(filled, 0, len(filled))
     return filled
 
 
 def produce_frame(topic: str, batch_number: int, time_ms: int, value_bytes: int = VALUE_BYTES) -> bytes:
-    """Encode a whole Produce request with one batch."""
+    """Encode a Produce request with one batch, length and header included."""
     data = PartitionProduceData(index=0, records=memoryview(batch_of(batch_number, time_ms, value_bytes)))
     request = ProduceRequest(
         acks=1, timeout_ms=30_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
@@ -198,8 +198,8 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     """Measure records per second into each kind of topic, in turn. Each round is compared with the same round's plain
     topic; the shares are medians of the rounds.
 
-    Page cache that a virtual machine's host has to provide first makes any round three times as slow. So each round
-    begins with pages that were in use a moment ago.
+    If the host of a virtual machine first has to provide pages for the page cache, a round takes three times as long.
+    So as many pages as it needs are used and freed before each round.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]

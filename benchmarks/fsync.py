@@ -68,7 +68,7 @@ def load(broker: BrokerProcess, producers: int, seconds: float) -> tuple[float, 
             for key, _ in selector.select(1.0):
                 assert isinstance(key.fileobj, socket.socket)
                 connection = key.fileobj
-                answer = connection.recv(4096)  # small enough to come whole
+                answer = connection.recv(4096)  # small enough to arrive in one piece
                 now = time.perf_counter_ns()
                 assert answer[8 + 4 + 2 + len(TOPIC) + 8 :][:2] == b"\0\0", f"not acknowledged: {answer!r}"
                 latencies.record(now - sent[connection])
@@ -88,7 +88,7 @@ def show(page: Page, words: Sequence[object], rate: float, latencies: Histogram)
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.fsync", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10, help="of each measurement (default 10)")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of each measurement (default 10)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()

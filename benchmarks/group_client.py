@@ -142,13 +142,13 @@ def wait_until_stable(members: list[Member]) -> float:
         for member in members:
             selector.register(member.wire.socket, selectors.EVENT_READ, member)
             member.join()
-        beaten = began
+        last_heartbeats = began
         while not is_stable(members):
             assert time.perf_counter() - began < TIMEOUT_S, Counter(member.generation_id for member in members)
             for key, _ in selector.select(HEARTBEAT_S):
                 key.data.take()
-            if time.perf_counter() - beaten > HEARTBEAT_S:
-                beaten = time.perf_counter()
+            if time.perf_counter() - last_heartbeats > HEARTBEAT_S:
+                last_heartbeats = time.perf_counter()
                 for member in members:
                     if member.waits_for is None:
                         member.heartbeat()

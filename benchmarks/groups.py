@@ -74,6 +74,7 @@ RETRY_S = 0.005
 RECORDS_PER_TRANSACTION = 10
 SHARE_CONSUMER_PERFORMANCE = "org.apache.kafka.tools.ShareConsumerPerformance"
 GROUP_RESOURCE = 32
+"""Resource type of a group's configs."""
 
 Row = tuple[str, str, str]
 
@@ -226,20 +227,20 @@ def shares(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
     assert producer.flush(60) == 0
     rates, cpu = [], 0.0
     for group_id in ("shares-before", "shares"):
-        from_the_earliest(broker, group_id)
+        reset_to_earliest(broker, group_id)
         cpu = run_time_s(broker.pid)
         words = ["--bootstrap-server", broker.bootstrap, "--topic", topic, "--group", group_id]
         done = run_tool(SHARE_CONSUMER_PERFORMANCE, [*words, "--num-records", str(asked.shared)])
         cpu = run_time_s(broker.pid) - cpu
-        rates.append(float(performance(done.stdout)["nMsg.sec"]))
+        rates.append(float(parse_performance(done.stdout)["nMsg.sec"]))
     return [
         ("records of 100 B to a share consumer", "1/s", f"{rates[-1]:,.0f}"),
         ("", "CPU of the broker, µs each", f"{1e6 * cpu / asked.shared:.1f}"),
     ]
 
 
-def from_the_earliest(broker: BrokerProcess, group_id: str) -> None:
-    """Have a share group begin at the topic's first record."""
+def reset_to_earliest(broker: BrokerProcess, group_id: str) -> None:
+    """Set the config by which a new share group begins at the topic's first record."""
     config = AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
     resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group_id, configs=[config])
     connection = wire(broker)
@@ -249,7 +250,7 @@ def from_the_earliest(broker: BrokerProcess, group_id: str) -> None:
     connection.close()
 
 
-def performance(printed: str) -> dict[str, str]:
+def parse_performance(printed: str) -> dict[str, str]:
     """Parse the output of one of Kafka's performance tools: its header's names, its last line's values."""
     lines = [[word.strip() for word in line.split(",")] for line in printed.splitlines() if "," in line]
     return dict(zip(lines[0], lines[-1], strict=True))
@@ -350,7 +351,7 @@ def launch_kafka(directory: Path) -> BrokerProcess:
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.groups", description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="groups that are joined (default 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="groups of each kind that are joined (default 5)")
     parser.add_argument("--commits", type=int, default=100_000, help="offset commits (default 100,000)")
     parser.add_argument("--transactions", type=int, default=500, help="transactions (default 500)")
     parser.add_argument("--records", type=int, default=2_000, help="records whose latency is measured (default 2,000)")

@@ -61,7 +61,7 @@ class Histogram:
         """Find the smallest latency in microseconds that ``percent`` of all values do not exceed; 0 in an empty
         histogram.
 
-        It is the upper bound of its bucket: never flattering, at most 0.8 % too high.
+        It is the upper bound of its bucket: never too low, and at most 0.8 % too high.
         """
         wanted = max(1, -(-self.count * percent // 100))
         seen = 0

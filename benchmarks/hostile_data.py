@@ -87,7 +87,7 @@ def empty_parts(codec: CompressionType) -> bytes:
 
 
 def small_records(count: int, offset_delta: int | None = None) -> bytes:
-    """Build a section of ``count`` records of one byte, with offset deltas from 0, or all of them the same."""
+    """Build a section of ``count`` records of one byte; offset deltas count from 0, or all are ``offset_delta``."""
     section = bytearray()
     for number in range(count):
         append_record(section, Record(number if offset_delta is None else offset_delta, 0, None, b"v"), 0, 0)

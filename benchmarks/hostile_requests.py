@@ -1,4 +1,4 @@
-"""Requests with very many elements in one array, which once held the broker's event loop for seconds.
+"""Requests with very many elements in one array: handled in one step, each would block the event loop for seconds.
 
 Each is a name, an API version and a message; ``benchmarks.bystander`` sends them to Tidelog and to Apache Kafka, and
 ``tests/faults/test_long_requests.py`` to a broker process. The counts are those of the largest legal request
@@ -36,12 +36,12 @@ WIDE_TOPIC = "wide"
 WIDE_PARTITIONS = 10_000
 MADE_TOPICS = 300
 BROKER = 4
-"""The resource type."""
+"""Resource type of a broker's configs."""
 
 
 class Hostile(NamedTuple):
-    """One request: its name in the table, its API version, and the function that builds its message of up to many
-    megabytes.
+    """One request: its name in the table, its API version, and the function that builds its message, which may have
+    many megabytes.
     """
 
     name: str

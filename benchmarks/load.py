@@ -25,7 +25,7 @@ from benchmarks.topics import Topics
 
 DEFAULT_RATES = "1000,2000,5000,10000,20000,30000,40000,60000"
 SATURATED = 0.95
-"""A step that completes less than this share of its requests in time ends the run: above it only queues grow."""
+"""A step that completes less than this share of its requests in time ends the run: above its rate only queues grow."""
 PERCENTS = (50.0, 90.0, 99.0, 99.9, 100.0)
 
 

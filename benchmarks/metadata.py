@@ -3,7 +3,8 @@
 Config changes: each of 1, 10 or 50 clients has one IncrementalAlterConfigs in flight, for a topic of its own, and sends
 the next when that one is answered. Both brokers sync a change before they answer. Topics: the time until one
 CreateTopics request for 1, 100 or 300 topics is answered. Snapshot: the image of 10,000 partitions is written in a
-thread, beside an event loop that only reads the clock; its longest turn shows how long a snapshot holds other work.
+thread, beside an event loop that only reads the clock; the loop's longest turn shows how long a snapshot delays
+other work.
 Start: from a clean stop with 10,000 partitions of one record each to the first answer, and the part that reading the
 metadata takes.
 """
@@ -81,7 +82,7 @@ def alter_configs(broker: BrokerProcess, clients: int, seconds: float) -> tuple[
         while time.perf_counter() < deadline:
             for key, _ in selector.select(1.0):
                 assert isinstance(key.fileobj, socket.socket)
-                answer = key.fileobj.recv(4096)  # small enough to come whole
+                answer = key.fileobj.recv(4096)  # small enough to arrive in one piece
                 assert answer[16:18] == b"\0\0", f"not changed: {answer!r}"
                 now, (since, topic), number = time.perf_counter_ns(), sent[key.fileobj], number + 1
                 latencies.record(now - since)
@@ -202,8 +203,8 @@ def main() -> None:
     """Print the tables."""
     require_compiled()
     parser = argparse.ArgumentParser(prog="benchmarks.metadata", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10, help="of each measurement (default 10)")
-    parser.add_argument("--partitions", type=int, default=10_000, help="of the snapshot (default 10,000)")
+    parser.add_argument("--seconds", type=float, default=10, help="seconds of each measurement (default 10)")
+    parser.add_argument("--partitions", type=int, default=10_000, help="in snapshot and starts (default 10,000)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()

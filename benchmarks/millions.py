@@ -26,6 +26,7 @@ from tidelog.log.system.time import ManualTime
 
 DAY_MS = 24 * 3600 * 1000
 KEPT_MS = 3600 * 1000
+"""Time after which unused groups' offsets and transactional ids expire."""
 
 
 class Row(NamedTuple):

@@ -58,7 +58,7 @@ class LoadResult:
 
 
 def run_load(mode: str, host: str, port: int, **options: str | float) -> LoadResult:
-    """Run the load client to its end. ``options`` are its own, with ``_`` for ``-``.
+    """Run the load client to its end. ``options`` are its command-line options, with ``_`` for ``-``.
 
     Raises LoadError, MissingToolError.
     """

@@ -1,4 +1,4 @@
-"""Plots of the results. matplotlib is only needed here; without it the tables stand alone."""
+"""Plots of the results. Only this module needs matplotlib; without it there are only tables."""
 
 from __future__ import annotations
 

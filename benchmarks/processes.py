@@ -4,8 +4,9 @@
 
 Each process leads a topic of its own and has a load client of its own (``loadgen``), on one connection. A broker
 process uses one core, and the clients compete with the brokers for the rest: on two cores two processes cannot reach
-twice the speed of one. So the table has the cores that brokers and clients used, and the rate calculated for a core per
-process from their CPU time. The lone node, both members and the controller run all the time, and the setups take turns.
+twice the speed of one. So the table has the cores that brokers and clients used, and the rate that the brokers' CPU
+time would allow if each process had a core. The lone node, both members and the controller run all the time, and the
+setups take turns.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Turn(NamedTuple):
     """Requests each second of the clock."""
     broker_us: float
     client_us: float
-    """CPU a request."""
+    """CPU microseconds of a request, in brokers and in load clients."""
 
     @property
     def cores_of_brokers(self) -> float:

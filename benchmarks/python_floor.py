@@ -56,7 +56,7 @@ class Client:
         self._end = 0
 
     def on_readable(self) -> None:
-        """Receive, and answer the whole frames."""
+        """Receive, and answer the complete frames."""
         view = self._view
         received = self._sock.recv_into(view[self._end : self._end + RECEIVE_BYTES])
         if not received:

@@ -42,7 +42,7 @@ def measure_socket(broker: BrokerProcess, seconds: float) -> Histogram:
 
         def send() -> None:
             connection.sendall(frame)
-            if not connection.recv(4096):  # small enough to come whole
+            if not connection.recv(4096):  # small enough to arrive in one piece
                 raise ConnectionResetError
 
         return repeat(send, seconds)
@@ -77,7 +77,7 @@ CLIENTS: Mapping[str, Client] = {"a socket in plain Python": measure_socket, "li
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(prog="benchmarks.round_trip", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=5, help="of each measurement (default 5)")
+    parser.add_argument("--seconds", type=float, default=5, help="seconds of each measurement (default 5)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)

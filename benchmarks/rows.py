@@ -1,14 +1,14 @@
 """The rows of the benchmark: metrics with their aims, and a function that measures them on one contender.
 
 The aims are those of the design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
-absolute, or a multiple of the floor that is measured in the same run: of a C program that does only the work no broker
-can avoid (``rivals/floor.py``).
+absolute, or a multiple of the *floor* measured in the same run. The floor is a C program that does only the work that
+no broker can avoid (``rivals/floor.py``).
 
 Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
 each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same
-write), so only measurements that are close in time compare fairly. The figure is the median of the pairs' ratios. A row
-that reads the same data several times makes each reading one of a pair: four times as many pairs, each four times as
-close in time.
+write), so only measurements that are close in time compare fairly. The figure is the median of the pairs' ratios. In a
+row that reads the same data several times (``Scale.fetch_readings``), each reading can be one of a pair. So there are
+four times as many pairs, each four times as close in time.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def launch_kafka(directory: Path) -> BrokerProcess:
 
 
 def contenders(rival: str, tidelog: bool) -> list[Contender]:
-    """Return the contenders."""
+    """Return the contenders of a run: those that are asked for, and the floor."""
     found = [Contender(TIDELOG, launch_tidelog)] if tidelog else []
     if rival == KAFKA:
         found.append(Contender(KAFKA, launch_kafka))
@@ -168,7 +168,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def save(rows: Sequence[Row], results: Results, tables: str, note: str) -> None:
-    """Append tables and plot to RESULTS.md and keep the values."""
+    """Put tables and plot on top of RESULTS.md, and all values into ``results``."""
     now = datetime.datetime.now(datetime.UTC)
     name = f"{now:%Y%m%d-%H%M}"
     body = f"Commit {machine.commit()}. {machine.describe()}. Apache Kafka {KAFKA_4}. {note}\n\n{tables}"

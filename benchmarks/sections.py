@@ -34,7 +34,7 @@ SECTIONS = {
         "A cold catch-up read beside a steady load", alone=("--no-kafka",), quick=("--mb", "100", "--seconds", "1")
     ),
 }
-"""By module."""
+"""Sections by the name of their module."""
 
 
 def command(name: str, rival: str, *, quick: bool) -> list[str]:

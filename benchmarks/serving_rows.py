@@ -1,8 +1,8 @@
 """Rows that load a warm broker: produce, fetch, single-record requests, round trips.
 
-Each produce row writes to a topic of its own that is deleted afterwards; the file system is synced between the measured
-stretches, so that one contender's write-back does not slow the next. Batches have the size librdkafka makes under load:
-``batch.size`` 1,000,000 bytes; the 16 KiB of the Java producer's default are a row of their own.
+Each produce row writes to a topic of its own that is deleted afterwards; the file system is synced before each
+measurement, so that one contender's write-back does not slow the next. Batches have the size librdkafka makes under
+load: ``batch.size`` 1,000,000 bytes; the 16 KiB of the Java producer's default are a row of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LIBRDKAFKA_BATCH_BYTES = 1_000_000
 JAVA_BATCH_BYTES = 16_384
 BATCH_OVERHEAD_BYTES = 61
 RECORD_OVERHEAD_BYTES = 10
-"""Most bytes around the value of a record without key in a batch of this size: length, attributes, deltas, lengths."""
+"""Most bytes around the value of a record without key in batches of these sizes: length, attributes, deltas, lengths.
+"""
 BULK_WINDOW = 5
 PIPELINE_WINDOW = 100
 SMALL_VALUE_BYTES = 100
@@ -47,7 +48,7 @@ def serving(contender: Contender) -> BrokerProcess:
 
 @dataclass(slots=True)
 class Spent:
-    """Processor time of a measured stretch, set when the stretch ends."""
+    """Processor time of a `measured` block, set when the block ends."""
 
     cpu: CpuTime = field(default_factory=lambda: CpuTime(0, 0))
     total_s: float = 0.0

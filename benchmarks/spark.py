@@ -1,14 +1,15 @@
 """Ways into and out of Spark, compared in one run: ``python -m benchmarks.spark``.
 
     source        one partition into Spark's noop sink: format("kafka") on Apache Kafka and on Tidelog, with default
-                  options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB, which are
-                  all the same or, as for export and sink, also random (--content)
-    sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once
+                  options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB, of a
+                  content (--content, also for sink and export): the same in every batch, or random
+    sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once;
+                  instead of the same values, numbers padded to the size
     sink-parts    the same without Spark: staging, publishing, and what adopting the staged batches would cost at least
     export        Spark's Kafka source (default options, max.poll.records=20000, and that in two tasks) to Parquet with
                   zstd, and the export job
     upsert        the export job into a new Iceberg table without Spark: all records, and the latest value of each key
-    audit         GB/s of the audit job, per second and per processor second; ten times the records, so that a job's
+    audit         GB of the audit job, per second and per processor second; ten times the records, so that a job's
                   start (0.3 s of processor time in JVM and driver) does not hide the work
     point         one key, and a thousandth of the time, out of --point-gb of records: bytes read
     list-offsets  the broker's processor time for one ListOffsets request: Spark sends two for 500 records
@@ -103,11 +104,11 @@ def measure_in_rounds(rounds: int, works: Sequence[Callable[[], Figures]]) -> li
     """Measure medians of all works, taken in turn; a first round warms up and is not counted."""
     found: list[list[Figures]] = [[] for _ in works]
     for number in range(rounds + 1):
-        for place, work in zip(found, works, strict=True):
+        for counted, work in zip(found, works, strict=True):
             figures = work()
             if number:
-                place.append(figures)
-    return [median(place) for place in found]
+                counted.append(figures)
+    return [median(counted) for counted in found]
 
 
 def source_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
@@ -287,7 +288,7 @@ def parser() -> argparse.ArgumentParser:
         "--content",
         action="append",
         choices=CONTENTS,
-        help="of values; may be repeated (default: same)",
+        help="content of the values; may be repeated (default: same)",
     )
     found.add_argument("--only", action="append", choices=SECTIONS, help="this section; may be repeated")
     found.add_argument("--save", action="store_true", help="put the tables on top of benchmarks/RESULTS.md")

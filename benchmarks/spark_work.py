@@ -134,7 +134,7 @@ def load(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProces
 
 
 def load_random(topic: str, rows: int, value_bytes: int, brokers: Sequence[BrokerProcess]) -> None:
-    """Write the same with values that no codec makes smaller."""
+    """Write a topic as `load` does, of values that no codec makes smaller."""
     block = random.Random(topic).randbytes(RANDOM_BYTES)
     for broker in brokers:
         Topics(broker.bootstrap).create(topic, 1, KEEP)
@@ -226,7 +226,7 @@ def export_with_spark(bench: Bench, topic: str, table: Path, options: Mapping[st
 
 
 def export_with_job(bench: Bench, topic: str, table: Path) -> Figures:
-    """Export the same by the export job, on Tidelog's files."""
+    """Export the topic by the export job, from Tidelog's files."""
     shutil.rmtree(table, ignore_errors=True)
     with bench.measured(bench.tidelog) as found:
         export(bench.spark, ExportRequest(source(bench, topic), str(table)))

@@ -104,10 +104,10 @@ def main() -> None:
         descriptor = os.open(content, os.O_RDONLY)
         print("| s/GB, user / all | plain | TLS |\n|---|---|---|")
         rows: dict[str, list[str]] = {}
-        for side, authority in ((None, None), (context, str(certificates.authority.certificate))):
-            found = {"fetch": measure(side, discard, [authority], lambda sock: send_file(sock, descriptor, count))}
+        for tls, authority in ((None, None), (context, str(certificates.authority.certificate))):
+            found = {"fetch": measure(tls, discard, [authority], lambda sock: send_file(sock, descriptor, count))}
             for name, sizes in RECORDS.items():
-                found[f"produce, {name}"] = measure(side, supply, [authority, sizes, count], receive)
+                found[f"produce, {name}"] = measure(tls, supply, [authority, sizes, count], receive)
             for name, (user, total) in found.items():
                 rows.setdefault(name, []).append(f"{user / count * 1e9:.2f} / {total / count * 1e9:.2f}")
         for name, cells in rows.items():

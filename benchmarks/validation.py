@@ -1,4 +1,4 @@
-"""The cost of validating produced batches, by both engines: ``python -m benchmarks.validation``.
+"""The cost of validating produced batches, in plain Python and compiled: ``python -m benchmarks.validation``.
 
 One uncompressed batch of 100-byte records at a time goes through ``LogValidator`` as an append does it: CRC, structure
 of every record, timestamps, offsets in place. The aim is 30 ns per record compiled. Apache Kafka has no such
@@ -41,7 +41,9 @@ def nanoseconds_per_record(count: int) -> float:
 
 
 def choose(*, is_compiled: bool) -> None:
-    """Have batches checked by compiled modules or by the plain references, whatever the modules chose at import."""
+    """Choose the compiled routines, or the plain references, for the checks of batches; it replaces the choice at
+    import.
+    """
     setattr(validator, "_IS_COMPILED", is_compiled)  # noqa: B010 - a name of another module
     setattr(engine, "check_section", (section_walk if is_compiled else reference).check_section)  # noqa: B010
 

@@ -1,7 +1,7 @@
-/* The floor: what no broker can go below with the same client on the same machine.
+/* The floor: a server that does only the work that no broker can avoid, with the least CPU time.
  *
- * It speaks just enough Produce v11 and Fetch v12 for loadgen: for a produced batch recv, CRC-32C, base offset, write and
- * an answer; for a fetch one sendfile. It decides nothing, keeps no index and serves one connection at a time. All
+ * It speaks just enough Produce v11 and Fetch v12 for loadgen. For a produced batch it does a recv, CRC-32C, base offset,
+ * write and an answer; for a fetch one sendfile. It decides nothing, keeps no index and serves one connection at a time. All
  * produced batches must have one size, so that an offset gives the position.
  *
  *   floor PORT DATA_FILE */

@@ -143,7 +143,7 @@ static int in_receive(Connection *c) {
     return 1;
 }
 
-/* The next whole response after its length prefix, or 0. */
+/* The next complete response after its length prefix, or 0. */
 static const uint8_t *in_frame(Connection *c) {
     size_t have = c->in_to - c->in_from;
     if (have < 4) return 0;
@@ -222,7 +222,8 @@ static void run_produce(void) {
     printf("}\n");
 }
 
-/* The offset after the last whole batch of a fetch; counts its records and takes the time stamped into each batch. */
+/* The offset after the last complete batch of a fetch. Counts the records; with `stamped` it also records the time since the
+ * time in the first value of each batch. */
 static uint64_t walk_batches(const uint8_t *p, size_t length, uint64_t next, uint64_t *records, Histogram *stamped) {
     uint64_t now = stamped ? now_ns() : 0;
     while (length >= BATCH_HEADER) {
@@ -354,7 +355,7 @@ static void paced_loop(Peer *peers, int poller) {
     uint64_t end = paced.begin + (uint64_t)(options.seconds * 1e9), give_up = end + DRAIN_S * 1000000000ull;
     struct epoll_event events[256];
     for (uint64_t now; (now = now_ns()) < give_up;) {
-        /* Also after the end: what was due while this process waited for the processor is sent late, not left out. */
+        /* Also after the end: requests that were due while this process waited for the CPU are sent late, not left out. */
         for (int i = 0; i < options.producers; i++) producer_turn(&peers[i], i, now);
         if (now >= end && is_drained(peers)) break;
         struct timespec pause = {0, 100000};

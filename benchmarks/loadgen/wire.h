@@ -43,7 +43,7 @@ static inline uint64_t get_be(const uint8_t *at, int bytes) {
     return value;
 }
 
-/* A growing output; `p` is the place to write next. */
+/* Output into a buffer that is large enough; `p` is where the next byte goes. */
 typedef struct {
     uint8_t *start, *p;
 } Writer;
@@ -85,7 +85,7 @@ static inline void w_close_frame(Writer *w) { put_be(w->start, (uint64_t)(w->p -
 
 static inline void set_correlation_id(uint8_t *frame, uint32_t id) { put_be(frame + 8, id, 4); }
 
-/* Read side: the caller has a whole frame, so these do not check bounds. */
+/* Read side: the caller has a complete frame, so these do not check bounds. */
 static inline uint64_t r_uvarint(const uint8_t **p) {
     uint64_t value = 0;
     for (int shift = 0;; shift += 7) {
@@ -142,7 +142,7 @@ static inline size_t write_batch(Writer *w, int records, int value_bytes) {
     return first_value;
 }
 
-/* One Produce request for one partition, ready to send but for the correlation id. */
+/* One Produce request for one partition, ready to send except for the correlation id. */
 typedef struct {
     uint8_t *data;
     size_t length;

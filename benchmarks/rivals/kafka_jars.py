@@ -1,10 +1,10 @@
 """Jars of Apache Kafka, fetched once by Maven and kept below ``build/kafka``; other jars have directories of their own.
 
-A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the closure into ``jars/``, and a
-``complete`` marker is made last: a directory without the marker is built again, so a killed Maven leaves nothing that
-looks whole. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test run) wait for one download.
-``python -m benchmarks.rivals.kafka_jars`` fetches all jars that tests use in one run of Maven, which saves a dozen
-starts.
+A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the jars and all their dependencies
+into ``jars/``, and the marker ``complete`` is written last. A directory without the marker is built again: Maven may
+have been killed in it. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test run) wait for one
+download. ``python -m benchmarks.rivals.kafka_jars`` fetches all jars that tests use in one run of Maven, which saves a
+dozen starts.
 
 Which registry Maven asks is Maven's own configuration; none is named here.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 KAFKA_4 = "4.3.1"
-"""The Kafka that Tidelog is compared with: the newest whose tools resolve and which runs on Java 17."""
+"""The Kafka that Tidelog is compared with: the newest that runs on Java 17 and whose tools Maven finds."""
 KAFKA_3 = "3.9.2"
 """The last Kafka 3 release line: it answers old clients and writes the old formats."""
 SCALA = "2.13"
@@ -137,17 +137,17 @@ def _copy_dependencies(maven: str, poms: dict[Path, str], below: Path) -> None:
         (directory / "complete").unlink(missing_ok=True)
         shutil.rmtree(directory / "jars", ignore_errors=True)
         (directory / "pom.xml").write_text(pom)
-    place = next(iter(poms)) if len(poms) == 1 else below / "all"
+    project = next(iter(poms)) if len(poms) == 1 else below / "all"
     if len(poms) > 1:
-        place.mkdir(exist_ok=True)
-        (place / "pom.xml").write_text(_parent_pom(poms))
+        project.mkdir(exist_ok=True)
+        (project / "pom.xml").write_text(_parent_pom(poms))
     command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars", "-DincludeScope=runtime"]
     environment = {**os.environ, "MAVEN_OPTS": f"{MAVEN_OPTIONS} {os.environ.get('MAVEN_OPTS', '')}"}
     done = subprocess.run(
-        command, cwd=place, env=environment, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False
+        command, cwd=project, env=environment, capture_output=True, text=True, timeout=MAVEN_TIMEOUT_S, check=False
     )
     if done.returncode != 0:
-        raise RuntimeError(f"Maven could not resolve {place.name}:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise RuntimeError(f"Maven could not resolve {project.name}:\n{(done.stdout + done.stderr)[-2000:]}")
     for directory, pom in poms.items():
         (directory / "complete").write_text(pom)
 

@@ -70,7 +70,7 @@ class BrokerProcess:
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = directory / f"{self.name}.out"
         self.start_seconds = 0.0
-        """From the start of the process to the first answered request, of the last start."""
+        """Seconds from the last start of the process to its first answered request."""
 
     def command(self) -> list[str]:
         """Return the command line to run."""
