@@ -93,6 +93,7 @@ def grown_by(make: Callable[[], object], log: MemoryTopicLog) -> tuple[float, fl
 
 
 def coordinator_row(what: str, world: GroupWorld | TransactionWorld, make: Callable[[], object], count: int) -> Row:
+    """Measure what ``make`` makes by requests, then how a new coordinator loads it from the log, and its expiration."""
     size, spent = grown_by(make, world.log)
     again = type(world)(world.log, world.time)
     again.config = world.config
@@ -105,6 +106,7 @@ def coordinator_row(what: str, world: GroupWorld | TransactionWorld, make: Calla
 
 
 def groups(count: int) -> Row:
+    """Measure groups that each commit one offset."""
     world = GroupWorld(offsets_retention_minutes=KEPT_MS // 60_000)
 
     def make() -> None:
@@ -115,6 +117,7 @@ def groups(count: int) -> Row:
 
 
 def transactional_ids(count: int) -> Row:
+    """Measure transactional ids that are each initialized."""
     world = TransactionWorld(transactional_id_expiration_ms=KEPT_MS)
 
     def make() -> None:

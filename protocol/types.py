@@ -31,7 +31,7 @@ _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")
 
 MAX_STRING_BYTES = 0x7FFF  # a string's classic length is an int16, and Kafka limits compact ones to the same
 MAX_ELEMENTS = 1 << 20  # of all arrays in one message: an element of 3 bytes on the wire takes 150 in memory
-MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has four. So a frame full of two-byte tags is refused early
+MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has nine. So a frame full of two-byte tags is refused early
 
 INT16 = Struct(">h")
 INT32 = Struct(">i")

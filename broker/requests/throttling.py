@@ -28,7 +28,7 @@ from tidelog.broker.quota.quotas import FETCH, MUTATION, PRODUCE, REQUEST, Clien
 from tidelog.broker.requests.route import Answer, Parts, Pending, Route
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
-from tidelog.protocol.schema.source import has_field, place_of
+from tidelog.protocol.schema.source import has_field, position_of
 from tidelog.protocol.transferable import release_slices
 
 if TYPE_CHECKING:
@@ -193,9 +193,11 @@ class Measure:
         route, response_class = self._route, response_class_of(self._request)
         if not has_field(response_class, "throttle_time_ms", route.api_version):
             return frame
-        place = place_of(response_class, "throttle_time_ms", route.api_version)
-        if place is not None:
-            return write_int32(frame, place if place < 0 else route.prefix.size + place, self._context.throttle_ms)
+        position = position_of(response_class, "throttle_time_ms", route.api_version)
+        if position is not None:
+            return write_int32(
+                frame, position if position < 0 else route.prefix.size + position, self._context.throttle_ms
+            )
         if not isinstance(frame, bytes):
             return frame
         response = response_class.decode(memoryview(frame)[route.prefix.size :], route.api_version)

@@ -263,19 +263,19 @@ def has_field(cls: type[Message], name: str, version: int) -> bool:
     return any(field.name == name and field.versions.has(version) for field in cls.FIELDS)
 
 
-def place_of(cls: type[Message], name: str, version: int) -> int | None:
+def position_of(cls: type[Message], name: str, version: int) -> int | None:
     """Return the position of an untagged field of fixed size in all encodings of a version: bytes from the beginning
     or, negative, from the end. None if fields of variable length are before and after it.
     """
     flexible = cls.FLEXIBLE.has(version)
     plain, tagged, _ = struct_fields(cls, version, flexible)
-    place = 0
+    position = 0
     for field in plain:
         if field.name == name:
-            return place
+            return position
         if field.kind not in FIXED:
             break
-        place += FIXED[field.kind][1]
+        position += FIXED[field.kind][1]
     last = plain[-1]
     return -FIXED[last.kind][1] - flexible if last.name == name and not tagged else None
 

@@ -48,7 +48,7 @@ from tidelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
 from tidelog.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tidelog.protocol.schema import encoder
-from tidelog.protocol.schema.source import has_field, place_of
+from tidelog.protocol.schema.source import has_field, position_of
 from tidelog.protocol.transferable import TransferableRecords
 
 
@@ -310,7 +310,7 @@ def test_the_time_stands_where_it_does_when_it_is_encoded() -> None:
         cls = response_class_of(import_module(entry.module).Request())
         for version in range(cls.VERSIONS.lowest, cls.VERSIONS.highest + 1):
             if has_field(cls, "throttle_time_ms", version):
-                place = place_of(cls, "throttle_time_ms", version)
+                place = position_of(cls, "throttle_time_ms", version)
                 expected = cls(throttle_time_ms=0x01020304).encode(version)
                 if place is None:
                     without.add((cls.__name__, version))
