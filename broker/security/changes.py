@@ -1,8 +1,8 @@
 """Audit lines of administrators' changes: who made which change from where, without secrets.
 
-When a client disconnects, the steps of its request are closed. What they have changed by then stays changed, and gets
-its lines too (``Notes``): else a client that disconnects at once would leave no trace. ``Broker.late_lines`` writes
-these lines in steps, as there may be one for each change of the request. Loop thread only.
+When a client disconnects, the steps of its request are closed. The changes that these steps have made by then remain,
+and get their lines too (``Notes``): else a client that disconnects at once would leave no trace. ``Broker.late_lines``
+writes these lines in steps, as there may be one for each change of the request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Lines = Iterator[None]
 
 
 class Notes:
-    """Audit lines of one request's changes, written once these are durable, even if the client has disconnected by
-    then.
+    """Audit lines of one request's changes. Each is written once its change is durable, even if the client has
+    disconnected by then.
     """
 
     __slots__ = ("_late_lines", "_left")
@@ -111,7 +111,7 @@ def with_lines(
     """Do the steps of one change of a group, then write lines of the topics that ``changed_by`` finds in its answer.
 
     ``changed_by`` yields None for a topic that was not changed. A line has at most TOPICS_PER_LINE topics. If the steps
-    are closed halfway, they may have changed a part: a line says so.
+    are closed halfway, they may have changed some topics: a line with ``is_whole`` false says so.
     """
     topics: list[str] = []
     try:
@@ -131,5 +131,5 @@ def with_lines(
 
 
 def note_change(event: str, context: RequestContext, **facts: object) -> None:
-    """Write a change, and who made it from where."""
+    """Write the line of a change: the event, the user, the user's address and ``facts``."""
     record_change(event, user=str(context.principal), address=context.client_host, **facts)

@@ -1,4 +1,4 @@
-"""Addresses of clients, as limits on connections and failures count them. Any thread."""
+"""Addresses under which limits on connections and on failed logins count clients. Any thread."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A token is a record of the metadata log: id, owner, requester, renewers, times. Its secret is the HMAC of its id by
 ``delegation.token.secret.key``; it is derived and never stored. The bearer logs in by SCRAM with the id as user and the
-HMAC in base64 as password, as the token's owner. Source: DelegationTokenControlManager. Loop thread only, but for
-``derive_credentials``.
+HMAC in base64 as password, and is then authenticated as the token's owner. Source: DelegationTokenControlManager. Loop
+thread only, except ``derive_credentials``.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class DelegationTokens:
         self._now_ms = now_ms
         self._credentials: dict[str, Credentials] = {}
         self._seen: Mapping[str, TokenState] = {}
+        """The tokens from which ``_by_digest`` was built."""
         self._by_digest: dict[bytes, str] = {}
         """SHA-256 of a secret -> token id, so that the time of a look-up reveals nothing about the secret."""
 
@@ -80,7 +81,7 @@ class DelegationTokens:
         self._credentials[token.token_id] = credentials
 
     def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Renew a token; return its new expiry time. Raises KafkaErrors."""
+        """Renew a token; return its new expiry time. Raises a KafkaError if the requester may not."""
         token = self._find(secret)
         self._check_not_expired(token)
         check_may_renew(token, requester)
@@ -89,8 +90,8 @@ class DelegationTokens:
         return self._set_end(token, min(token.max_ms, self._now_ms() + lifetime))
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Set the expiry time of a token, or remove it if the period is negative; return that time. Raises
-        KafkaErrors.
+        """Set the expiry time of a token, or remove the token if the period is negative; return the time at which it
+        expires. Raises a KafkaError if the requester may not.
         """
         token = self._find(secret)
         check_may_renew(token, requester)

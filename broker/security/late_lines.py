@@ -1,6 +1,7 @@
 """Audit lines that no request waits for: of clients that have disconnected, and of requests that a controller answered.
 
-They are written in steps of their own, as there may be one for each change of a request, and before the broker stops.
+These lines are written in steps of their own, as there may be one for each change of a request. A broker that stops
+first writes those that are left.
 """
 
 from __future__ import annotations
@@ -48,5 +49,5 @@ class LateLines:
             await self._written.wait()
 
     def finish(self) -> None:
-        """Write all lines whose changes are settled."""
+        """Write, without waiting, all lines whose changes are durable by now."""
         self._runner.finish()

@@ -1,4 +1,4 @@
-"""Weak settings of secured listeners, which are logged but do not prevent the start.
+"""Weak settings of listeners and of the admin interface, which are logged but do not prevent the start.
 
 Each finding is one log line; with ``tidelog serve --strict`` any of them prevents the start. Apache Kafka starts with
 all of them too.
@@ -18,7 +18,7 @@ _READABLE_BY_OTHERS = 0o004
 
 
 def find_weaknesses(config: BrokerConfig) -> list[str]:
-    """Return the findings for a configuration; reads the modes of keystores and keytabs. Raises ConfigError."""
+    """Return the findings for a configuration. It reads the file modes of keystores and keytabs. Raises ConfigError."""
     found = [finding for endpoint in config.listeners for finding in _findings(config, endpoint)]
     host = config.get_str(ADMIN_LISTENER).rpartition(":")[0].strip("[]")
     if config.get_str(ADMIN_LISTENER) and config.get_list(ADMIN_AUTHENTICATION) == ["none"] and not is_loopback(host):

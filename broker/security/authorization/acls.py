@@ -1,9 +1,9 @@
 """ACLs in force, found by resource: by literal name, the wildcard, and prefixes of each length.
 
-At most 2 + n entries match a resource: its own name, ``*``, and a prefix of each of the n lengths that prefixed ACLs of
-its type have. So a look-up costs the same with a hundred ACLs and with a hundred thousand. Matching entries come in
-Kafka's order: the longest name first, the wildcard last. Rules are immutable, and a change replaces the tuples that it
-concerns. Loop thread only.
+At most 2 + n patterns match a resource: its own name, ``*``, and a prefix of each of the n lengths that prefixed ACLs
+of its type have. So a look-up costs the same with a hundred ACLs and with a hundred thousand. Matching patterns come in
+Kafka's order: the longest name first, the wildcard last. A rule (``AccessRule``) is one ACL. Rules are immutable, and a
+change replaces the tuples that it concerns. Loop thread only.
 
 Source: AclCache and the order of StandardAcl of Kafka 4.3.
 """
@@ -19,7 +19,7 @@ from tidelog.protocol.acl import WILDCARD, PatternType
 _LITERAL, _PREFIXED = int(PatternType.LITERAL), int(PatternType.PREFIXED)
 
 Rules = dict[str, tuple[AccessRule, ...]]
-"""Rules of one resource by principal, each principal's in Kafka's order."""
+"""Rules of one pattern by principal, each principal's in Kafka's order."""
 
 
 class Acls:
@@ -31,10 +31,13 @@ class Acls:
         self._counts: Counter[AccessRule] = Counter()
         """Rule -> number of ids that it has: a metadata log may hold the same rule twice."""
         self._by_resource: dict[tuple[int, int, str], Rules] = {}
+        """(Resource type, pattern type, name), which is a pattern -> its rules."""
         self._by_principal: dict[tuple[int, str], dict[AccessRule, None]] = {}
+        """(Resource type, principal) -> the rules that name both."""
         self._prefixes: dict[int, Counter[int]] = {}
         """Resource type -> length -> number of prefixes of that length that have rules."""
         self._lengths: dict[int, tuple[int, ...]] = {}
+        """Resource type -> the lengths of its prefixes that have rules, the longest first."""
         for rule in rules:
             self.add(rule)
 
@@ -89,7 +92,7 @@ class Acls:
         self._lengths[rule.resource_type] = tuple(sorted((n for n in counted if counted[n] > 0), reverse=True))
 
     def find_matching(self, resource_type: int, name: str) -> Iterator[Rules]:
-        """Yield the rules of every entry that matches a resource, in Kafka's order."""
+        """Yield the rules of every pattern that matches a resource, in Kafka's order."""
         by_resource = self._by_resource
         rules = by_resource.get((resource_type, _LITERAL, name))
         if rules is not None and name != WILDCARD:

@@ -2,8 +2,8 @@
 
 Decisions are cached for each client (principal and host), because connections of one client repeat the same requests. A
 change of any ACL begins a new *generation*: an object that is compared by identity, so that no cached decision outlives
-the change. A change of log levels does the same: every decision is written to the audit log, cached or not, and
-shortcuts that skip the audit log are not used while allowed requests are written too. Loop thread only.
+the change. Frequent requests have shortcuts (``learn``), which write no audit line. If the level of the audit log
+changes, a generation begins too: while allowed requests are written, no shortcut may be used. Loop thread only.
 
 Source: StandardAuthorizer of Kafka 4.3.
 """
@@ -47,7 +47,9 @@ logger = logging.getLogger(__name__)
 MAX_KEPT = 10_000
 """Largest number of decisions that are cached for one client; then all of them are dropped."""
 MANY_ACLS = 10_000
+"""Number of ACLs above which the broker logs a warning."""
 _TYPES = 16
+"""A number above all codes of resource types."""
 _TOPIC = int(ResourceType.TOPIC)
 _READ, _WRITE, _DESCRIBE = int(AclOperation.READ), int(AclOperation.WRITE), int(AclOperation.DESCRIBE)
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
@@ -59,12 +61,12 @@ class Grants:
     __slots__ = (
         "__weakref__",
         "any_of_type",
+        "by_operation",
+        "cached",
         "client",
         "describable",
         "generation",
         "is_super",
-        "kept",
-        "known",
         "principal",
         "readable",
         "verdicts",
@@ -83,12 +85,14 @@ class Grants:
         self.verdicts: dict[int, dict[str, Decision]] = {}
         """Operation and resource type as one number -> resource name -> decision."""
         self.any_of_type: dict[int, bool] = {}
+        """The same number -> whether the client may do the operation with at least one resource of the type."""
         self.writable: set[str | bytes] = set()
         """Names and ids of topics with which a shortcut has found WRITE allowed."""
         self.readable: set[str | bytes] = set()
         self.describable: set[str | bytes] = set()
-        self.known = {_WRITE: self.writable, _READ: self.readable, _DESCRIBE: self.describable}
-        self.kept = 0
+        self.by_operation = {_WRITE: self.writable, _READ: self.readable, _DESCRIBE: self.describable}
+        self.cached = 0
+        """Number of cached decisions, with those of the shortcuts."""
 
 
 class Authorizer:
@@ -124,7 +128,7 @@ class Authorizer:
         self._grants: WeakValueDictionary[Client, Grants] = WeakValueDictionary()
         self._is_over_many = False
         self.denied_total = 0
-        """Number of denials, but for those that only filter an answer; for metrics."""
+        """Number of denials, without those that only filter an answer; for metrics."""
         self.generation = object()
         """Identity of the ACLs and log levels in force; another object after each change."""
         self._warn_of_many()
@@ -184,22 +188,24 @@ class Authorizer:
         return False
 
     def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
-        """Note for the shortcuts, by name or id, that a client may WRITE, READ or DESCRIBE a topic. Return True if it
-        may and no audit line is due; otherwise the caller has to call ``authorize``.
+        """Note for the shortcuts that a client may WRITE, READ or DESCRIBE a topic. ``key`` is the topic's name or id.
+
+        Returns True if the client may, no audit line is due, and the topic is not virtual; otherwise the caller has to
+        call ``authorize``.
         """
         if may_be_virtual(topic) or is_audited(logging.DEBUG):
             return False
         if not self._decide(context, operation, _TOPIC, topic).is_allowed:
             return False
         grants = self._grants_of(context)
-        if grants.kept >= MAX_KEPT:
+        if grants.cached >= MAX_KEPT:
             grants.begin(self.generation)
-        grants.kept += 1
-        grants.known[operation].add(key)
+        grants.cached += 1
+        grants.by_operation[operation].add(key)
         return True
 
     def authorize_any(self, context: RequestContext, operation: int, resource_type: ResourceType) -> bool:
-        """Return whether a client may do this operation with any resource of a type, existing or not."""
+        """Return whether a client may do this operation with at least one resource of a type, existing or not."""
         if self.authorize(context, operation, resource_type, ANY_NAME, is_filter=True):
             return True
         grants = self._grants_of(context)
@@ -211,7 +217,7 @@ class Authorizer:
         return found
 
     def guard_handler(self, api_key: int, module: Any) -> Any:
-        """Return an API's handler module with its checks before it."""
+        """Return an API's handler module with the API's checks before it."""
         from tidelog.broker.security.authorization.table import guard_handler  # imports the messages of many APIs
 
         return guard_handler(self, api_key, module)
@@ -275,13 +281,13 @@ class Authorizer:
         return base_name(name)
 
     def _keep(self, grants: Grants, kind: int, name: str, decision: Decision) -> None:
-        if grants.kept >= MAX_KEPT:
+        if grants.cached >= MAX_KEPT:
             grants.begin(self.generation)
-        grants.kept += 1
+        grants.cached += 1
         grants.verdicts.setdefault(kind, {})[name] = decision
 
     def _grants_of(self, context: RequestContext) -> Grants:
-        """Return the cached decisions of a context's client in this generation, which its connections share."""
+        """Return the cached decisions of a context's client in this generation. The client's connections share them."""
         grants = context.grants
         principal = context.principal
         if grants is None or (grants.principal is not principal and grants.principal != principal):
@@ -326,7 +332,7 @@ class FetchGuard:
         return _NO_TOPICS
 
     def refuses(self, target: FetchTarget) -> bool:
-        """Return whether a partition is refused; one with an unknown topic id is not."""
+        """Return whether a partition is refused; a partition with an unknown topic id is not."""
         name = target.topic or self._metadata.topic_names.get(target.topic_id)
         if name is None or self._authorizer.learn(self._context, _READ, name, target.topic or target.topic_id):
             return False
@@ -363,7 +369,9 @@ def authorizer_of_image(
 
 
 def may_be_virtual(name: str) -> bool:
-    """Return whether a name has the form of a virtual topic's name, if no topic has it."""
+    """Return whether a name has the form of a virtual topic's name (``metadata.virtual_names``). A topic may have such
+    a name, too.
+    """
     return "?" in name or "..." in name
 
 

@@ -24,7 +24,7 @@ ALL_PRINCIPALS = "User:*"
 _ALL, _DENY = int(AclOperation.ALL), int(AclPermissionType.DENY)
 _PREFIXED = int(PatternType.PREFIXED)
 ANY_NAME = "hardcode"
-"""Name that Kafka checks first to decide about any resource of a type."""
+"""Name that Kafka checks first to decide whether a client may use at least one resource of a type."""
 
 _ALLOWING = {
     AclOperation.DESCRIBE: frozenset(
@@ -32,7 +32,7 @@ _ALLOWING = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-"""Operation -> operations whose ALLOW implies it, for those that others imply."""
+"""Operation -> operations whose ALLOW allows it. All other operations are allowed only by their own ALLOW or ALL."""
 
 
 class Decision(NamedTuple):
@@ -78,9 +78,10 @@ def decide(
 
 
 def is_allowed_on_any(acls: Acls, client: Client, operation: int, resource_type: ResourceType) -> bool:
-    """Return whether rules allow an operation on any resource of a type, existing or not.
+    """Return whether rules allow an operation on at least one resource of a type, existing or not.
 
-    A DENY for all names denies. An ALLOW counts unless a DENY has the same literal name, or a prefix of its name.
+    A DENY of ``*`` denies, and else an ALLOW of ``*`` allows. Another ALLOW counts unless a prefixed DENY covers its
+    name, or, for a literal ALLOW, a literal DENY has the same name.
     """
     literal: set[str] = set()
     prefixed: set[str] = set()
@@ -94,11 +95,11 @@ def is_allowed_on_any(acls: Acls, client: Client, operation: int, resource_type:
             return False
         else:
             literal.add(rule.resource_name)
-    return any(_is_left(rule, literal, prefixed) for rule in allowing)
+    return any(_has_effect(rule, literal, prefixed) for rule in allowing)
 
 
-def _is_left(rule: AccessRule, literal: set[str], prefixed: set[str]) -> bool:
-    """Return whether a rule allows any name that is not denied."""
+def _has_effect(rule: AccessRule, literal: set[str], prefixed: set[str]) -> bool:
+    """Return whether a rule counts beside DENYs of these literal and prefixed names."""
     name = rule.resource_name
     if rule.pattern_type != _PREFIXED and name == WILDCARD:
         return True

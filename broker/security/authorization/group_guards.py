@@ -56,6 +56,9 @@ DESCRIBE, WRITE = AclOperation.DESCRIBE, AclOperation.WRITE
 _GROUP_OPERATIONS = operations_of(GROUP_OPERATIONS)
 _DENIED = TopicAuthorizationFailedError.code
 _COORDINATED = {0: GROUP, 1: TRANSACTIONAL_ID}
+"""Key type of FindCoordinator -> type of the resource."""
+# First versions of FindCoordinator with several keys, of OffsetFetch with an error for the group and with several
+# groups, and of AddPartitionsToTxn between brokers.
 _FIRST_BATCHED_COORDINATORS = 4
 _FIRST_OFFSETS_WITH_ERROR = 2
 _FIRST_OFFSETS_OF_GROUPS = 8
@@ -65,7 +68,7 @@ _FIRST_BROKERS_TRANSACTIONS = 4
 def names_check(
     operation: AclOperation, resource_type: ResourceType, array: str, answer: str, edit: Edit | None = None
 ) -> Split:
-    """Return the check of an array of names, of groups or of transactional ids."""
+    """Return the check of an array of names, of groups or of transactional ids. For the parameters see ``Split``."""
 
     def refusal(call: Call, name: str) -> KafkaError | None:
         return None if call.has_permission(Need(operation, resource_type, name)) else ERRORS[resource_type]()
@@ -77,7 +80,9 @@ def names_check(
 
 
 def find_coordinator(call: Call) -> Any:
-    """Answer FindCoordinator: DESCRIBE of the group or transactional id; only brokers may name share keys."""
+    """Answer FindCoordinator, which needs DESCRIBE of the group or transactional id, or CLUSTER_ACTION for share keys,
+    which only brokers use.
+    """
     request = call.request
     resource_type = _COORDINATED.get(request.key_type)
     if resource_type is None:
@@ -94,8 +99,8 @@ def find_coordinator(call: Call) -> Any:
 
 
 def fetch_offsets(call: Call) -> Steps[Any]:
-    """Answer OffsetFetch: DESCRIBE of each group and topic. A request for all topics gets those that the client may
-    DESCRIBE.
+    """Answer OffsetFetch, which needs DESCRIBE of each group and topic. A request for all topics gets those that the
+    client may DESCRIBE.
     """
     request = call.request
     if call.context.api_version < _FIRST_OFFSETS_OF_GROUPS:
@@ -113,11 +118,13 @@ def fetch_offsets(call: Call) -> Steps[Any]:
 
 
 def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> Steps[Any]:
-    """Answer a request for offsets of groups. ``name`` is the field that names a topic; ``refuse`` builds its error."""
+    """Answer a request for offsets of groups. ``name`` is the field that names a topic; ``refuse`` builds the error of
+    a topic.
+    """
     groups: list[Any] = []
     denied: list[Any] = []
     hidden: list[list[Any]] = []
-    for group in leave_out_repetitions(call.request.groups):  # as the handlers do: answers keep the order
+    for group in leave_out_repetitions(call.request.groups):  # as the handlers do; they keep the order
         if call.has_permission(Need(DESCRIBE, GROUP, group.group_id)):
             topics, refused = yield from _split_topics(call, group.topics, name)
             groups.append(with_fields(group, topics=topics))
@@ -139,8 +146,8 @@ def _offsets_of_groups(call: Call, name: str, refuse: Callable[[Any], Any]) -> S
 def _split_topics(
     call: Call, topics: list[Any] | None, name: str = "name"
 ) -> Steps[tuple[list[Any] | None, list[Any]]]:
-    """Return the topics that the client may DESCRIBE, and those that it may not. None, which asks for all topics, stays
-    None.
+    """Return the topics that the client may DESCRIBE, and those that it may not. For None, which asks for all topics,
+    return None and no topic.
     """
     if topics is None:
         return None, []
@@ -185,7 +192,7 @@ def _refuse_offsets(topic: Any) -> OffsetFetchResponseTopics:
 
 
 def describe_share_offsets(call: Call) -> Steps[Any]:
-    """Answer DescribeShareGroupOffsets: DESCRIBE of each group and of its topics."""
+    """Answer DescribeShareGroupOffsets, which needs DESCRIBE of each group and of its topics."""
     return (yield from _offsets_of_groups(call, "topic_name", _refuse_share_offsets))
 
 
@@ -204,7 +211,7 @@ def _refuse_share_offsets(topic: Any) -> DescribeShareGroupOffsetsResponseTopic:
 
 
 def list_groups(call: Call) -> Steps[Any]:
-    """Answer ListGroups: all with DESCRIBE of the cluster, else those that the client may DESCRIBE."""
+    """Answer ListGroups: with DESCRIBE of the cluster by all groups, else by those that the client may DESCRIBE."""
     response = yield from call.settle(call.request)
     if not call.has_permission(cluster(DESCRIBE), is_filter=True):
         response.groups = yield from keep_allowed(
@@ -214,16 +221,16 @@ def list_groups(call: Call) -> Steps[Any]:
 
 
 def tell_group_operations(call: Call, response: Any) -> Steps[None]:
-    """Set the operations that the client may do with each group, if it has asked for them."""
+    """Set the operations that the client may do with each group, if the client has asked for them."""
     for group in response.groups:
         if group.authorized_operations != NOT_REQUESTED:
             group.authorized_operations = call.operations(_GROUP_OPERATIONS, GROUP, group.group_id)
             yield None
 
 
-def describe_groups_of(topics_of: Callable[[Any], Iterator[str]], text: str) -> Split:
-    """Return the check of groups by DESCRIBE. A group with topics that the client may not DESCRIBE is answered with an
-    error, and without members.
+def described_groups_check(topics_of: Callable[[Any], Iterator[str]], text: str) -> Split:
+    """Return the check of groups by DESCRIBE. A group with topics that the client may not DESCRIBE is answered with the
+    error message ``text``, and without members. ``topics_of`` yields the topics in a group's description.
     """
 
     def edit(call: Call, response: Any) -> Steps[None]:
@@ -320,7 +327,9 @@ def init_producer_id(call: Call) -> None:
 
 
 def add_partitions(call: Call) -> Any:
-    """Answer AddPartitionsToTxn: WRITE of the id and of each topic, all or none; only brokers may send version 4."""
+    """Answer AddPartitionsToTxn, which needs WRITE of the id and of each topic. If one topic is refused, none is added.
+    From version 4 on only brokers may send it.
+    """
     request = call.request
     if call.context.api_version >= _FIRST_BROKERS_TRANSACTIONS:
         call.require(cluster(AclOperation.CLUSTER_ACTION))
@@ -382,7 +391,7 @@ def hide_topics(call: Call, response: Any) -> Steps[None]:
         )
 
 
-def list_transactions(call: Call, response: Any) -> Steps[None]:
+def hide_transactions(call: Call, response: Any) -> Steps[None]:
     """Remove the transactions that the client may not DESCRIBE from a ListTransactions response."""
     response.transaction_states = yield from keep_allowed(
         call, response.transaction_states, lambda state: Need(DESCRIBE, TRANSACTIONAL_ID, state.transactional_id)

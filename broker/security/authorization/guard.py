@@ -1,10 +1,11 @@
 """Authorization of one request: checks before its handler, and removal of refused elements from request and response.
 
-A handler knows nothing of authorization. If an authorizer is configured, the dispatcher calls a :class:`Guarded`
-handler in its place. It refuses the whole request, or passes the handler a copy without the refused elements. It adds
-these to the response as the handler's own ``error_response`` writes them. So each check is made once, in the order of
-``tidelog.broker.security.authorization.table``, and a broker without an authorizer makes none. Only fetches call the
-authorizer themselves, because their partitions are in sessions.
+Most handlers know nothing of authorization. If an authorizer is configured, the dispatcher calls a :class:`Guarded`
+handler in their place. The guarded handler refuses the whole request, or passes the handler a copy without the refused
+elements. It adds the refused elements to the response as the handler's own ``error_response`` writes them. So each
+check is made once, by the rows of ``tidelog.broker.security.authorization.table``, and a broker without an authorizer
+makes none. Some handlers call the authorizer themselves: fetches, for example, because their partitions are in
+sessions.
 
 Requests with more than FEW elements are checked in steps. Loop thread only.
 """
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tidelog.broker.security.authorization.authorizer import Authorizer
 
 FEW = 32
+"""Largest number of elements that are checked at once, without steps."""
 ASKED_PER_STEP = 16
 """Checks in one step; each takes 4 to 25 us if its decision is not cached."""
 
@@ -80,7 +82,7 @@ class Call:
         )
 
     def may_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Return whether the client may do an operation with any resource of a type."""
+        """Return whether the client may do an operation with at least one resource of a type."""
         return self._authorizer.authorize_any(self.context, operation, resource_type)
 
     def may_topic(self, operation: AclOperation, name: str, *, is_filter: bool = False) -> bool:
@@ -105,7 +107,7 @@ class Call:
         return self._module.handle(self.broker, self.context, self.request)
 
     def settle(self, request: Any) -> Steps[Any]:
-        """Call the handler and wait for its response; errors become its error response."""
+        """Call the handler and wait for its response; a KafkaError becomes its error response."""
         try:
             handled = self._module.handle(self.broker, self.context, request)
             if handled.__class__ is GeneratorType:
@@ -129,13 +131,13 @@ frequent requests.
 Before = Callable[[Call], None]
 """Check of the whole request. Raises KafkaError."""
 Around = Callable[[Call], Any]
-"""Handling with refused elements removed; returns what a handler returns."""
+"""Function that handles a request without its refused elements; it returns what a handler returns."""
 Edit = Callable[[Call, Any], Steps[None]]
-"""Change of a response."""
+"""Function that changes a response in steps."""
 
 
 class Guarded:
-    """A handler module with its checks, with the attributes that a route reads."""
+    """A handler module with checks before its handler. It has the attributes that a route reads of a handler module."""
 
     __slots__ = ("Request", "_around", "_authorizer", "_before", "_module", "error_response", "handle")
 
@@ -154,7 +156,7 @@ class Guarded:
         self._before = before
         self._around = around
         self.handle: Handle = self._check
-        """Checks a request, and calls the handler with what is allowed. Raises KafkaError."""
+        """Checks a request, and calls the handler with the allowed part of it. Raises KafkaError."""
         if before is None and around is None:
             self.handle = module.handle
         elif shortcut is not None:
@@ -174,11 +176,13 @@ class Split:
     refusal: Callable[[Call, Any], KafkaError | None]
     """Returns the error of a refused element, None for an allowed one."""
     array: str = "topics"
+    """Name of the request's array."""
     answer: str = "topics"
     """Name of the response's array, to which the refused elements of the handler's error response are added."""
     refused: Callable[[Any, KafkaError], Any] | None = None
     """Builds a refused element of the response, for an API whose error response has none."""
     edit: Edit | None = None
+    """Changes the response of the handler, before refused elements are added."""
 
     def __call__(self, call: Call) -> Any:
         """Call the handler with the elements that are allowed."""
@@ -229,7 +233,7 @@ class Split:
 
 
 def edit_response(edit: Edit) -> Around:
-    """Return the handling that changes a response."""
+    """Return a function that calls the handler with the whole request, and changes its response by ``edit``."""
 
     def handle(call: Call) -> Steps[Any]:
         response = yield from call.settle(call.request)

@@ -1,4 +1,5 @@
-"""Authorization of requests that write records, and of those that describe or alter configs.
+"""Authorization of requests that write records, and of those that describe or alter configs. It also builds the refused
+elements of APIs whose error responses have none.
 
 Source: KafkaApis, ControllerApis, ConfigHelper of Kafka 4.3.
 """
@@ -37,6 +38,7 @@ _FIRST_PRODUCE_OF_BATCHES = 3
 _WRITE = int(AclOperation.WRITE)
 
 _CONFIG_NEEDS = {2: ResourceType.TOPIC, 32: ResourceType.GROUP}
+"""Type of a config resource -> type of the resource whose ACLs decide."""
 _CLUSTERS_CONFIGS = frozenset({4, 8, 16})  # brokers, their loggers, client metrics
 
 
@@ -44,7 +46,7 @@ _CLUSTERS_CONFIGS = frozenset({4, 8, 16})  # brokers, their loggers, client metr
 
 
 def produce(call: Call) -> Any:
-    """Answer Produce: WRITE of each topic, and of the transactional id where a batch is transactional."""
+    """Answer Produce, which needs WRITE of each topic, and of the transactional id if any batch is transactional."""
     request = call.request
     if call.context.api_version >= _FIRST_PRODUCE_OF_BATCHES and _is_transactional(request):
         _require_transaction(call)
@@ -53,7 +55,7 @@ def produce(call: Call) -> Any:
         if _may_write(call, topics[0]):
             return call.proceed()
         return _produce_in_part(call, topics, [])
-    if len(topics) > FEW and call.context.owns_frame:  # else the buffer of its records may be reused after this turn
+    if len(topics) > FEW and call.context.owns_frame:  # else its buffer may be reused after this turn
         return _produce_many(call)
     verdicts = [_may_write(call, topic) for topic in topics]
     if all(verdicts):
@@ -104,7 +106,7 @@ def _require_transaction(call: Call) -> None:
         Need(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
     ):
         if not call.request.acks:
-            raise CloseConnectionError("a produce request without an answer was refused")
+            raise CloseConnectionError("a produce request with acks=0 was refused")
         raise TransactionalIdAuthorizationFailedError
 
 
@@ -127,7 +129,7 @@ def _produce_in_part(call: Call, refused: list[Any], allowed: list[Any]) -> Step
     request = call.request
     response = yield from call.settle(with_fields(request, topic_data=allowed))
     if not request.acks:
-        raise CloseConnectionError("a produce request without an answer was refused in part")
+        raise CloseConnectionError("a produce request with acks=0 was refused in part")
     if response.__class__ is bytes:  # the answer about one partition is encoded already
         response = ProduceResponse.decode(memoryview(response), call.context.api_version)
     more = yield from call.refuse(with_fields(request, topic_data=refused), TopicAuthorizationFailedError())

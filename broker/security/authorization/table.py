@@ -1,9 +1,10 @@
 """Table of the permissions that each API needs, and of the answers to a client that lacks them.
 
 Each row has the texts of the documentation and the checks themselves: ``before`` refuses a whole request, ``around``
-refuses or removes parts of it. Tests make sure that every API of the registry has a row, and that no API succeeds for a
-client without any permission. Letters: T topic, G group, X transactional id, C cluster; numbers are error codes.
-Source: KafkaApis, ControllerApis of Kafka 4.3, KIP-11, KIP-430.
+refuses or removes parts of it, ``shortcut`` is a faster check of frequent requests. Tests make sure that every API of
+the registry has a row, and that an API that needs a permission succeeds for no client without one. Letters: T topic,
+G group, X transactional id, C cluster; numbers are error codes; ``page`` says what *hidden* means. Source: KafkaApis,
+ControllerApis of Kafka 4.3, KIP-11, KIP-430.
 """
 
 from __future__ import annotations
@@ -62,24 +63,26 @@ def on_group(operation: AclOperation, around: Around | None = None, *, and_topic
     return Row(f"{operation.name} G{and_topics}", f"30{refused}", check, around)
 
 
-def alter_or_act(call: Call) -> None:
-    """Check WriteTxnMarkers. Raises ClusterAuthorizationFailedError."""
+def check_markers(call: Call) -> None:
+    """Check WriteTxnMarkers, which needs ALTER or CLUSTER_ACTION of the cluster. Raises
+    ClusterAuthorizationFailedError.
+    """
     if not call.has_permission(cluster(ALTER), is_filter=True) and not call.has_permission(
         cluster(AclOperation.CLUSTER_ACTION)
     ):
         raise ClusterAuthorizationFailedError
 
 
-def of_transaction(call: Call) -> None:
-    """Check the transactional id of a request. Raises TransactionalIdAuthorizationFailedError."""
+def check_transaction(call: Call) -> None:
+    """Check WRITE of a request's transactional id. Raises TransactionalIdAuthorizationFailedError."""
     call.require(Need(WRITE, TRANSACTIONAL_ID, call.request.transactional_id))
 
 
-def of_transaction_and_group(call: Call) -> None:
-    """Check the transactional id and the group. Raises TransactionalIdAuthorizationFailedError,
+def check_transaction_and_group(call: Call) -> None:
+    """Check WRITE of the transactional id and READ of the group. Raises TransactionalIdAuthorizationFailedError,
     GroupAuthorizationFailedError.
     """
-    of_transaction(call)
+    check_transaction(call)
     call.require(Need(READ, GROUP, call.request.group_id))
 
 
@@ -140,11 +143,12 @@ ROWS: dict[ApiKey, Row] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: Row(
         "WRITE X, WRITE T; from version 4 on CLUSTER_ACTION C", "53; 29, the others 55; 31", None, groups.add_partitions
     ),
-    ApiKey.ADD_OFFSETS_TO_TXN: Row("WRITE X, READ G", "53; 30", of_transaction_and_group),
-    ApiKey.END_TXN: Row("WRITE X", "53", of_transaction),
-    ApiKey.WRITE_TXN_MARKERS: Row("ALTER C or CLUSTER_ACTION C", "31", alter_or_act),
+    ApiKey.ADD_OFFSETS_TO_TXN: Row("WRITE X, READ G", "53; 30", check_transaction_and_group),
+    ApiKey.END_TXN: Row("WRITE X", "53", check_transaction),
+    ApiKey.WRITE_TXN_MARKERS: Row("ALTER C or CLUSTER_ACTION C", "31", check_markers),
     ApiKey.TXN_OFFSET_COMMIT: Row(
-        "WRITE X, READ G, READ T", "53; 30; 29 for the partitions", of_transaction_and_group, topics.topics_check(READ)
+        "WRITE X, READ G, READ T", "53; 30; 29 for the partitions", check_transaction_and_group,
+        topics.topics_check(READ),
     ),
     ApiKey.DESCRIBE_ACLS: on_cluster(DESCRIBE),
     ApiKey.CREATE_ACLS: on_cluster(ALTER),
@@ -195,13 +199,13 @@ ROWS: dict[ApiKey, Row] = {
             DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", "transaction_states", groups.hide_topics
         ),
     ),
-    ApiKey.LIST_TRANSACTIONS: Row("DESCRIBE X", "left out", None, edit_response(groups.list_transactions)),
+    ApiKey.LIST_TRANSACTIONS: Row("DESCRIBE X", "left out", None, edit_response(groups.hide_transactions)),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: on_group(
         READ, groups.subscribe, and_topics="; DESCRIBE of each T it names", refused="; 29"
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Row(
         "DESCRIBE G; DESCRIBE of each T of its members", _DESCRIBED, None,
-        groups.describe_groups_of(groups.assigned_topics, _GROUP_TEXT),
+        groups.described_groups_check(groups.assigned_topics, _GROUP_TEXT),
     ),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _NOTHING,
     ApiKey.PUSH_TELEMETRY: _NOTHING,
@@ -214,7 +218,7 @@ ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: Row(
         "DESCRIBE G; DESCRIBE of each T of its members", _DESCRIBED, None,
-        groups.describe_groups_of(groups.assigned_topics, _GROUP_TEXT),
+        groups.described_groups_check(groups.assigned_topics, _GROUP_TEXT),
     ),
     ApiKey.SHARE_FETCH: on_group(READ, and_topics="; READ T", refused="; 29 for the partitions"),
     ApiKey.SHARE_ACKNOWLEDGE: on_group(
@@ -234,7 +238,7 @@ ROWS: dict[ApiKey, Row] = {
     ),
     ApiKey.STREAMS_GROUP_DESCRIBE: Row(
         "DESCRIBE G; DESCRIBE of each T of its topology", _DESCRIBED, None,
-        groups.describe_groups_of(groups.topology_topics, _STREAMS_TEXT),
+        groups.described_groups_check(groups.topology_topics, _STREAMS_TEXT),
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Row(
         "DESCRIBE G; DESCRIBE T", "30 for the group; 29; of all: left out", None, groups.describe_share_offsets

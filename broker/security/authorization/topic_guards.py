@@ -1,8 +1,8 @@
 """Authorization of requests about topics: refused topics, topics left out of answers, and names that are hidden.
 
-The answer about a topic that a client may not DESCRIBE is the same whether the topic exists or not. A topic id is
-looked up first, and its name is hidden from a client that may not DESCRIBE the topic. Source: KafkaApis,
-ControllerApis, DescribeTopicPartitionsRequestHandler of Kafka 4.3.
+The answer about a name that a client may not DESCRIBE is the same whether the topic exists or not. If the request has
+a topic id, the topic is looked up first, and its name is hidden from a client that may not DESCRIBE it. Source:
+KafkaApis, ControllerApis, DescribeTopicPartitionsRequestHandler of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ _FIRST_DELETION_BY_ID = 6
 
 
 def topics_check(operation: AclOperation, name: str = "name", **more: Any) -> Split:
-    """Return the check of an array whose elements name topics, or have their ids."""
+    """Return the check of an array whose elements name topics in the field ``name``, or have topic ids. ``more`` is for
+    ``Split``.
+    """
 
     def refusal(call: Call, element: Any) -> KafkaError | None:
         topic = call.topic_name(getattr(element, name, None), getattr(element, "topic_id", ZERO_UUID))
@@ -63,7 +65,7 @@ def topics_check(operation: AclOperation, name: str = "name", **more: Any) -> Sp
 
 
 def end_offsets(call: Call) -> Any:
-    """Answer OffsetForLeaderEpoch: DESCRIBE of each topic, or CLUSTER_ACTION, which brokers have."""
+    """Answer OffsetForLeaderEpoch, which needs DESCRIBE of each topic, or CLUSTER_ACTION, which brokers have."""
     if call.has_permission(cluster(AclOperation.CLUSTER_ACTION), is_filter=True):
         return call.proceed()
     return _END_OFFSETS(call)
@@ -76,8 +78,8 @@ _END_OFFSETS = topics_check(AclOperation.DESCRIBE, "topic")
 
 
 def metadata(call: Call) -> Any:
-    """Answer Metadata: a request for all topics gets those that the client may DESCRIBE; a named topic gets its
-    error.
+    """Answer Metadata: a request for all topics gets those that the client may DESCRIBE; a named topic that is refused
+    gets an error.
     """
     topics = call.request.topics
     if topics and len(topics) <= FEW and not _asks_more(call):
@@ -161,7 +163,7 @@ def _named_metadata(call: Call, answers: list[MetadataResponseTopic | None] | No
 
 
 def _refuse_topic(call: Call, asked: Any) -> MetadataResponseTopic | None:
-    """Return the answer about a topic that the client may not DESCRIBE or create, None if it may."""
+    """Return the answer about a topic that the client may not DESCRIBE or create, None if the client may."""
     denied = TopicAuthorizationFailedError.code
     if asked.topic_id != ZERO_UUID:
         name = call.broker.metadata.topic_names.get(asked.topic_id)
@@ -169,13 +171,13 @@ def _refuse_topic(call: Call, asked: Any) -> MetadataResponseTopic | None:
             return None
         return MetadataResponseTopic(error_code=denied, name=None, topic_id=asked.topic_id)
     name = asked.name or ""
-    if call.may_topic(AclOperation.DESCRIBE, name) and not _would_create(call, name):
+    if call.may_topic(AclOperation.DESCRIBE, name) and not _is_refused_creation(call, name):
         return None
     return MetadataResponseTopic(error_code=denied, name=asked.name)
 
 
-def _would_create(call: Call, name: str) -> bool:
-    """Return whether the request would create this topic although the client may not create it."""
+def _is_refused_creation(call: Call, name: str) -> bool:
+    """Return whether the request would create this topic, and the client may not create it."""
     allows = call.request.allow_auto_topic_creation or call.context.api_version < 4
     if not (allows and call.broker.config.get_bool("auto.create.topics.enable")):
         return False
@@ -193,7 +195,7 @@ def _tell_operations(call: Call, response: Any) -> Steps[None]:
 
 
 def cluster_operations(call: Call) -> int:
-    """Return the bit field of the operations that the client may do with the cluster: 0 unless it may DESCRIBE it."""
+    """Return the bit field of the operations that the client may do with the cluster: 0 without DESCRIBE."""
     need = cluster(AclOperation.DESCRIBE)
     return call.operations(_CLUSTER_OPERATIONS, need.resource_type, need.name) if call.has_permission(need) else 0
 
@@ -243,8 +245,8 @@ _NAMED_PARTITIONS = topics_check(AclOperation.DESCRIBE, edit=set_topic_operation
 
 
 def create_topics(call: Call) -> Any:
-    """Answer CreateTopics: CREATE of the cluster or of each topic; the answer has configs if DESCRIBE_CONFIGS is
-    allowed.
+    """Answer CreateTopics, which needs CREATE of the cluster or of each topic. The answer has a topic's configs only if
+    DESCRIBE_CONFIGS is allowed.
     """
     may_all = call.has_permission(cluster(AclOperation.CREATE), is_filter=True)
     counts = Counter(topic.name for topic in call.request.topics)
@@ -267,7 +269,7 @@ def _hide_configs(call: Call, response: Any) -> Steps[None]:
 
 
 def create_partitions(call: Call) -> Any:
-    """Answer CreatePartitions: ALTER of each topic."""
+    """Answer CreatePartitions, which needs ALTER of each topic."""
     counts = Counter(topic.name for topic in call.request.topics)
 
     def refusal(call: Call, topic: Any) -> KafkaError | None:
@@ -279,8 +281,8 @@ def create_partitions(call: Call) -> Any:
 
 
 def delete_topics(call: Call) -> Steps[Any]:
-    """Answer DeleteTopics: DELETE of the cluster or of each topic; without DESCRIBE a topic's name and id stay
-    hidden.
+    """Answer DeleteTopics, which needs DELETE of the cluster or of each topic. A client that may not DESCRIBE a topic
+    does not learn its name from its id, nor its id from its name.
     """
     if call.has_permission(cluster(AclOperation.DELETE), is_filter=True):
         return (yield from call.settle(call.request))

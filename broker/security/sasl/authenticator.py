@@ -8,8 +8,8 @@
     any                 anything else, or a wrong token           FAILED
 
 A re-authentication (KIP-368) begins at HANDSHAKE, and must have the same mechanism and user as before. TABLE is this
-table as code. A token may need work in a thread: then the outcome has ``work``, and ``conclude`` goes on when that is
-done. No other frame is received meanwhile.
+table as code. A token may need work in a thread: then the outcome has ``work``, and the caller passes the result of the
+work to ``conclude``. No other frame is received meanwhile.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ NO_LIFETIMES: Mapping[str, int] = MappingProxyType({})
 MAX_FRAMES = 16
 """Largest number of frames in one exchange; every mechanism needs far fewer."""
 _PREFIXES = (struct.Struct(">ii"), struct.Struct(">iix"))
+"""Length of the frame and response header (the correlation id), by version of the header."""
 _LENGTH = struct.Struct(">i")
 
 
@@ -55,7 +56,7 @@ class State(Enum):
 
 
 class Identity(NamedTuple):
-    """The result of an exchange."""
+    """The result of a complete exchange: who the client is, and by which mechanism."""
 
     user: str
     mechanism: str
@@ -80,7 +81,7 @@ Factories = Mapping[str, Callable[[], Mechanism]]
 
 
 class SaslAuthenticator:
-    """One exchange."""
+    """One exchange: a connection's authentication, or a re-authentication."""
 
     __slots__ = (
         "_frames",
@@ -113,7 +114,7 @@ class SaslAuthenticator:
         self.mechanism = ""
         """The mechanism that the client chose."""
         self.claimed = ""
-        """The name that the client gave."""
+        """The name that the client gave, which is not authenticated."""
         self.refusal: str | None = None
         """The reason why the login cannot succeed any more, once there is one."""
         self._mechanisms = mechanisms
@@ -148,8 +149,8 @@ class SaslAuthenticator:
             return self._fail(f"malformed request during SASL authentication: {error.message}")
 
     def _pass_on(self, header: RequestHeader, _body: memoryview) -> Outcome:
-        """Leave ApiVersions to the broker. A version that it serves ends the state; an unsupported one may be followed
-        by another.
+        """Leave ApiVersions to the broker. After a version that the broker serves, a handshake must follow; after
+        another one the client may send ApiVersions again.
         """
         if header.api_version <= MAX_API_VERSIONS:
             self.state = State.HANDSHAKE
@@ -251,6 +252,7 @@ class SaslAuthenticator:
 
 Step = Callable[[SaslAuthenticator, RequestHeader, memoryview], Outcome]
 MAX_API_VERSIONS = 4
+"""Highest version of ApiVersions that the broker serves."""
 TABLE: dict[tuple[State, int], Step] = {
     (State.INITIAL, ApiKey.API_VERSIONS): SaslAuthenticator._pass_on,
     (State.INITIAL, ApiKey.SASL_HANDSHAKE): SaslAuthenticator._begin,
@@ -272,7 +274,7 @@ def check_version(header: RequestHeader, request: type[Message]) -> None:
 
 
 def encode(header: RequestHeader, response: Message) -> bytes:
-    """Encode a response as a whole frame."""
+    """Encode a response as a frame with its length and header."""
     prefix = _PREFIXES[response_header_version(ApiKey(header.api_key), header.api_version)]
     body = response.encode(header.api_version)
     return prefix.pack(len(body) + prefix.size - 4, header.correlation_id) + body

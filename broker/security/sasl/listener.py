@@ -1,4 +1,7 @@
-"""One listener that authenticates by SASL: its mechanisms, and the sources of their users. Its keys are Kafka's."""
+"""One listener that authenticates by SASL: its mechanisms, and the sources of their users.
+
+The configuration keys are Kafka's.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +79,12 @@ class SaslListener:
         }
 
     def begin(self) -> None:
-        """Begin to read the keys of bearer tokens."""
+        """Begin to read the keys that verify bearer tokens, if the listener accepts any."""
         if self._bearer_tokens is not None:
             self._bearer_tokens.begin()
 
     def close(self) -> None:
-        """Stop reading the keys of bearer tokens."""
+        """Stop reading the keys that verify bearer tokens."""
         if self._bearer_tokens is not None:
             self._bearer_tokens.close()
 

@@ -20,7 +20,9 @@ class Reply(NamedTuple):
 
 
 Evaluation = Callable[[], Reply]
-"""Evaluation of a token that takes a while. Any thread, once. Raises InvalidTokenError, AuthenticationFailedError."""
+"""Evaluation of a token that takes a while. Any thread may call it, once. Raises InvalidTokenError,
+AuthenticationFailedError.
+"""
 
 
 class Mechanism(Protocol):

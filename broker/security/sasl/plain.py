@@ -26,7 +26,7 @@ class PlainUsers:
         self._no_password = secrets.token_bytes(32)
 
     def is_password(self, user: str, password: str) -> bool:
-        """Return whether this is the user's password; an unknown user takes as long."""
+        """Return whether this is the user's password; the check of an unknown user takes as long."""
         expected = self._digests.get(user, self._no_password)
         return hmac.compare_digest(expected, digest_of(password))
 

@@ -3,10 +3,10 @@
     client  n,,n=user,r=nonce                    server  r=nonce+ours,s=salt,i=iterations
     client  c=biws,r=nonce+ours,p=proof          server  v=signature
 
-Checked beside the proof: the second message repeats the GS2 header and the whole nonce, ours included, and channel
-binding is not requested. An unknown user is answered like a known one, with a salt that stays the same and the
-iterations of most users, and fails at the proof. A credential is looked up once in an exchange. Source of the rules:
-Kafka's ScramSaslServer.
+``ours`` is the server's part of the nonce. Checked beside the proof: the second message repeats the GS2 header and both
+parts of the nonce, and channel binding is not requested. An unknown user is answered like a known one, with a salt that
+stays the same and the iterations of most users, and fails at the proof. A credential is looked up once in an exchange.
+Source of the rules: Kafka's ScramSaslServer.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class ScramServer:
         if match is None:
             raise InvalidTokenError("the final message cannot be read")
         if not hmac.compare_digest(match["nonce"], self._nonce):
-            raise InvalidTokenError("the nonce is another one")
+            raise InvalidTokenError("the nonce is not that of this exchange")
         if decode_base64(match["binding"]) != self._gs2.encode():
             raise InvalidTokenError("the final message does not repeat the first one's header")
         transcript = f"{self._transcript},{match['unproved']}".encode()
@@ -156,7 +156,7 @@ class ScramServer:
         return Reply(answer, self.claimed)
 
     def _is_proof(self, proof: bytes, transcript: bytes, credential: ScramState) -> bool:
-        """Return whether the proof was made with the user's password; an unknown user takes as long."""
+        """Return whether the proof was made with the user's password; the check of an unknown user takes as long."""
         name = self._users.hash_name
         signature = hmac.digest(credential.stored_key, transcript, name)
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=False))

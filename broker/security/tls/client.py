@@ -25,7 +25,7 @@ class TlsClient:
     """The present context, and the values and files that it was built from. Any thread."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
-        """``values`` has the security keys of the listener ``name``. Raises ConfigError."""
+        """``values`` are those of the security keys of the listener ``name``. Raises ConfigError."""
         self._name = name
         self._lock = threading.Lock()
         self._read: tuple[Mapping[str, Any], dict[str, FileStamp]] = (values, stamps_of(values))

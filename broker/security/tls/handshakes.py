@@ -7,8 +7,8 @@
 A handshake takes up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it delays the
 other connections little. The thread gives up the interpreter after 0.5 ms of Python, in place of the usual 5. As there
 is one thread, handshakes queue, and the acceptor pauses while too many do (``is_full``). Handshakes that wait for their
-clients delay no others. If there are too many, of one address or in all, the oldest of them is closed. Either the loop
-or the thread uses a socket, never both. Loop thread only, but for ``_Handshake.step``.
+clients delay no others. If too many handshakes are under way, of one address or in all, the oldest that waits for its
+client is closed. Either the loop or the thread uses a socket, never both. Loop thread only, except ``_Handshake.step``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from tidelog.log.records.quiet_import import shorten_switch_interval
 logger = logging.getLogger(__name__)
 
 CLOSE_DELAY_MS = 100
-"""Delay in ms between a refusal and the end of its connection. If it were closed at once, with unread bytes, the kernel
-would reset it, and the client could not read the alert that says why. Kafka's
+"""Delay in ms between a refusal and the end of its connection. If the connection were closed at once, with unread
+bytes, the kernel would reset it, and the client could not read the alert that says why. It is Kafka's default of
 ``connection.failed.authentication.delay.ms``.
 """
 MAX_HANDSHAKES, MAX_PER_HOST = 1024, 256
 """Largest numbers of handshakes under way, in all and of one address."""
 DEADLINE_MS = 10_000
+"""Longest time of a handshake."""
 _HANDSHAKE = 0x16
 """First byte of a TLS record of a handshake."""
 
@@ -85,7 +86,9 @@ class Handshakes:
     def begin(
         self, sock: socket.socket, listener: TlsListener, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
     ) -> None:
-        """Take over a new connection; ``on_ready`` gets it encrypted, or it is closed and ``on_failed`` is called."""
+        """Take over a new connection. ``on_ready`` gets its encrypted socket; if the handshake fails, the connection is
+        closed and ``on_failed`` is called.
+        """
         handshake = _Handshake(self, sock, listener, host, on_ready, on_failed)
         self._under_way[handshake] = None
         self._per_host[handshake.source] += 1
@@ -231,8 +234,8 @@ class _Handshake:
             self._on_ready(TlsSocket(self._tls, self._all.scratch), self._principal)
 
     def fail(self, reason: str) -> None:
-        """End the handshake, and log why. The connection is closed after CLOSE_DELAY_MS, so that the client can read
-        the alert.
+        """End the handshake, and log why. If TLS has begun, the connection is closed after CLOSE_DELAY_MS, so that the
+        client can read the alert.
         """
         if self._ended:
             return

@@ -1,8 +1,9 @@
 """One listener that encrypts: its present context, its replacement, and the principal of a client's certificate.
 
-A changed store is read, and its context built, in a thread. It replaces the old one if it has the same subject and
-lacks no host name, unless ``ssl.allow.dn.changes`` or ``ssl.allow.san.changes`` allow that. Connections keep the
-context that they began with. Source of the checks: Kafka's SslFactory.
+A changed store is read, and its context built, in a thread. The new context replaces the old one if its certificate has
+the same subject and all host names of the old certificate. ``ssl.allow.dn.changes`` and ``ssl.allow.san.changes`` allow
+another subject and missing host names. Connections keep the context that they began with. Source of the checks: Kafka's
+SslFactory.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class TlsListener:
         return self.prepared.context
 
     def prepare_again(self, values: Mapping[str, Any], *, even_if_unchanged: bool) -> Prepared | None:
-        """Read the stores of these keys; return None if keys and files have not changed. Any thread. Raises
-        ConfigError.
+        """Read the stores that these values of the keys name; return None if values and files have not changed, unless
+        ``even_if_unchanged``. Any thread. Raises ConfigError.
         """
         present = self.prepared
         if not even_if_unchanged and values == present.values and stamps_of(values) == present.stamps:

@@ -64,7 +64,9 @@ class TlsListeners:
     def begin(
         self, sock: socket.socket, name: str, host: str, *, on_ready: OnReady, on_failed: Callable[[], None]
     ) -> None:
-        """Take over a new connection of a listener; give it back encrypted, or close it and say so."""
+        """Take over a new connection of a listener. ``on_ready`` gets its encrypted socket; if the handshake fails, the
+        connection is closed and ``on_failed`` is called.
+        """
         self.handshakes.begin(sock, self._listeners[name], host, on_ready=on_ready, on_failed=on_failed)
 
     def listener(self, name: str) -> TlsListener:
@@ -147,7 +149,7 @@ class TlsListeners:
             self._read(listener, even_if_unchanged=self._asked_meanwhile.pop(listener.name))
 
     def _replace(self, listener: TlsListener, found: Prepared) -> None:
-        """Use what was read for new connections."""
+        """Use the newly read stores for new connections."""
         is_same = found.identity == listener.prepared.identity
         listener.prepared = found
         if is_same:

@@ -1,9 +1,9 @@
-"""Revocation lists (CRLs) of a truststore: which part of a client's certificate chain they can verify.
+"""Revocation lists (CRLs) of a truststore: the part of the other side's certificate chain that they can verify.
 
-OpenSSL checks either the client's own certificate, or its whole chain. For the latter it needs a list of every
+OpenSSL checks either the other side's own certificate, or its whole chain. For the whole chain it needs a list of every
 authority in the chain, and refuses a chain if one is missing. So the whole chain is checked only if the store has the
-list of each authority that issued one of its certificates. A list of changes to another list (delta CRL) is refused, as
-OpenSSL would take it for a complete one.
+list of each authority that issued one of the store's certificates. A list of changes to another list (delta CRL) is
+refused, as OpenSSL would take it for a complete one.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ OpenSSL differs from a socket in four ways, which this module hides:
               epoll does not report bytes that OpenSSL has decrypted: then another read is scheduled
               (``_schedule_read``). Clients send large frames in many small records: while much of a frame is missing,
               the kernel wakes the loop only for many bytes (``expect``). That takes 2.5 s/GB in place of 2.8
-              (benchmarks/RESULTS.md, TLS and the floor).
+              (benchmarks/RESULTS.md, "TLS beside Tidelog's own plain listener, and the floor").
     send      at most CHUNK_BYTES in an SSL_write and TURN_BYTES in a turn of the loop. If OpenSSL could not send a
               whole chunk, the same bytes must be offered again before any others (``_begun``).
     MSG_MORE  is unknown to TLS: those bytes are held back and join the next ones in one record (``_held``).
-    want      a read may have to wait until the socket can be written, and a write until it can be read.
+    waiting   a read may have to wait until the socket can be written, and a write until it can be read.
 
 Loop thread only, except ``send_cold``, which uses only the file.
 """
@@ -33,7 +33,9 @@ CHUNK_BYTES = 64 * 1024
 TURN_BYTES = 256 * 1024
 """Largest number of bytes that are encrypted in one turn of the loop; they take about 0.15 ms."""
 RECORD_BYTES = 16 * 1024
+"""Largest size of a TLS record's content."""
 MAX_AWAITED_BYTES = 128 * 1024
+"""Largest number of bytes for which the kernel waits before it reports the socket readable."""
 _NOT_SUPPORTED = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 _unpack_length = Struct(">i").unpack_from
@@ -90,7 +92,9 @@ class TlsSocket:
     # Receiving
 
     def recv_into(self, buffer: bytearray | memoryview, /) -> int:
-        """Receive until nothing more has come or the buffer is full; 0 at the end. Raises BlockingIOError, OSError."""
+        """Receive until nothing more has come, the buffer is full, or the first record is exactly one frame. Return the
+        number of bytes, 0 at the end of the stream. Raises BlockingIOError, OSError.
+        """
         read, view = self._sock.read, memoryview(buffer)
         size, total = len(view), 0
         try:
@@ -234,7 +238,7 @@ class TlsSocket:
             self._schedule_read()
 
     def remove_reader(self, loop: AbstractEventLoop, /) -> None:
-        """Call back no more."""
+        """Stop the calls that ``add_reader`` began."""
         self._on_readable = None
         self._watch()
 
@@ -244,7 +248,7 @@ class TlsSocket:
         self._watch()
 
     def remove_writer(self, loop: AbstractEventLoop, /) -> None:
-        """Call back no more."""
+        """Stop the calls that ``add_writer`` began."""
         self._on_writable = None
         self._watch()
 

@@ -3,8 +3,9 @@
     client  n,,n=user,r=nonce                    server  r=nonce+theirs,s=salt,i=iterations
     client  c=biws,r=nonce+theirs,p=proof        server  v=signature
 
-Checks: the broker continues our nonce, asks for iterations within bounds, and proves by its signature that it knows the
-keys of the password. Names and passwords are sent as they are, without SASLprep, as by Kafka's own clients and brokers.
+``theirs`` is the broker's part of the nonce. Checks: the broker continues our nonce, asks for iterations within bounds,
+and proves by its signature that it knows the keys of the password. Names and passwords are sent as they are, without
+SASLprep, as by Kafka's own clients and brokers.
 """
 
 from __future__ import annotations

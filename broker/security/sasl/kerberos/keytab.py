@@ -2,7 +2,7 @@
 
 The JAAS text is that of Java's Krb5LoginModule: ``keyTab`` is the file (without it KRB5_KTNAME's or the system's) and
 ``principal`` the broker's own, ``kafka/host@REALM``. MIT Kerberos reads the file for each ticket, so a new key is used
-at once. ``krb5.conf`` is the system's, or that of KRB5_CONFIG. Source of the keys: Kafka's KerberosLogin.
+at once. ``krb5.conf`` is the system's, or that of KRB5_CONFIG. Source of the options: Kafka's KerberosLogin.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Acceptor:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the client has proved to be the initiator. Raises RefusedTicketError."""
+        """Return whether Kerberos has authenticated the client. Raises RefusedTicketError."""
         return bool(self._call(lambda: self._context.complete))
 
     @property
@@ -74,9 +74,8 @@ class Acceptor:
 
 
 def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], KerberosServer]:
-    """Return a function that begins an exchange. Reads the keytab now, so that a broker without its key does not start.
-
-    Raises ConfigError.
+    """Return a function that begins an exchange. The keytab is read now, so that a broker without its key does not
+    start. Raises ConfigError.
     """
     values = mechanism_values(texts, listener, GSSAPI)
     if find_spec("gssapi") is None:
@@ -93,7 +92,7 @@ def build_server(listener: str, texts: Mapping[str, str]) -> Callable[[], Kerber
 
 
 def check_module(module: LoginModule, service: str | None) -> None:
-    """Raise ConfigError unless a login module names a keytab and a principal for this broker."""
+    """Raise ConfigError unless a login module uses a keytab, has a principal, and all services named are the same."""
     options = module.options
     unknown = sorted(options.keys() - OPTIONS)
     is_keytab = options.get("useKeyTab", "true").lower() == "true"

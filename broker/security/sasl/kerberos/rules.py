@@ -29,7 +29,7 @@ _GRAMMAR = "DEFAULT and RULE:[n:format](pattern)s/old/new/g, separated by commas
 
 
 class NoRuleAppliesError(Exception):
-    """No rule applies to this principal, or its result is no user's name."""
+    """No rule applies to this principal, or the name that a rule makes is not a user's."""
 
 
 class KerberosRule(NamedTuple):
@@ -38,8 +38,8 @@ class KerberosRule(NamedTuple):
     components: int | None
     format: str
     pattern: Any = None
-    """Pattern of the whole texts to which the rule applies; None for all. An RE2 pattern, like ``old``, without type
-    hints.
+    """The rule applies if this RE2 pattern matches the whole formatted text; None matches every text. The module
+    ``re2`` has no type hints.
     """
     old: Any = None
     new: str = ""

@@ -1,6 +1,6 @@
 """GSSAPI (RFC 4752): the server's side. Kerberos proves who the client is, then both agree on no security layer.
 
-    client  AP-REQ, the ticket with a proof     server  AP-REP; or the offer, if the client asks for no proof
+    client  AP-REQ, the ticket with a proof     server  AP-REP, the broker's proof; the offer, if none is asked for
     client  an empty token                      server  the offer, signed: no security layer, as TLS is used for that
     client  the choice, signed, and a name      the exchange is complete
 
@@ -36,7 +36,7 @@ class SecurityContext(Protocol):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the client is proved to be the initiator. Raises RefusedTicketError."""
+        """Return whether Kerberos has authenticated the client. Raises RefusedTicketError."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class KerberosServer:
         return Reply(answer)
 
     def _offer(self, token: bytes) -> Reply:
-        """Offer the layers, after the client has received this broker's proof."""
+        """Offer the layers, after the client has received this broker's proof or asked for none."""
         if token:
             raise InvalidTokenError("a token follows the last one of Kerberos")
         self._step = self._finish

@@ -2,7 +2,7 @@
 
     keys read               -> the next read after ``refresh_ms``
     read failed             -> the old keys stay; the next read after ``backoff_ms``, doubled by each further failure
-    token with unknown key  -> the next read at once, but this at most once a minute
+    token with unknown key  -> the next read at once, but this at most once a minute, and not while reads fail
 
 A URL is https, http on this machine, or a file. No redirect is followed, and no more than MAX_BYTES and MAX_KEYS are
 accepted. ``keys`` is replaced as a whole; any thread may read it.
@@ -51,7 +51,7 @@ class Pace(NamedTuple):
 
 
 class KeySet(Generic[K]):
-    """The keys of one issuer. Only one thread calls ``step``; any thread may call the others."""
+    """The keys of one issuer. Only one thread calls ``run`` and ``step``; any thread may call the other methods."""
 
     def __init__(
         self,
@@ -61,7 +61,9 @@ class KeySet(Generic[K]):
         pace: Pace,
         now_s: Callable[[], float] = monotonic,
     ) -> None:
-        """``nothing`` is the value of ``keys`` until some are read. Both functions raise MalformedKeysError."""
+        """``nothing`` is the value of ``keys`` until some are read. ``fetch`` returns a JWKS, and ``read`` reads its
+        keys; both raise MalformedKeysError.
+        """
         self.keys = nothing
         self._fetch = fetch
         self._read = read
@@ -74,8 +76,8 @@ class KeySet(Generic[K]):
         self._wake = threading.Event()
 
     def note_unknown(self) -> bool:
-        """Let the keys be read now, as a token names an unknown key; return False if that was done recently, or reads
-        fail.
+        """Let the keys be read now, as a token names an unknown key. Return False if they are not read early: within
+        EARLY_PAUSE_S after the last early read, or while reads fail.
         """
         with self._lock:
             now = self._now_s()
@@ -87,7 +89,7 @@ class KeySet(Generic[K]):
         return True
 
     def step(self) -> float:
-        """Read the keys if it is time; return the seconds until the next read."""
+        """Read the keys if their time has come; return the seconds until the next read."""
         with self._lock:
             now = self._now_s()
             if now < self._due_s:

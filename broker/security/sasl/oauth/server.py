@@ -2,7 +2,7 @@
 
     client  n,,^Aauth=Bearer TOKEN^A...^A      server  an empty token, if the client's is valid; else
                                                server  {"status":"invalid_token"}
-    client  ^A                                 the exchange fails with that text
+    client  ^A                                 the exchange fails with the text of that JSON
 
 Source of the grammar and of the texts: Kafka's OAuthBearerSaslServer and OAuthBearerClientInitialResponse.
 """
@@ -20,7 +20,7 @@ from tidelog.broker.security.sasl.mechanism import Evaluation, Reply
 
 OAUTHBEARER = "OAUTHBEARER"
 LONGEST_TOKEN = 64 * 1024
-"""Largest number of characters of a token; those of real issuers have a few thousand."""
+"""Largest number of characters of a token; tokens of real issuers have a few thousand."""
 _NAME = r"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIR = r"[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01"
 _FIRST = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")

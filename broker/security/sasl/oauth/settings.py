@@ -42,8 +42,8 @@ URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 ALLOWED_FILES = "org.apache.kafka.sasl.oauthbearer.allowed.files"
 FIRST_KEYS_S = 5.0
-"""Time in s after the start in which tokens wait for the first keys. It is not the time of each token, as one thread
-checks all.
+"""Time in s after the start during which tokens wait for the first keys. The time is not counted for each token: one
+thread checks all tokens, and their waits would add up.
 """
 _MODULES = ("jwt", "cryptography")
 _SIGNED = "tidelog.broker.security.sasl.oauth.signed_tokens"
@@ -85,11 +85,11 @@ class Secured:
         self._check: SignedTokens | None = None
         self._stopped = False
         self._ready = threading.Event()
-        self._waited_for_until_s = 0.0
+        self._wait_until_s = 0.0
 
     def begin(self) -> None:
         """Start the thread."""
-        self._waited_for_until_s = monotonic() + FIRST_KEYS_S
+        self._wait_until_s = monotonic() + FIRST_KEYS_S
         threading.Thread(target=self._run, name="jwks", daemon=True).start()
 
     def _run(self) -> None:
@@ -119,7 +119,7 @@ class Secured:
 
     def validate(self, token: str) -> BearerToken:
         """Return the user and the expiry time of a token. Any thread but the loop's. Raises TokenRefusedError."""
-        if not self._ready.wait(max(self._waited_for_until_s - monotonic(), 0.0)) or self._check is None:
+        if not self._ready.wait(max(self._wait_until_s - monotonic(), 0.0)) or self._check is None:
             raise TokenRefusedError("the keys are not read yet")
         return self._check.validate(token)
 
@@ -152,8 +152,8 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
 
 
 def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, prefix: str = "") -> Secured:
-    """Build the check of signed tokens. ``context`` is for TLS to the endpoint of the keys; errors name the
-    configuration keys with ``prefix``. Raises ConfigError.
+    """Build the check of signed tokens. ``context`` is for TLS to the endpoint of the keys; an error about the
+    endpoint's URL names the configuration key with ``prefix``. Raises ConfigError.
     """
     check_url(values, prefix)
     for name in _MODULES:

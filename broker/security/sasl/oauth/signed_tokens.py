@@ -69,7 +69,7 @@ class SignedTokens:
         note_unknown: Callable[[], object],
         now_s: Callable[[], float] = time,
     ) -> None:
-        """``keys`` returns the issuer's current keys; ``note_unknown`` is called if a token names another key."""
+        """``keys`` returns the issuer's current keys; ``note_unknown`` is called if a token names none of these."""
         self._rules = rules
         self._keys = keys
         self._note_unknown = note_unknown
@@ -113,7 +113,7 @@ class SignedTokens:
                 self._note_unknown()
             raise TokenRefusedError("no key of the issuer has its key id")
         if header.get("alg") not in found.algorithms:
-            raise TokenRefusedError("its algorithm is not one of its key")
+            raise TokenRefusedError("its algorithm is not allowed with its key")
         return found
 
 
