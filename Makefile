@@ -100,18 +100,18 @@ sanitize sanitize-quick: $(VENV)/.test $(EXTENSIONS) ## compile with every check
 deletions: $(VENV)/.test $(EXTENSIONS) ## topics are created and deleted while every background job runs: make deletions MINUTES=10
 	TIDELOG_STORM_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_deletion_storm.py
 
-soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; no loss, no growth: make soak MINUTES=15
+soak: $(VENV)/.test $(EXTENSIONS) ## clients of every kind beside kills, deletions, changes; nothing is lost, nothing grows: make soak MINUTES=15
 	TIDELOG_SOAK_SECONDS=$$(( $(MINUTES) * 60 )) $(BIN)/python -m pytest -s tests/faults/test_soak.py -p no:randomly
 
 REQUESTS ?= 1000
 authorization-oracle: $(VENV)/.test $(EXTENSIONS) ## random ACLs and REQUESTS random requests beside Apache Kafka's authorizer
 	TIDELOG_ORACLE_REQUESTS=$(REQUESTS) $(BIN)/pytest tests/contract/test_authorization_oracle.py -p no:randomly
 
-kerberos: $(VENV)/.test $(EXTENSIONS) ## clients with tickets of a KDC; needs krb5-kdc and its neighbours, and builds gssapi
+kerberos: $(VENV)/.test $(EXTENSIONS) ## clients with tickets of a KDC; needs krb5-kdc, krb5-admin-server and krb5-user, and builds gssapi
 	$(INSTALL) '.[kerberos]'
 	$(BIN)/pytest tests/clients/test_kerberos.py -p no:randomly
 
-client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every protocol and mechanism, right and wrong
+client-matrix: $(VENV)/.test $(EXTENSIONS) ## every client with every security protocol and mechanism, with right and wrong credentials
 	TIDELOG_CLIENT_MATRIX=1 $(BIN)/pytest tests/clients/test_secured_languages.py tests/clients/test_sasl.py tests/clients/test_tls.py -p no:randomly
 
 login-storms: $(VENV)/.test $(EXTENSIONS) ## half logins, handshakes and wrong passwords at full size; prints how long other clients wait
@@ -186,7 +186,7 @@ cluster-faults: $(VENV)/.test $(EXTENSIONS) ## clusters of real brokers under fa
 
 KAFKAS ?= 3.9.2,4.0.0,4.1.1,4.2.0
 comma := ,
-kafka-versions: $(VENV)/.test $(EXTENSIONS) ## directories of other Kafkas there and back, their controllers observed: make kafka-versions KAFKAS=4.2.0
+kafka-versions: $(VENV)/.test $(EXTENSIONS) ## other Kafka releases: they and Tidelog open each other's directories, and Tidelog follows their controllers: make kafka-versions KAFKAS=4.2.0
 	TIDELOG_IN_PLACE_VERSIONS=$(KAFKAS) $(BIN)/pytest tests/clients/test_in_place.py -k 'here_and_back or in_its_release or lowered' -p no:randomly
 	for version in $(filter 4.%,$(subst $(comma), ,$(KAFKAS))); do \
 	  TIDELOG_OBSERVER_VERSION=$$version $(BIN)/pytest tests/clients/test_observer.py -p no:randomly || exit 1; done
@@ -220,7 +220,7 @@ bench: $(VENV)/.bench $(EXTENSIONS) ## the table of benchmarks/RESULTS.md, Tidel
 load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="--bootstrap HOST:PORT"
 	$(BIN)/python -m benchmarks.load $(LOAD)
 
-churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that break off in every way, with 1,024 descriptors
+churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that are reset at every moment, more than the 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
 docs: $(VENV)/.test $(EXTENSIONS) ## rebuild configuration.md, command-line.md and metrics.md from the declarations

@@ -112,7 +112,9 @@ _ALLOWED = {
 
 
 class ConfigKey:
-    """One key. ``default`` is a value of its type, None (unset), or NO_DEFAULT. Must not be changed."""
+    """One key; the object must not be changed. ``default`` is a value of the key's type, None (unset), or NO_DEFAULT. A
+    ``dynamic`` key can be changed while a broker runs.
+    """
 
     __slots__ = ("default", "doc", "dynamic", "importance", "name", "type", "validator")
 

@@ -9,12 +9,12 @@ One bytearray per connection holds what arrived and was not taken yet, between `
     |  taken  |_start  frame, frame, part of a frame  _end|  room  |
 
 Invariants: a frame is a view of that array, writable, and valid until the next ``get_buffer`` or ``receive_data``,
-which may move or replace its bytes. The array is never resized (views may be out), only replaced. It grows by doubling
-when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that announces a frame of
-100 MB and stops costs what it sent. It starts small, for ten thousand idle connections; ``release_buffer`` frees
-a large one.
+which may move or replace its bytes. The array is never resized, because views of it may be in use, but only replaced.
+It grows by doubling when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that
+announces a frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections;
+``release_buffer`` frees a large one.
 
-From LAZY_BYTES on the buffer is anonymous memory of the whole frame's size instead of an array. The system allocates a
+A buffer of LAZY_BYTES or more is anonymous memory as large as the frame, not an array. The system allocates a
 page when a byte arrives in it, so a claimed length still costs nothing, and nothing is zeroed or copied again. With
 arrays of any size one doubling blocked the loop for 70 ms, and with arrays up to 8 MiB for 17 ms.
 

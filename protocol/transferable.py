@@ -46,7 +46,8 @@ class TransferableRecords:
         self.position = position
         self.size = size
         self.in_memory = False
-        """Set by a caller that has just found both ends of the slice in the page cache: it may be sent at once."""
+        """True if a caller has just found both ends of the slice in the page cache; then it is sent without another
+        check."""
 
     def __len__(self) -> int:
         return self.size

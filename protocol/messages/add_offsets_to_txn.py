@@ -1,6 +1,6 @@
 """AddOffsetsToTxn (key 25): the partition of ``__consumer_offsets`` for a group joins a transaction (KIP-98).
 
-v3 flexible; v4 TRANSACTION_ABORTABLE (KIP-890).
+v3 is flexible; v4 adds TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """AddRaftVoter (key 80): add a controller to the voters of the metadata quorum (KIP-853).
 
-v1 ``ack_when_committed``: if it is true, the answer waits until the new voters are committed.
+v1 adds ``ack_when_committed``: if it is true, the answer waits until the new voters are committed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """AlterClientQuotas (key 49): set or remove quotas of entities (KIP-546). A null entity name means the default
-of its type. v1 flexible.
+of its type. v1 is flexible.
 """
 
 from __future__ import annotations

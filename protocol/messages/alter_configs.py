@@ -1,7 +1,7 @@
 """AlterConfigs (key 33): replace all configs of a resource; configs that are not named are reset.
 IncrementalAlterConfigs supersedes it (KIP-339).
 
-v2 flexible.
+v2 is flexible.
 """
 
 from __future__ import annotations

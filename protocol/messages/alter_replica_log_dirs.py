@@ -1,6 +1,6 @@
 """AlterReplicaLogDirs (key 34): move replicas between the log directories of a broker (KIP-113).
 
-v2 flexible.
+v2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """BrokerHeartbeat (key 63): a registered broker reports that it is alive, and the state it wants (KIP-631).
 
-v1 log directories that are offline (KIP-858); v2 cordoned log directories, null before they are known (KIP-1066).
+v1 adds log directories that are offline (KIP-858); v2 adds cordoned log directories, null before they are known
+(KIP-1066).
 """
 
 from __future__ import annotations

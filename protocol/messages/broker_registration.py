@@ -1,7 +1,7 @@
 """BrokerRegistration (key 62): a broker joins the cluster at the active controller (KIP-631).
 
-v1 brokers that migrate from ZooKeeper; v2 ids of the log directories (KIP-858); v3 the broker's epoch before a clean
-stop (KIP-966); v4 features whose lowest level is 0.
+v1 adds ``is_migrating_zk_broker``; v2 adds ids of the log directories (KIP-858); v3 adds the broker's epoch before a
+clean stop (KIP-966); v4 allows features whose lowest level is 0.
 """
 
 from __future__ import annotations

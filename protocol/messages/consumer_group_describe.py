@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (key 69): state, members and assignments of consumer groups (KIP-848).
 
-v1 member type: classic, consumer or unknown (KIP-1099).
+v1 adds the member type: classic, consumer or unknown (KIP-1099).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat (key 68): join, stay in and leave a consumer group, and receive assignments (KIP-848).
 
 Member epoch 0 joins, -1 leaves, -2 leaves as a static member that will return. Null fields mean unchanged since the
-last heartbeat. v1 subscription by regular expression; members choose their own id (KIP-1082).
+last heartbeat. v1 adds subscription by regular expression, and members choose their own id (KIP-1082).
 """
 
 from __future__ import annotations

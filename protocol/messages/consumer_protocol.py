@@ -1,8 +1,9 @@
 """Consumer protocol: JoinGroup metadata and SyncGroup assignments, opaque to the group coordinator.
 
 An int16 version comes first: use ``decode_prefixed_lenient`` and ``encode_prefixed``. Consumers of different releases
-share a group, so a newer version is read as the newest known one and further bytes are ignored. v1 owned partitions for
-cooperative rebalancing (KIP-429); v2 generation id (KIP-792); v3 rack (KIP-881). Never flexible.
+share a group, so a newer version is read as the newest known one and further bytes are ignored. v1 adds owned
+partitions for cooperative rebalancing (KIP-429); v2 adds the generation id (KIP-792); v3 adds the rack (KIP-881). Never
+flexible.
 """
 
 from __future__ import annotations

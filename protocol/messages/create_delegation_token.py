@@ -1,6 +1,6 @@
 """CreateDelegationToken (key 38): a token that authenticates its bearer (KIP-48).
 
-v2 flexible; v3 tokens for another owner (KIP-373).
+v2 is flexible; v3 adds tokens for another owner (KIP-373).
 """
 
 from __future__ import annotations

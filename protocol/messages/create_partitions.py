@@ -1,6 +1,6 @@
 """CreatePartitions (key 37): add partitions to topics (KIP-195).
 
-v2 flexible; v3 THROTTLING_QUOTA_EXCEEDED (KIP-599).
+v2 is flexible; v3 adds THROTTLING_QUOTA_EXCEEDED (KIP-599).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """CreateTopics (key 19): create topics.
 
-v1 validate only, error messages; v2 throttle time; v4 -1 for partitions and replication factor means the broker's
-defaults (KIP-464); v5 flexible, the answer has the topic's configs (KIP-525); v6 THROTTLING_QUOTA_EXCEEDED (KIP-599);
-v7 topic ids (KIP-516). ``topic_config_error_code`` says why the configs are missing.
+v1 adds ``validate_only`` and error messages; v2 adds throttle time; from v4 on -1 for partitions and replication factor
+means the broker's defaults (KIP-464); v5 is flexible, and its answer has the topic's configs (KIP-525); v6 adds
+THROTTLING_QUOTA_EXCEEDED (KIP-599); v7 adds topic ids (KIP-516). ``topic_config_error_code`` says why the configs are
+missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DeleteAcls (key 31): remove the access rules that match filters, and report them.
 
-v1 pattern types (KIP-290); v2 flexible; v3 user resources (KIP-373).
+v1 adds pattern types (KIP-290); v2 is flexible; v3 adds user resources (KIP-373).
 """
 
 from __future__ import annotations

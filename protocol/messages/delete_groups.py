@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42): remove groups without members, with their offsets (KIP-229). v2 flexible."""
+"""DeleteGroups (key 42): remove groups without members, with their offsets (KIP-229). v2 is flexible."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DeleteRecords (key 21): move a partition's log start offset up (KIP-107). Offset -1 means the high watermark.
 
-v2 flexible.
+v2 is flexible.
 """
 
 from __future__ import annotations

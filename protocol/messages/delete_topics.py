@@ -1,7 +1,7 @@
 """DeleteTopics (key 20): delete topics.
 
-v1 throttle time; v3 TOPIC_DELETION_DISABLED; v4 flexible; v5 error message (KIP-599); v6 topics by name or by id, in
-``topics`` instead of ``topic_names`` (KIP-516).
+v1 adds throttle time; v3 adds TOPIC_DELETION_DISABLED; v4 is flexible; v5 adds an error message (KIP-599); v6 names
+topics by name or by id, in ``topics`` instead of ``topic_names`` (KIP-516).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeAcls (key 29): list access rules that match a filter.
 
-v1 pattern types (KIP-290), v0 knows literal names only; v2 flexible; v3 resource type USER, for delegation
+v1 adds pattern types (KIP-290), v0 knows literal names only; v2 is flexible; v3 adds resource type USER, for delegation
 tokens (KIP-373).
 """
 

@@ -1,4 +1,4 @@
-"""DescribeClientQuotas (key 48): the quotas that match some entities (KIP-546). v1 flexible.
+"""DescribeClientQuotas (key 48): the quotas that match some entities (KIP-546). v1 is flexible.
 
 ``match_type``: 0 exact name, 1 default, 2 any.
 """

@@ -1,6 +1,6 @@
 """DescribeCluster (key 60): brokers, controller and authorized operations (KIP-700).
 
-v1 endpoint type, brokers or controllers (KIP-919); v2 fenced brokers on demand (KIP-1073).
+v1 adds the endpoint type, brokers or controllers (KIP-919); v2 adds fenced brokers on demand (KIP-1073).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeConfigs (key 32): the configs of topics, brokers, groups and client metrics.
 
-A null list of keys asks for all. v1 source and synonyms of each value instead of ``is_default`` (KIP-226); v3 types and
-documentation (KIP-569); v4 flexible.
+A null list of keys asks for all. v1 adds source and synonyms of each value instead of ``is_default`` (KIP-226); v3 adds
+types and documentation (KIP-569); v4 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DescribeDelegationToken (key 41): the tokens of some owners; null asks for all (KIP-48).
 
-v2 flexible; v3 the requester of each token (KIP-373).
+v2 is flexible; v3 adds the requester of each token (KIP-373).
 """
 
 from __future__ import annotations

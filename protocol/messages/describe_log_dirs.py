@@ -1,6 +1,7 @@
 """DescribeLogDirs (key 35): sizes of the replicas in each log directory (KIP-113). Null topics ask for all.
 
-v2 flexible; v3 top-level error; v4 total and usable bytes of the volume (KIP-827); v5 cordoned directories (KIP-1066).
+v2 is flexible; v3 adds a top-level error; v4 adds total and usable bytes of the volume (KIP-827); v5 adds cordoned
+directories (KIP-1066).
 """
 
 from __future__ import annotations

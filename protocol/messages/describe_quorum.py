@@ -1,6 +1,6 @@
 """DescribeQuorum (key 55): leader, voters and observers of the metadata quorum (KIP-595).
 
-v1 times of last fetch and last catch-up (KIP-836); v2 error messages, nodes and directory ids (KIP-853).
+v1 adds times of last fetch and last catch-up (KIP-836); v2 adds error messages, nodes and directory ids (KIP-853).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""DescribeShareGroupOffsets (key 90): start offsets of share groups (KIP-932). v1 lag (KIP-1226)."""
+"""DescribeShareGroupOffsets (key 90): start offsets of share groups (KIP-932). v1 adds the lag (KIP-1226)."""
 
 from __future__ import annotations
 

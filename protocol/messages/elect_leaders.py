@@ -1,6 +1,6 @@
 """ElectLeaders (key 43): elect the preferred replica, or an unclean one, as leader (KIP-183). Null partitions mean all.
 
-v1 kinds of election (KIP-460); v2 flexible.
+v1 adds kinds of election (KIP-460); v2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """EndTxn (key 26): commit or abort a transaction (KIP-98).
 
-v3 flexible; v4 TRANSACTION_ABORTABLE; v5 the epoch rises with every transaction and is returned (KIP-890).
+v3 is flexible; v4 adds TRANSACTION_ABORTABLE; from v5 on the epoch rises with every transaction and is returned
+(KIP-890).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """ExpireDelegationToken (key 40): set a token's expiry time, or delete it with a negative period (KIP-48). v2
-flexible."""
+is flexible."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """FetchSnapshot (key 59): read a snapshot of the metadata log from a controller, piece by piece (KIP-630).
 
-A piece begins at ``position`` of the snapshot's file and may end anywhere, also inside a batch. v1 directory id of the
-fetching replica, endpoint of the leader (KIP-853).
+A piece begins at ``position`` of the snapshot's file and may end anywhere, also inside a batch. v1 adds the directory
+id of the fetching replica and the endpoint of the leader (KIP-853).
 """
 
 from __future__ import annotations

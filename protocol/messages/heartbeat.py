@@ -1,6 +1,6 @@
 """Heartbeat (key 12): a member of a classic group reports that it is alive; after REBALANCE_IN_PROGRESS it joins again.
 
-v1 throttle time; v3 group instance id (KIP-345); v4 flexible.
+v1 adds throttle time; v3 adds group instance id (KIP-345); v4 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (key 44): set (0), delete (1), append to (2) or subtract from (3) single configs (KIP-339).
 
-v1 flexible.
+v1 is flexible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """InitProducerId (key 22): a producer id and epoch, for idempotence or for a transactional id (KIP-98).
 
-A producer without a transactional id gets a new id each time. v2 flexible; v3 the producer's current id and epoch, so
-that it can continue after an error (KIP-360); v4 PRODUCER_FENCED; v5 TRANSACTION_ABORTABLE (KIP-890); v6 two-phase
-commit and keeping a prepared transaction (KIP-939), which Kafka 4.3 declares unstable and does not serve.
+A producer without a transactional id gets a new id each time. v2 is flexible; v3 adds the producer's current id and
+epoch, so that it can continue after an error (KIP-360); v4 adds PRODUCER_FENCED; v5 adds TRANSACTION_ABORTABLE
+(KIP-890); v6 adds two-phase commit and keeping a prepared transaction (KIP-939), which Kafka 4.3 declares unstable and
+does not serve.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """LeaveGroup (key 13): members leave a classic group at once instead of timing out.
 
-v1 throttle time; v3 several members, by member id or group instance id, with an error each (KIP-345); v4 flexible; v5
-reason (KIP-800).
+v1 adds throttle time; v3 names several members, by member id or group instance id, with an error each (KIP-345); v4 is
+flexible; v5 adds a reason (KIP-800).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ListGroups (key 16): the groups this broker coordinates.
 
-v1 throttle time; v3 flexible; v4 filter by state (KIP-518); v5 filter by type, classic or consumer and so on (KIP-848).
+v1 adds throttle time; v3 is flexible; v4 adds a filter by state (KIP-518); v5 adds a filter by type, classic or
+consumer and so on (KIP-848).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Special timestamps: -1 latest, -2 earliest, -3 the record with the largest times
 disk (v8, KIP-405), -5 latest in tiered storage (v9, KIP-1005), -6 earliest not yet uploaded (v11, KIP-1023).
 
 v0 asks for up to ``max_num_offsets`` segment starts before a time and gets a list; from v1 there is one offset and its
-timestamp. v2 isolation level and throttle time; v4 leader epochs (KIP-320); v6 flexible; v10 ``timeout_ms`` for
-look-ups in remote storage (KIP-1075).
+timestamp. v2 adds isolation level and throttle time; v4 adds leader epochs (KIP-320); v6 is flexible; v10 adds
+``timeout_ms`` for look-ups in remote storage (KIP-1075).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """ListTransactions (key 66): the transactions a broker coordinates, by state or producer id (KIP-664).
 
-v1 filter by how long a transaction has been open (KIP-994); v2 filter by a pattern of transactional ids (KIP-1152).
+v1 adds a filter by how long a transaction has been open (KIP-994); v2 adds a filter by a pattern of transactional ids
+(KIP-1152).
 """
 
 from __future__ import annotations

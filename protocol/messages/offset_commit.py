@@ -1,9 +1,9 @@
 """OffsetCommit (key 8): store a group's committed offsets.
 
 v0 names no member; v1 adds generation and member, and a commit timestamp that only v1 has. v2-4 carry a retention time,
-which from v5 on is the broker's (KIP-211). v6 leader epochs (KIP-320); v7 group instance id (KIP-345); v8 flexible; v9
-may be used by members of KIP-848 groups, for which generation means member epoch (STALE_MEMBER_EPOCH); v10 topic ids
-instead of names.
+which from v5 on is the broker's (KIP-211). v6 adds leader epochs (KIP-320); v7 adds group instance id (KIP-345); v8 is
+flexible; v9 may be used by members of KIP-848 groups, for which generation means member epoch (STALE_MEMBER_EPOCH); v10
+has topic ids instead of names.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OffsetForLeaderEpoch (key 23): the end offset of a leader epoch, by which followers and consumers detect truncation
 (KIP-101).
 
-v1 the epoch found is returned (KIP-279); v2 current leader epoch and throttle time (KIP-320); v3 replica id; v4
-flexible.
+From v1 on the epoch found is returned (KIP-279); v2 adds the current leader epoch and throttle time (KIP-320); v3 adds
+the replica id; v4 is flexible.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ReadShareGroupStateSummary (key 87): a group coordinator reads the start offsets of share partitions (KIP-932).
 
-v1 delivery complete count (KIP-1226).
+v1 adds the delivery complete count (KIP-1226).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SaslAuthenticate (key 36): one token of the exchange that authenticates a client.
 
-v1 session lifetime (KIP-368); v2 flexible.
+v1 adds the session lifetime (KIP-368); v2 is flexible.
 """
 
 from __future__ import annotations

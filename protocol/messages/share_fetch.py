@@ -1,6 +1,6 @@
 """ShareFetch (key 78): acquire records of a share group, and acknowledge earlier ones (KIP-932). v0 was early access.
 
-v2 acquire mode (KIP-1206) and renewal of acquisition locks (KIP-1222).
+v2 adds the acquire mode (KIP-1206) and renewal of acquisition locks (KIP-1222).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SyncGroup (key 14): the leader of a classic group sends the assignments, and every member gets its own.
 
-v1 throttle time; v3 group instance id (KIP-345); v4 flexible; v5 protocol type and name, checked against the group's
-(KIP-559).
+v1 adds throttle time; v3 adds group instance id (KIP-345); v4 is flexible; v5 adds protocol type and name, checked
+against the group's (KIP-559).
 """
 
 from __future__ import annotations

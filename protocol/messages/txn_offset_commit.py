@@ -1,7 +1,7 @@
 """TxnOffsetCommit (key 28): offsets that become visible when the transaction commits (KIP-98).
 
-v2 leader epochs; v3 flexible, member and generation (KIP-447); v4 TRANSACTION_ABORTABLE; v5 also adds the group to the
-transaction, without AddOffsetsToTxn (KIP-890).
+v2 adds leader epochs; v3 is flexible and adds member and generation (KIP-447); v4 adds TRANSACTION_ABORTABLE; v5 also
+adds the group to the transaction, without AddOffsetsToTxn (KIP-890).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """WriteShareGroupState (key 85): the leader of a partition stores changes of a share partition's state (KIP-932).
 
-v1 delivery complete count (KIP-1226).
+v1 adds the delivery complete count (KIP-1226).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checksums of records: CRC-32C (Castagnoli) for magic 2, IEEE CRC-32 for magic 0 and 1.
 
-The ``crc32c`` package's own ``__init__`` pulls in ``importlib.metadata`` and ``argparse`` (64 ms, a third of the
-start-up budget), while the extension module inside takes half a millisecond. So the extension is loaded by itself;
-where the package is laid out differently, the package is imported the ordinary way.
+The ``crc32c`` package's own ``__init__`` imports ``importlib.metadata`` and ``argparse``. That takes 64 ms, a third of
+the time that a broker's start may take; its extension module alone takes half a millisecond. So the extension is loaded
+by itself. If the package is laid out differently, the package is imported the ordinary way.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ magic 1 (KIP-31): absolute = wrapper offset + (relative - relative of the last).
 inner one, or the append time, which then applies to every inner message.
 
 :class:`LegacyRecordBatch` is one shallow entry with the properties of a magic 2 ``RecordBatch``;
-:class:`ByteBufferMessageSet` is an iterable over a whole buffer. Views over buffers; any thread.
+:class:`ByteBufferMessageSet` is an iterable over a whole buffer. Both are views over buffers; any thread.
 """
 
 from __future__ import annotations

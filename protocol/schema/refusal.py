@@ -39,7 +39,7 @@ def refuse_in_steps(
     joined: Any = None
     for part in cut(request, most):
         response = error_response(part.struct, error)
-        if response.__class__ is GeneratorType:
+        if response.__class__ is GeneratorType:  # this API builds its response in steps of its own
             response.close()
             return (yield from error_response(request, error))
         if joined is None:
