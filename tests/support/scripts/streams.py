@@ -6,11 +6,12 @@ no internal topic's making is waited for; ``missing`` asks about internal topics
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 from tests.support.questions import Broker
-from tests.support.scripts.registry import Entry, Script, create
+from tests.support.scripts.registry import WAIT_S, Entry, Script, create
 
 STREAMS_SCRIPTS: list[Entry] = []
 EMPTY: dict[str, Any] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
@@ -43,10 +44,28 @@ def join(broker: Broker, group: str, member: str, topic: str, *, quiet: bool = F
     return beat(broker, group, member, 0, quiet=quiet, **{**values, **fields})
 
 
+def create_source(broker: Broker, topic: str, partitions: int) -> None:
+    """Create a topic that the group coordinator knows. Kafka's hears of it after the broker's partitions answer."""
+    create(broker, topic, partitions)
+    group, deadline = f"{topic}-known", time.monotonic() + WAIT_S
+    while join(broker, group, "a", topic, quiet=True).status:
+        assert time.monotonic() < deadline, topic
+        leave_and_delete(broker, group, "a")
+        time.sleep(0.01)
+    leave_and_delete(broker, group, "a")
+
+
+def leave_and_delete(broker: Broker, group: str, *members: str) -> None:
+    """Let all members leave, and delete the group."""
+    for member in members:
+        beat(broker, group, member, -1, quiet=True)
+    broker.ask_quietly("delete_groups", 2, groups_names=[group])
+
+
 @streams_script("streams_group_heartbeat")
 def members(broker: Broker, version: int) -> None:
     """Join a member that gets all, and another that gets its part once the first has given it back."""
-    create(broker, "streams-two", 4)
+    create_source(broker, "streams-two", 4)
     first = join(broker, "streams-g", "a", "streams-two")
     tasks = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0, 1, 2, 3]}]}
     beat(broker, "streams-g", "a", first.member_epoch, **tasks)
@@ -73,8 +92,8 @@ def members(broker: Broker, version: int) -> None:
 def statuses(broker: Broker, version: int) -> None:
     """Ask about topics that are missing or do not fit."""
     join(broker, "streams-missing", "a", "streams-none")
-    create(broker, "streams-one", 1)
-    create(broker, "streams-three", 3)
+    create_source(broker, "streams-one", 1)
+    create_source(broker, "streams-three", 3)
     alike: dict[str, Any] = {"subtopology_id": "0", "source_topics": ["streams-one", "streams-three"]}
     alike["copartition_groups"] = [{"source_topics": [0, 1]}]
     join(broker, "streams-alike", "a", "", topology={"epoch": 0, "subtopologies": [alike]})

@@ -10,8 +10,17 @@ from typing import Any
 
 from tests.support.questions import Broker
 from tests.support.scripts.groups import joined, protocols
-from tests.support.scripts.registry import WAIT_S, create
-from tests.support.scripts.streams import EMPTY, STREAMS_SCRIPTS, beat, join, streams_script, topology
+from tests.support.scripts.registry import WAIT_S
+from tests.support.scripts.streams import (
+    EMPTY,
+    STREAMS_SCRIPTS,
+    beat,
+    create_source,
+    join,
+    leave_and_delete,
+    streams_script,
+    topology,
+)
 
 __all__ = ["STREAMS_SCRIPTS"]
 
@@ -38,13 +47,6 @@ def configure(broker: Broker, group: str, **configs: str | None) -> None:
         time.sleep(0.01)
 
 
-def end(broker: Broker, group: str, *members: str) -> None:
-    """Let all members leave, and delete the group."""
-    for member in members:
-        beat(broker, group, member, -1, quiet=True)
-    broker.ask_quietly("delete_groups", 2, groups_names=[group])
-
-
 def tasks(*partitions: int) -> dict[str, Any]:
     """Return tasks that a member reports as its own."""
     return {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": list(partitions)}]}
@@ -53,7 +55,7 @@ def tasks(*partitions: int) -> dict[str, Any]:
 @streams_script("streams_group_heartbeat")
 def initial_delay(broker: Broker, version: int) -> None:
     """Show that no member has tasks while a new group waits for more members; a group that was left starts again."""
-    create(broker, "streams-delayed", 4)
+    create_source(broker, "streams-delayed", 4)
     configure(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
     first = join(broker, "streams-d", "a", "streams-delayed")
     beat(broker, "streams-d", "a", first.member_epoch, **EMPTY)
@@ -64,13 +66,13 @@ def initial_delay(broker: Broker, version: int) -> None:
         beat(broker, "streams-d", member, -1)
     broker.ask("streams_group_describe", 0, group_ids=["streams-d"])
     join(broker, "streams-d", "c", "streams-delayed")
-    end(broker, "streams-d", "c")
+    leave_and_delete(broker, "streams-d", "c")
 
 
 @streams_script("streams_group_heartbeat")
 def delay_ends(broker: Broker, version: int) -> None:
     """Show that the members have their tasks after the delay, and another waits no more."""
-    create(broker, "streams-waited", 4)
+    create_source(broker, "streams-waited", 4)
     configure(broker, "streams-w", streams_initial_rebalance_delay_ms="300")
     epoch = join(broker, "streams-w", "a", "streams-waited", quiet=True).member_epoch
     deadline = time.monotonic() + WAIT_S
@@ -82,13 +84,13 @@ def delay_ends(broker: Broker, version: int) -> None:
     epoch = beat(broker, "streams-w", "a", answer.member_epoch, **tasks(0, 1, 2, 3)).member_epoch
     join(broker, "streams-w", "b", "streams-waited")
     beat(broker, "streams-w", "a", epoch)
-    end(broker, "streams-w", "a", "b")
+    leave_and_delete(broker, "streams-w", "a", "b")
 
 
 @streams_script("streams_group_heartbeat")
 def interval(broker: Broker, version: int) -> None:
     """Show that members which join within the assignment interval get no tasks yet, and a status that says so."""
-    create(broker, "streams-interval", 4)
+    create_source(broker, "streams-interval", 4)
     configure(broker, "streams-i", streams_assignment_interval_ms="15000")
     first = join(broker, "streams-i", "a", "streams-interval")
     beat(broker, "streams-i", "a", first.member_epoch, **tasks(0, 1, 2, 3))
@@ -99,13 +101,13 @@ def interval(broker: Broker, version: int) -> None:
     configure(broker, "streams-i", streams_assignment_interval_ms="0")
     beat(broker, "streams-i", "b", second.member_epoch)
     beat(broker, "streams-i", "a", first.member_epoch)
-    end(broker, "streams-i", "a", "b")
+    leave_and_delete(broker, "streams-i", "a", "b")
 
 
 @streams_script("streams_group_heartbeat")
 def endpoints(broker: Broker, version: int) -> None:
     """Show that members get the partitions of each endpoint when these have changed since their last answer."""
-    create(broker, "streams-ends", 2)
+    create_source(broker, "streams-ends", 2)
 
     def at(port: int) -> dict[str, Any]:
         return {"user_endpoint": {"host": "localhost", "port": port}}
@@ -125,13 +127,13 @@ def endpoints(broker: Broker, version: int) -> None:
     beat(broker, "streams-e", "b", last.member_epoch, **at(7003))
     join(broker, "streams-e", "c", "streams-ends", endpoint_information_epoch=0)
     broker.ask("streams_group_describe", 0, group_ids=["streams-e"])
-    end(broker, "streams-e", "a", "b", "c")
+    leave_and_delete(broker, "streams-e", "a", "b", "c")
 
 
 @streams_script("streams_group_heartbeat")
 def kinds(broker: Broker, version: int) -> None:
     """Show that a group without members may become one of another kind, or not; one that has members may not."""
-    create(broker, "streams-kinds", 2)
+    create_source(broker, "streams-kinds", 2)
     classic = joined(broker, "streams-k", "streams-kinds")
     join(broker, "streams-k", "a", "streams-kinds")
     left = [{"member_id": classic.member_id}]
@@ -190,14 +192,14 @@ def others(broker: Broker, *, has_members: bool = True) -> None:
 @streams_script("streams_group_heartbeat")
 def full(broker: Broker, version: int) -> None:
     """Show that a group of as many members as it may have takes no more."""
-    create(broker, "streams-many", 3)
+    create_source(broker, "streams-many", 3)
     epochs = {name: join(broker, "streams-f", name, "streams-many").member_epoch for name in "abc"}
     join(broker, "streams-f", "d", "streams-many")
     beat(broker, "streams-f", "c", epochs["c"])
     beat(broker, "streams-f", "c", -1)
     join(broker, "streams-f", "d", "streams-many")
     join(broker, "streams-f", "a", "streams-many", client_tags=[])
-    end(broker, "streams-f", "a", "b", "d")
+    leave_and_delete(broker, "streams-f", "a", "b", "d")
 
 
 @streams_script("streams_group_heartbeat")
@@ -205,9 +207,9 @@ def standbys(broker: Broker, version: int) -> None:
     """Show that copies of states are on other processes, from when the group's config asks for them; changelogs are
     made.
     """
-    create(broker, "streams-states", 2)
+    create_source(broker, "streams-states", 2)
     changelog = topology("streams-states", state_changelog_topics=[{"name": "streams-states-log"}])
-    create(broker, "streams-states-log", 2)
+    create_source(broker, "streams-states-log", 2)
     first = join(broker, "streams-s", "a", "", topology=changelog)
     first = beat(broker, "streams-s", "a", first.member_epoch, **tasks(0, 1))
     configure(broker, "streams-s", streams_num_standby_replicas="1")
@@ -219,4 +221,4 @@ def standbys(broker: Broker, version: int) -> None:
     beat(broker, "streams-s", "b", second.member_epoch)
     beat(broker, "streams-s", "a", done.member_epoch)
     broker.ask("streams_group_describe", 0, group_ids=["streams-s"])
-    end(broker, "streams-s", "a", "b")
+    leave_and_delete(broker, "streams-s", "a", "b")
