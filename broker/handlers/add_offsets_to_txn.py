@@ -1,7 +1,7 @@
-"""AddOffsetsToTxn: the group's partition of ``__consumer_offsets`` becomes part of the transaction.
+"""AddOffsetsToTxn: a group's partition of ``__consumer_offsets`` becomes part of a producer's transaction.
 
 v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE. Clients of transaction
-version 2 do not send it (KIP-890).
+version 2 do not send this request (KIP-890).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _CLIENT_TRANSACTION_VERSION = 1
 def handle(
     broker: Broker, context: RequestContext, request: AddOffsetsToTxnRequest
 ) -> Deferred[AddOffsetsToTxnResponse]:
-    """Add the offsets partition of the group, whose id may be empty. Raises what ``add_partitions`` raises."""
+    """Add the group's partition of ``__consumer_offsets``; the group id may be empty. Raises what
+    ``TransactionCoordinator.add_partitions`` raises."""
     coordinators = coordinators_of(broker)
     partition = (GROUP_METADATA_TOPIC, coordinators.groups.runtime.partition_for(request.group_id))
     producer = (request.producer_id, request.producer_epoch)

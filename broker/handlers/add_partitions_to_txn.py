@@ -1,7 +1,8 @@
 """AddPartitionsToTxn: partitions become part of a transaction before they are written to.
 
-v0-3 one transaction, from a client; v4+ many, added or only verified, from another broker (KIP-890); v2 PRODUCER_FENCED
-instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transaction does not exist, none is added.
+v0-3 one transaction, from a client; v4+ many transactions, from another broker, whose partitions are added or only
+verified (KIP-890); v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transaction
+does not exist, none is added.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ Request = AddPartitionsToTxnRequest
 _FIRST_BATCHED_VERSION = 4
 _FIRST_VERSION_WITH_FENCED = 2
 _CLIENT_TRANSACTION_VERSION = 1
-_VERSION_OF_BROKERS = 2
-"""Partition leaders add partitions only for producers of transaction version 2 (KIP-890)."""
+_BROKER_TRANSACTION_VERSION = 2
+"""Transaction version in requests of other brokers: partition leaders add partitions only for producers of this version
+(KIP-890)."""
 
 
 def handle(
@@ -44,7 +46,7 @@ def handle(
     if context.api_version >= _FIRST_BATCHED_VERSION:
         results = []
         for transaction in request.transactions:
-            codes = _handle_one(broker, transaction, waits, _VERSION_OF_BROKERS)
+            codes = _handle_one(broker, transaction, waits, _BROKER_TRANSACTION_VERSION)
             yield None
             topic_results = _results(transaction.topics, codes)
             results.append(
@@ -76,9 +78,12 @@ def error_response(request: AddPartitionsToTxnRequest, error: KafkaError) -> Add
 
 
 def _handle_one(
-    broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]], version: int
+    broker: Broker, transaction: AddPartitionsToTxnTransaction, waits: list[Deferred[None]], transaction_version: int
 ) -> dict[PartitionKey, int]:
-    """Add or verify the partitions of one transaction; return the error code of each."""
+    """Begin to add or verify the partitions of one transaction; return the error code of each partition.
+
+    Adds to ``waits`` what the answer has to wait for.
+    """
     partitions = _partitions(transaction.topics)
     missing = {partition for partition in partitions if not _exists(broker, partition)}
     if missing:
@@ -89,7 +94,9 @@ def _handle_one(
     codes = dict.fromkeys(partitions, NONE)
     try:
         if not transaction.verify_only:
-            waits.append(transactions.add_partitions(transaction.transactional_id, producer, partitions, version))
+            waits.append(
+                transactions.add_partitions(transaction.transactional_id, producer, partitions, transaction_version)
+            )
             return codes
     except KafkaError as error:
         return dict.fromkeys(partitions, error.code)

@@ -1,5 +1,5 @@
-"""AddRaftVoter: refused, because a lone node's quorum takes no other voter (KIP-853). A member of a cluster forwards it
-to the controller. Versions 0 and 1 are refused alike."""
+"""AddRaftVoter on a lone node: refused, because its quorum takes no other voter (KIP-853). Versions 0 and 1 are refused
+alike. A member of a cluster forwards the request to the controller."""
 
 from __future__ import annotations
 

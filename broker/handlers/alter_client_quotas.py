@@ -27,8 +27,8 @@ Request = AlterClientQuotasRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest
 ) -> Steps[AlterClientQuotasResponse]:
-    """Change each entity by itself. A quota applies from the next request on; the answer is sent when all are
-    durable."""
+    """Change the quotas of each entity by itself. A new quota applies from the next request on. The answer is sent when
+    all changes are durable."""
     with Notes(broker.late_lines) as notes:
         outcomes = yield from alter_each(broker, context, request, notes)
         synced = broker.controller.when_synced()
@@ -44,7 +44,7 @@ def handle(
 def alter_each(
     broker: Broker, context: RequestContext, request: AlterClientQuotasRequest, notes: Notes
 ) -> Steps[list[KafkaError | None]]:
-    """Change each entity, one in each step; return the error of each, or None."""
+    """Change the quotas of one entity in each step; return each entity's error, or None."""
     quotas = ClientQuotas(broker.controller)
     outcomes: list[KafkaError | None] = []
     for entry in request.entries:

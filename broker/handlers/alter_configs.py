@@ -26,8 +26,8 @@ Request = AlterConfigsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest) -> Steps[AlterConfigsResponse]:
-    """Change each resource by itself; configs that the request does not name are removed. Answered when all is
-    durable."""
+    """Change each resource by itself; configs that the request does not name are removed. The answer is sent when all
+    changes are durable."""
     with Notes(broker.late_lines) as notes:
         results = yield from replace_each(broker, context, request, notes)
         yield from notes.write()
@@ -38,7 +38,7 @@ def handle(broker: Broker, context: RequestContext, request: AlterConfigsRequest
 def replace_each(
     broker: Broker, context: RequestContext, request: AlterConfigsRequest, notes: Notes
 ) -> Steps[list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]]]:
-    """Begin the change of each resource."""
+    """Begin the change of each resource; return each resource with its change, or with the error that refuses it."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:

@@ -30,8 +30,8 @@ Request = AlterUserScramCredentialsRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> Steps[AlterUserScramCredentialsResponse]:
-    """Make the changes one by one; a user's answer is its first error. A credential that is named twice is not changed.
-    Answered when all is durable."""
+    """Make the changes one by one; a user's answer has the user's first error. A credential that is named twice is not
+    changed. The answer is sent when all changes are durable."""
     credentials = ScramCredentials(broker.controller)
     named = Counter((change.name, change.mechanism) for change in changes_of(request))
     errors: dict[str, KafkaError | None] = {}

@@ -1,4 +1,5 @@
-"""ApiVersions: the versions in the registry; for APIs that a member forwards, those that its controller also serves.
+"""ApiVersions: the versions of each API, as the registry of handlers has them. A cluster's member lists an API that it
+forwards only in versions that the active controller serves, too.
 
 v0-2 equal; v3 flexible (its response header stays version 0, so that clients which do not know the broker yet can read
 it); v4 allows features whose lowest version is 0 (KAFKA-17011). An unknown version is answered by the dispatcher in
@@ -29,16 +30,16 @@ API_KEY = ApiKey.API_VERSIONS
 MIN_VERSION, MAX_VERSION = 0, 4
 Request = ApiVersionsRequest
 
-FIRST_VERSION_WITH_ZERO = 4
-_OF_CLIENT_METRICS = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
-_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+FIRST_VERSION_WITH_LEVEL_0 = 4
+_CLIENT_METRICS_APIS = (ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY)
+_VALID_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
     """Answer with the served APIs and features. Raises InvalidRequestError for a malformed client software name."""
     if context.api_version >= 3:
         software = request.client_software_name, request.client_software_version
-        if not all(map(_SOFTWARE.fullmatch, software)):
+        if not all(map(_VALID_SOFTWARE.fullmatch, software)):
             raise InvalidRequestError
         context.client_software = software
     metadata = broker.metadata
@@ -57,8 +58,8 @@ def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> Api
     """Answer with the error; with UNSUPPORTED_VERSION the served APIs too, so that the client can choose a version
     (KIP-511).
     """
-    known = table() if isinstance(error, UnsupportedVersionError) else []
-    return ApiVersionsResponse(error_code=error.code, api_keys=known)
+    entries = list_registered_apis() if isinstance(error, UnsupportedVersionError) else []
+    return ApiVersionsResponse(error_code=error.code, api_keys=entries)
 
 
 def list_supported_features(version: int) -> list[SupportedFeatureKey]:
@@ -66,7 +67,7 @@ def list_supported_features(version: int) -> list[SupportedFeatureKey]:
     return [
         SupportedFeatureKey(name=name, min_version=levels.lowest, max_version=levels.highest)
         for name, levels in supported_features().items()
-        if levels.lowest > 0 or version >= FIRST_VERSION_WITH_ZERO
+        if levels.lowest > 0 or version >= FIRST_VERSION_WITH_LEVEL_0
     ]
 
 
@@ -75,22 +76,22 @@ def list_served_apis(broker: Broker) -> list[ApiVersion]:
 
     Clients that see these APIs ask for subscriptions on each connection, and librdkafka then prints a line.
     """
-    entries = limit_versions(table(), broker.controller.forwarded_versions())
+    entries = limit_versions(list_registered_apis(), broker.controller.forwarded_versions())
     if broker.configs.resource_names(ResourceType.CLIENT_METRICS):
         return entries
-    return [entry for entry in entries if entry.api_key not in _OF_CLIENT_METRICS]
+    return [entry for entry in entries if entry.api_key not in _CLIENT_METRICS_APIS]
 
 
 def limit_versions(entries: list[ApiVersion], limits: ForwardedVersions) -> list[ApiVersion]:
-    """Limit forwarded APIs to versions that the active controller serves; leave out those without any."""
+    """Limit forwarded APIs to versions that the active controller serves; leave out APIs without such a version."""
     for entry in entries:
         lowest, highest = limits.get(entry.api_key, (entry.min_version, entry.max_version)) or (0, -1)
         entry.min_version, entry.max_version = max(entry.min_version, lowest), min(entry.max_version, highest)
     return [entry for entry in entries if entry.min_version <= entry.max_version]
 
 
-def table() -> list[ApiVersion]:
-    """Build an answer's entry for each entry of the registry."""
+def list_registered_apis() -> list[ApiVersion]:
+    """Return each API of the registry with its versions."""
     return [
         ApiVersion(api_key=key, min_version=entry.min_version, max_version=entry.max_version)
         for key, entry in sorted(REGISTRY.items())

@@ -31,8 +31,8 @@ class ConfigResource(Protocol):
 def begin_change(
     broker: Broker, context: RequestContext, resource: ConfigResource, work: Callable[[], None], notes: Notes | None
 ) -> Deferred[None]:
-    """Begin a change after earlier ones of its topic, and note it for the audit log. ``notes`` is None if it is only
-    validated.
+    """Begin the change that ``work`` commits, and note it for the audit log. If partitions are being added to the
+    topic, the change begins after that. ``notes`` is None if the request only asks for validation.
 
     Returns a Deferred that settles when the change is durable. Raises what ``work`` raises.
     """

@@ -1,7 +1,7 @@
 """CreateAcls: add access rules (KIP-290). SECURITY_DISABLED without an authorizer, as Kafka answers.
 
-Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). Valid rules are created even where others
-of the request are not. A created rule applies at once; the answer is sent when all are durable.
+Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). Valid rules are created even if other
+rules of the request are invalid. A created rule applies at once; the answer is sent when all are durable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """CreateDelegationToken: a token for the client itself or, if it has the right, for another owner (KIP-48, KIP-373).
 
-Versions 0 to 3. Checks in this order, with their error codes: whether the connection may ask (64), CREATE_TOKENS on the
-owner (65), the owner's and the renewers' type (67), whether there is a secret key (61). Answered when the token is
-durable.
+Versions 0 to 3. These checks are made in this order, each with its error code: whether the connection may ask for
+tokens (64), CREATE_TOKENS on the owner (65), the owner's and the renewers' type (67), whether there is a secret key
+(61). The answer is sent when the token is durable.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""CreatePartitions: add partitions to topics. Versions 0 to 3 differ in encoding only; answered when the partitions
-exist."""
+"""CreatePartitions: add partitions to topics. The answer is sent when the partitions exist.
+
+Versions 0 to 2 differ in encoding only; a client of v3 that exceeds its quota gets THROTTLING_QUOTA_EXCEEDED (KIP-599).
+"""
 
 from __future__ import annotations
 

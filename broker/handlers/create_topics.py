@@ -1,9 +1,9 @@
-"""CreateTopics: answered when the topics exist and can be written to.
+"""CreateTopics: create topics. The answer is sent when they exist and can be written to.
 
 Versions
   0      name, counts or assignment, configs        1+  validate_only and error messages
   4+     -1 for counts means the broker's defaults (KIP-464)      5+  the created topic's counts and configs (KIP-525)
-  7      topic ids
+  6+     THROTTLING_QUOTA_EXCEEDED for a client that exceeds its quota (KIP-599)      7  topic ids
 """
 
 from __future__ import annotations

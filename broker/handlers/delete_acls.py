@@ -1,9 +1,9 @@
-"""DeleteAcls: remove the access rules that filters find, and report them (KIP-290). SECURITY_DISABLED without an
+"""DeleteAcls: remove the access rules that match filters, and report them (KIP-290). SECURITY_DISABLED without an
 authorizer, as Kafka answers.
 
 Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373). The rules of all filters are removed in
-one batch, and no longer apply from that moment; the answer is sent when that is durable. Unlike Kafka, a request that
-finds more than may be removed at once removes nothing.
+one batch, and do not apply from then on; the answer is sent when their removal is durable. Unlike in Kafka, a request
+that matches more rules than may be removed at once removes nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Request = DeleteAclsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) -> Steps[DeleteAclsResponse]:
-    """Remove the rules that the filters find. Raises SecurityDisabledError, PolicyViolationError,
+    """Remove the rules that match the filters. Raises SecurityDisabledError, PolicyViolationError,
     CloseConnectionError."""
     if broker.authorizer is None:
         raise SecurityDisabledError("No Authorizer is configured.")

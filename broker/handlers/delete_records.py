@@ -1,8 +1,8 @@
 """DeleteRecords: move a partition's log start offset forward; records before it are no longer served.
 
 v0-1 equal, v2 flexible. Offset -1 means the high watermark. Internal topics are refused, and so are topics that are
-only compacted, as in Kafka. The new start is written to log-start-offset-checkpoint before the answer, which also waits
-until the live replicas have it.
+only compacted, as in Kafka. Before the answer is sent, the new log start is written to log-start-offset-checkpoint, and
+the live replicas have it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INVALID_LOW_WATERMARK = -1
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse]:
-    """Delete in each partition by itself, then write the new log starts to the checkpoint."""
+    """Delete records in each partition by itself, then write the new log starts to the checkpoint."""
     topics = []
     waits: list[tuple[DeleteRecordsPartitionResult, Deferred[int]]] = []
     for topic in request.topics:
@@ -58,7 +58,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
     kept.result()
     for result, wait in waits:
         yield wait
-        note_end(result, wait)
+        note_low_watermark(result, wait)
     return DeleteRecordsResponse(topics=topics)
 
 
@@ -78,7 +78,7 @@ def error_response(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRe
 def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
     """Delete the records before ``offset``; return the new log start offset.
 
-    Raises UnknownTopicOrPartitionError, InvalidTopicError, and as ``Partition.delete_records``.
+    Raises UnknownTopicOrPartitionError, InvalidTopicError, and what ``Partition.delete_records`` raises.
     """
     partition = broker.replica_manager.partition(topic, index)
     if partition.is_internal:
@@ -86,8 +86,8 @@ def delete_records(broker: Broker, topic: str, index: int, offset: int) -> int:
     return partition.delete_records(offset)
 
 
-def note_end(result: DeleteRecordsPartitionResult, wait: Deferred[int]) -> None:
-    """Put the result of the wait for the followers into a partition's answer."""
+def note_low_watermark(result: DeleteRecordsPartitionResult, wait: Deferred[int]) -> None:
+    """Put the low watermark of all replicas into a partition's answer, or the error of the wait for it."""
     try:
         result.low_watermark = wait.result()
     except KafkaError as error:

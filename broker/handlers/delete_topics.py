@@ -1,7 +1,7 @@
-"""DeleteTopics: answered when the topics are gone and their names are free.
+"""DeleteTopics: delete topics. The answer is sent when they are gone and their names are free.
 
-Versions: 0 names; 3+ TOPIC_DELETION_DISABLED where older ones get INVALID_REQUEST; 5+ error messages; 6 topics by name
-or by id (KIP-516).
+Versions: 0 names; 3+ TOPIC_DELETION_DISABLED where older versions get INVALID_REQUEST; 5+ error messages, and
+THROTTLING_QUOTA_EXCEEDED for a client that exceeds its quota (KIP-599); 6 topics by name or by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_VERSION_WITH_STRICT_QUOTA = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: DeleteTopicsRequest) -> Steps[DeleteTopicsResponse]:
-    """Delete each topic by itself; one that is named twice is refused, with one answer."""
+    """Delete each topic by itself; a topic that is named twice is refused, with one answer."""
     asked = yield from find_distinct(list_asked_topics(request), lambda topic: (topic.name, topic.topic_id))
     quota = mutation_quota(broker, context, strict_since=_FIRST_VERSION_WITH_STRICT_QUOTA)
     results: list[tuple[DeleteTopicState, Change | KafkaError]] = []

@@ -1,4 +1,4 @@
-"""DescribeAcls: list the access rules that a filter finds (KIP-290). SECURITY_DISABLED without an authorizer, as Kafka
+"""DescribeAcls: list the access rules that match a filter (KIP-290). SECURITY_DISABLED without an authorizer, as Kafka
 answers.
 
 Versions: 0 knows literal names alone; 2 flexible; 3 user resources (KIP-373).
@@ -27,7 +27,7 @@ Request = DescribeAclsRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeAclsRequest) -> Steps[DescribeAclsResponse]:
-    """List the rules that the filter finds, by resource. Raises SecurityDisabledError, CloseConnectionError."""
+    """List the rules that match the filter, by resource. Raises SecurityDisabledError, CloseConnectionError."""
     if broker.authorizer is None:
         raise SecurityDisabledError("No Authorizer is configured on the broker")
     found = yield from find_acls(broker.controller.image.acls, [filter_of(request, context.api_version)])

@@ -24,7 +24,7 @@ Request = DescribeClientQuotasRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Describe the quotas of the metadata image that match."""
+    """Describe the quotas of the metadata image that match the request's filter."""
     components = [FilterComponent(part.entity_type, part.match_type, part.match) for part in request.components]
     found = ClientQuotas(broker.controller).describe(components, request.strict)
     return DescribeClientQuotasResponse(

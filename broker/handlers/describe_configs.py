@@ -1,4 +1,4 @@
-"""DescribeConfigs: every key with its value, the source of the value, and the values of other sources (synonyms).
+"""DescribeConfigs: every config key with its value, the value's source, and the values of other sources (synonyms).
 
 v0 says only whether a value is the default; v1 adds source and synonyms; v3 adds type and documentation; v4 is
 flexible.
@@ -32,7 +32,7 @@ answered with 1.4 GB."""
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
-    """Describe each resource by itself, and once, however often it is named.
+    """Describe each resource by itself, and only once if it is named several times.
 
     Raises InvalidRequestError when the answer would be longer than MAX_ANSWER_BYTES.
     """
@@ -61,8 +61,8 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
 
 
 class Described:
-    """Described keys of one answer, and their size. Topics with an equal key share one object, whose size counts for
-    each."""
+    """Described config keys of one answer, and their size. Resources with the same key, value and source share one
+    object; its size counts for each of them."""
 
     __slots__ = ("_known", "_request", "_size")
 

@@ -1,7 +1,7 @@
 """DescribeLogDirs: partitions and sizes of logs in each log directory, and the bytes of its file system.
 
 Versions: 2 flexible; 3+ an error for the whole answer; 4+ total and usable bytes (KIP-827); 5 cordoned directories
-(KIP-1066). Sizes are read from the directories in a thread, so that no log has to be opened for it.
+(KIP-1066). Sizes are read from the directories in a thread, so that no log has to be opened for the answer.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def describe_directory(
 
 
 def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartition | None:
-    """Return the partition of a directory in a log directory; None if it is not a partition's."""
+    """Return the partition of a directory in a log directory; None if no existing partition has that directory.
+
+    ``counts`` has the number of partitions of each topic.
+    """
     try:
         found = TopicPartition.parse(directory_name)
     except ValueError:

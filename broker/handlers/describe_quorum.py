@@ -29,7 +29,7 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Answer with the quorum's state for its one partition; other partitions are unknown."""
+    """Describe ``__cluster_metadata-0``, the quorum's only partition; other partitions are unknown."""
     host, port = address_for_client(broker.config, context)
     topics = []
     for topic in request.topics:
@@ -63,7 +63,7 @@ def quorum(broker: Broker) -> PartitionDataResponse:
 
 
 def unknown_partition(index: int) -> PartitionDataResponse:
-    """Build the answer for any other partition."""
+    """Build the answer for a partition that is not the quorum's."""
     error = UnknownTopicOrPartitionError()
     return PartitionDataResponse(partition_index=index, error_code=error.code, error_message=error.message)
 

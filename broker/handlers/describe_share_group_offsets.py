@@ -24,8 +24,8 @@ Request = DescribeShareGroupOffsetsRequest
 def handle(
     broker: Broker, context: RequestContext, request: DescribeShareGroupOffsetsRequest
 ) -> Steps[DescribeShareGroupOffsetsResponse]:
-    """Describe each group; each has its own error. A group without a list of topics is described once, with all
-    offsets."""
+    """Describe each group; each has its own error. A group that is named without topics is described once, with the
+    offsets of all its topics."""
     check_enabled(broker)
     members = coordinators_of(broker).share_members
     groups = []

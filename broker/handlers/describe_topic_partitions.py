@@ -61,7 +61,8 @@ def handle(
 
 
 def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, cursor: Cursor | None) -> Steps[list[str]]:
-    """Return a heap of the requested names, or of all, from the cursor's on: sorting them all would take too long."""
+    """Return a heap of the requested topic names, or of all if none is requested, from the cursor's topic on. Sorting
+    them all would take longer than a turn of the loop."""
     first = "" if cursor is None else cursor.topic_name
     names = set()
     for name in [topic.name for topic in request.topics] or list(broker.metadata.topics):
@@ -74,7 +75,7 @@ def pending_names(broker: Broker, request: DescribeTopicPartitionsRequest, curso
 
 
 def describe(broker: Broker, image: TopicImage, indexes: range) -> DescribeTopicPartitionsResponseTopic:
-    """Describe some partitions of a topic, as the image has them."""
+    """Describe some partitions of a topic, as its image in the metadata has them."""
     states = [image.partitions[index] for index in indexes]
     return DescribeTopicPartitionsResponseTopic(
         name=image.name,

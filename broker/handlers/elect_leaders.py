@@ -1,7 +1,7 @@
-"""ElectLeaders of a lone node: the preferred leader is the only replica and leads already, so ELECTION_NOT_NEEDED.
+"""ElectLeaders on a lone node: ELECTION_NOT_NEEDED, because the preferred leader is the only replica and leads already.
 
 Versions: 0 preferred leaders only; 1+ the kind of election; 2 flexible. Null topics mean all partitions. As in Kafka,
-the answer then omits those that need no election, so it is empty.
+the answer to null topics omits partitions that need no election, so it is empty here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """EndTxn: commit or abort the transaction of a producer.
 
-v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 is transaction version
-2: each transaction raises the epoch, which the answer has, and one that never began may be aborted (KIP-890).
+v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v4 TRANSACTION_ABORTABLE; v5 is transaction version 2
+(KIP-890). In this version each transaction raises the producer epoch, which the answer has, and a transaction that
+never began may be aborted.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ _FIRST_VERSION_THAT_RAISES = 5
 
 
 def handle(broker: Broker, context: RequestContext, request: EndTxnRequest) -> Deferred[EndTxnResponse]:
-    """Commit or abort; answered when the decision is committed. Raises what ``TransactionShard.end`` raises."""
-    version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0
+    """Commit or abort; the answer is sent when the decision is committed. Raises what ``TransactionShard.end``
+    raises."""
+    transaction_version = 2 if context.api_version >= _FIRST_VERSION_THAT_RAISES else 0
     try:
-        decided = coordinators_of(broker).transactions.end(request, version)
+        decided = coordinators_of(broker).transactions.end(request, transaction_version)
     except KafkaError as error:
         raise error if context.api_version >= _FIRST_VERSION_WITH_FENCED else error_for_old_producer(error) from error
     return decided.map(lambda producer: EndTxnResponse(producer_id=producer[0], producer_epoch=producer[1]))

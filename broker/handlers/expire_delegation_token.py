@@ -1,6 +1,6 @@
 """ExpireDelegationToken: set a token's expiry time, or delete it with a negative period (KIP-48). Versions 0 to 2.
 
-Its owner and its renewers may do so. Answered when the change is durable.
+The token's owner and its renewers may do so. The answer is sent when the change is durable.
 """
 
 from __future__ import annotations

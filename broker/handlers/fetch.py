@@ -1,17 +1,18 @@
 # cython: wraparound=True, boundscheck=True
 """Fetch: read partitions up to the limits, or wait until there is enough to read.
 
-v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a response limit; v4+ isolation levels; v7+ sessions
+v0-3 get message sets of magic 0 or 1 (down-converted); v3+ a limit of the response; v4+ isolation levels; v7+ sessions
 (KIP-227); v9+ leader epochs (KIP-320); v11+ a rack, to read from a nearer replica (KIP-392); v12+ the epoch of the last
 fetched record; v13+ topic ids; v16+ the address of the leader that an error names (KIP-951).
 
     read all targets -> enough bytes, an error, no time to wait -> answer
-                     -> parked under its partitions; tried again when one is touched, answered at the deadline
+                     -> parked in the purgatory under its partitions; read again when one of them has records or moves
+                        its offsets; answered at the deadline
 
-``fetch.pxd`` declares the C types. Generators are in ``long_fetch``: the dispatcher recognizes only those of plain
-Python. Nothing here is per record: a result is a slice of a file. From v3 on a first batch larger than a limit is
-returned whole, so that a consumer always makes progress (KIP-74). Clients of v0-2 get its beginning, and then ask for
-more.
+A *target* is one partition of a fetch, with its fetch offset and limit. ``fetch.pxd`` declares the C types. Generators
+are in ``long_fetch``: the dispatcher recognizes only those of plain Python. No work is done for each record: a result
+is a slice of a file. From v3 on, a first batch larger than a limit is returned in full, so that a consumer always makes
+progress (KIP-74). Clients of v0-2 get the beginning of such a batch, and then ask for more.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ _NO_EPOCH = -1
 NO_REPLICA = -1
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
 MANY_TARGETS = 32
-"""A fetch of more partitions is answered in steps."""
+"""A fetch that names more partitions than this is answered in steps."""
 
 
 class ReadParams:
@@ -95,12 +96,12 @@ class ReadParams:
         self.guard: FetchGuard | None = None
         """The authorizer's check of each partition; None without an authorizer."""
         self.find_nearer = find_nearer
-        """Returns the replica that the client should read from, -1 for this one; None if the client is to read from
-        leaders."""
+        """Function that returns the id of the replica that the client should read from, -1 for this broker's replica.
+        None if the client is to read from leaders."""
 
 
 class ReadResult:
-    """Result of one pass over the targets."""
+    """Result of one pass over the targets of a fetch."""
 
     __slots__ = ("must_answer", "partitions", "proof", "results", "total_bytes")
 
@@ -119,17 +120,18 @@ class ReadResult:
         self.must_answer = must_answer
         """Whether the client must be answered now: an error, a diverging epoch or a nearer replica."""
         self.proof = proof
-        """A check of an index file under way, before which some partition cannot be read."""
+        """A running check of an index file; some partition cannot be read before it ends. None if there is none."""
 
     def is_enough(self, min_bytes: int) -> bool:
-        """Return whether this answers a request that may wait; an empty result is no answer while a proof runs."""
+        """Return whether a request that may wait can be answered now. An empty result is not sent while ``proof``
+        runs."""
         return self.must_answer or (self.total_bytes >= min_bytes and (self.total_bytes > 0 or self.proof is None))
 
 
 def handle(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse] | Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Read, and wait if there is not enough.
+    """Read the partitions, and wait if there are fewer than ``min_bytes`` to read.
 
     Raises FetchSessionIdNotFoundError, InvalidFetchSessionEpochError, FetchSessionTopicIdError.
     """
@@ -208,7 +210,8 @@ def _find_nearer(
 
 
 def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
-    """Answer with the error at the top, and for each named partition, since versions before 7 have no other place."""
+    """Answer with the error at the top, and for each named partition, since versions before 7 have no error at the
+    top."""
     responses = [
         FetchableTopicResponse(
             topic=topic.topic,
@@ -221,7 +224,7 @@ def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
         for topic in request.topics
     ]
     if request.session_epoch > 0:
-        responses = []  # a session error concerns no partition, and the client drops the session for it
+        responses = []  # a session error concerns no partition: the client ends the session
     return FetchResponse(error_code=error.code, responses=responses)
 
 
@@ -248,7 +251,7 @@ class DelayedFetch:
         return self._broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
-        """Answer if there is enough now."""
+        """Read again, and answer if there are ``min_bytes`` or the answer cannot wait."""
         read = read_targets(self._broker, self._context.targets, self._params)
         if read.total_bytes < self._params.min_bytes and not read.must_answer:
             release_results(read.results)
@@ -283,7 +286,7 @@ def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams)
 class PartitionRead:
     """One pass over the targets of a fetch, or over some of them at a time.
 
-    With ``in_turn`` it stops at a partition whose log a thread must open first, and sets ``is_unopened``.
+    With ``in_turn`` the pass stops at a partition whose log a thread must open first, and sets ``is_unopened``.
     """
 
     __slots__ = (
@@ -359,7 +362,8 @@ class PartitionRead:
     def _read_as_follower(
         self, partition: Partition | None, target: FetchTarget, limit: int, error: KafkaError, *, one_message: bool
     ) -> PartitionData | None:
-        """Read a replica here that another broker leads (KIP-392); else return the response's entry for the error."""
+        """Read this broker's replica of a partition that another broker leads (KIP-392). If that is impossible, return
+        the response's entry for the error."""
         params = self._params
         if (
             isinstance(error, NotLeaderOrFollowerError)
@@ -381,7 +385,7 @@ def read_partition(
     one_message: bool,
     by_follower: bool = False,
 ) -> PartitionData | None:
-    """Read one partition's part of the response; None if an incremental response omits it, as nothing has changed.
+    """Read one partition's part of the response; None if an incremental response omits it because nothing changed.
 
     Raises OffsetOutOfRangeError, FencedLeaderEpochError, UnknownLeaderEpochError, KafkaStorageError.
     """
@@ -437,7 +441,7 @@ def converted_response(
 
     converting: list[PartitionData] = []
     conversions: list[Conversion] = []
-    # Not looked up again: another topic may have the name by now.
+    # The partitions that were read are used, not looked up again: another topic may have the name by now.
     for partition, (target, data) in zip(read.partitions, read.results, strict=True):
         if data.records:
             assert partition is not None, "only a partition that was found has records"

@@ -4,8 +4,8 @@ v0 knows groups only; v1 adds key types and error messages; v3 is flexible; v4 t
 error TRANSACTION_ABORTABLE (KIP-890); v6 adds share partitions, with the key "group:topic-id:partition" (KIP-932).
 
 A node's address is the one that Metadata gives the same client. A lone node coordinates all keys; its internal topics
-are created with their first record. In a cluster the leader of the key's partition of the internal topic coordinates
-it; a missing internal topic is created, and the client tries again.
+are created with their first record. In a cluster each key belongs to a partition of an internal topic, whose leader
+coordinates the key. A missing internal topic is created, and the client tries again.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Heartbeat: keeps a member of a classic group alive, and informs it of rebalances. v3 static members (KIP-345); v4
-flexible."""
+"""Heartbeat: keeps a member of a classic group alive, and informs the member of rebalances.
+
+v3 static members (KIP-345); v4 flexible.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ Request = HeartbeatRequest
 def handle(
     broker: Broker, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
-    """Keep the member's session. While the group loads the answer has no error, which would make clients rejoin for
-    nothing."""
+    """Extend the member's session. While the group loads, the answer has no error: an error would make clients rejoin
+    for nothing."""
     try:
         return coordinators_of(broker).groups.heartbeat(request)
     except CoordinatorLoadInProgressError:

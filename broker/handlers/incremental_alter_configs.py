@@ -31,7 +31,7 @@ Request = IncrementalAlterConfigsRequest
 def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Steps[IncrementalAlterConfigsResponse]:
-    """Change each resource by itself. Answered when all is durable."""
+    """Change each resource by itself. The answer is sent when all changes are durable."""
     with Notes(broker.late_lines) as notes:
         results = yield from change_each(broker, context, request, notes)
         yield from notes.write()
@@ -42,7 +42,7 @@ def handle(
 def change_each(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest, notes: Notes
 ) -> Steps[list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]]]:
-    """Begin the changes of each resource."""
+    """Begin the change of each resource; return each resource with its change, or with the error that refuses it."""
     results: list[tuple[AlterConfigsResource, Deferred[None] | KafkaError]] = []
     for resource in request.resources:
         try:

@@ -1,8 +1,8 @@
-"""InitProducerId: an id and epoch for an idempotent producer, or from the coordinator of a transactional one (KIP-98).
+"""InitProducerId: a producer's id and epoch; a transactional producer's come from its coordinator (KIP-98).
 
 v2 flexible; v3+ a producer may send the id and epoch that it has (KIP-360); v4 PRODUCER_FENCED (KIP-588); v6 two-phase
-commit (KIP-939), which is refused. Without a transactional id every request gets a new id with epoch 0, whatever the
-producer had.
+commit (KIP-939), which is refused. Without a transactional id every request gets a new id with epoch 0, even if the
+producer sends its old id and epoch.
 """
 
 from __future__ import annotations

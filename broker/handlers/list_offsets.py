@@ -1,9 +1,9 @@
-"""ListOffsets: offsets by time; the first and the next offset are known from memory.
+"""ListOffsets: the first offset of each partition, its next offset, or the first offset at or after a time.
 
 v0 lists segment base offsets (old consumers), v1+ one offset and its timestamp, v2+ isolation level, v4+ leader epoch;
 v7+ the record with the largest timestamp (KIP-734), v8+ earliest local (KIP-405), v9+ latest tiered, v11+ earliest
 pending upload.
-Nothing is tiered here: earliest local is the earliest, latest tiered and pending upload are unknown.
+No segment is in remote storage: earliest local is the earliest; latest tiered and earliest pending upload are unknown.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _NEVER = 1 << 15
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _MAX_OLD_STYLE_OFFSETS = 10_000
-"""Most offsets in one answer of v0, where the client says how many it wants; no sane log has more segments."""
+"""Most offsets in one answer of v0, in which the client asks for a number of segments' base offsets."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
-    """Answer each partition by itself; one that is named twice is refused, with one answer."""
+    """Answer each partition by itself; a partition that is named twice is refused, with one answer."""
     named = ((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     repeated = (yield from find_distinct(named, lambda pair: pair)).repeated
     topics = []
@@ -94,8 +94,9 @@ def error_response(request: ListOffsetsRequest, error: KafkaError) -> ListOffset
 def _look_up(
     partition: Partition, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
-    """Look up one partition's offset. Raises UnsupportedVersionError, KafkaStorageError, and as
-    ``Partition.check_leader``; OffsetNotAvailableError while a new leader does not know its followers' ends yet.
+    """Look up one partition's offset. Raises UnsupportedVersionError, KafkaStorageError, and what
+    ``Partition.check_leader`` raises. While a new leader does not know its followers' log ends yet, it raises
+    OffsetNotAvailableError, or LeaderNotAvailableError before v5.
     """
     timestamp = asked.timestamp
     if timestamp < EARLIEST and version < _SINCE_VERSION.get(timestamp, _NEVER):
@@ -110,12 +111,13 @@ def _look_up(
     if timestamp == LATEST and request.replica_id != _CONSUMER:
         limit = offsets.log_end_offset
     found = partition.offset_for(timestamp, limit)
-    if request.replica_id == _CONSUMER and partition.is_settling and (timestamp == LATEST or is_open(found, timestamp)):
+    may_change = timestamp == LATEST or may_find_later(found, timestamp)
+    if request.replica_id == _CONSUMER and partition.is_settling and may_change:
         raise OffsetNotAvailableError if version >= _FIRST_VERSION_WITH_NOT_AVAILABLE else LeaderNotAvailableError
     response.offset, response.timestamp, response.leader_epoch = found
     return response
 
 
-def is_open(found: FoundOffset, timestamp: int) -> bool:
-    """Return whether a look-up by time found nothing and may find a record that is committed soon (KIP-207)."""
+def may_find_later(found: FoundOffset, timestamp: int) -> bool:
+    """Return whether a look-up by time found nothing, but may find a record that is committed soon (KIP-207)."""
     return found.offset == UNKNOWN and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)

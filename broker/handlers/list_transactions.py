@@ -1,6 +1,6 @@
 """ListTransactions: transactional ids of this node (KIP-664). v1 filters by duration; v2 by a pattern of the id.
 
-Names of states that do not exist are returned, not refused.
+Names of states that do not exist are returned in the answer, not refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def error_response(request: ListTransactionsRequest, error: KafkaError) -> ListT
 def _is_long_enough(transaction: Transaction, duration_ms: int, now_ms: int) -> bool:
     if duration_ms < 0:
         return True
-    return now_ms - transaction.start_ms > duration_ms  # -1 without a transaction, which is listed, as in Kafka
+    # An id without an open transaction has the start time -1, so it is listed, as in Kafka.
+    return now_ms - transaction.start_ms > duration_ms
 
 
 def _pattern(text: str | None) -> Pattern | None:

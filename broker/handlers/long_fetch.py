@@ -1,8 +1,9 @@
 """Fetch of many partitions, in steps: read, wait, read again, answer.
 
-It does what ``tidelog.broker.handlers.fetch`` does in one turn for a few partitions. If there is too little to read, it
-parks under all its partitions, and reads them all again once one is touched, as Kafka does. That is done in steps, too,
-so that an append to one of them does not wait for it. Slices that were read are released when the connection closes.
+``tidelog.broker.handlers.fetch`` does the same in one turn for a few partitions. If there is too little to read, the
+fetch is parked in the purgatory under all its partitions. Once one of them has records or moves its offsets, all are
+read again, as in Kafka. They are read again in steps, too, so that the append that causes this does not wait for it.
+Slices that were read are released when the connection closes.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PER_STEP = 1
 """Partitions that are read in one step; each takes 20 µs."""
 
 PROOF_WAIT_MS = 5_000
-"""Longest wait of a request without ``max_wait_ms`` for transaction indices that a thread proves."""
+"""How long any request may wait for a thread that checks a transaction index, even if ``max_wait_ms`` is shorter."""
 
 
 def fetch_many(
@@ -57,41 +58,42 @@ def fetch_in_steps(
     return with_endpoints(broker, asker, read, response)
 
 
-class Moved:
-    """Wait for a touch of one of many partitions, as an operation of the purgatory; ``is_over``: the time is up."""
+class PartitionsWait:
+    """Wait until one of many partitions has records or moves its offsets, as an operation of the purgatory."""
 
-    __slots__ = ("happened", "is_over")
+    __slots__ = ("ended", "is_over")
 
     def __init__(self) -> None:
-        self.happened: Deferred[None] = Deferred()
+        self.ended: Deferred[None] = Deferred()
         self.is_over = False
+        """Whether the fetch is to be answered without waiting again."""
 
     def try_complete(self) -> bool:
-        """End the wait: a partition was touched, and the fetch reads again."""
-        self.happened.complete(None)
+        """End the wait: one of the partitions has changed, and the fetch reads again."""
+        self.ended.complete(None)
         return True
 
     def expire(self) -> None:
         """End the wait: the time is up, or another request of the client waits."""
         self.is_over = True
-        self.happened.complete(None)
+        self.ended.complete(None)
 
 
 def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
-    """Wait for a touch of one of the partitions; return whether the time is up."""
-    moved = Moved()
+    """Wait until one of the partitions changes, or until ``until_ms``; return whether the fetch is to be answered."""
+    wait = PartitionsWait()
     left_ms = max(until_ms - broker.timers.monotonic_ms(), 0)
-    parked = broker.purgatory.park(moved, partitions, left_ms, moved.happened.refuse)
-    moved.happened.on_hurry(lambda: broker.purgatory.expire(parked))
+    parked = broker.purgatory.park(wait, partitions, left_ms, wait.ended.refuse)
+    wait.ended.on_hurry(lambda: broker.purgatory.expire(parked))
     try:
-        yield moved.happened
+        yield wait.ended
     finally:
         broker.purgatory.cancel(parked)
-    return moved.is_over
+    return wait.is_over
 
 
 def context_in_steps(cache: FetchSessionCache, version: int, request: FetchRequest) -> Steps[FetchContext]:
-    """Run ``FetchSessionCache.context_for`` in steps and return its result. Raises as that does."""
+    """Run ``FetchSessionCache.context_for`` in steps and return its result. Raises what ``context_for`` raises."""
     session = cache.find(version, request)
     targets: dict[Key, FetchTarget] = {}
     for topic in request.topics:
@@ -114,7 +116,7 @@ def context_in_steps(cache: FetchSessionCache, version: int, request: FetchReque
 
 
 def response_in_steps(context: FetchContext, results: list[Result]) -> Steps[FetchResponse]:
-    """Run ``build_response`` in steps and return its result. The slices are released if the client is gone."""
+    """Run ``build_response`` in steps and return its result. Slices are released if the client disconnects."""
     from tidelog.broker.handlers.fetch import add_results, release_results
 
     response = blank(FetchResponse)
@@ -132,13 +134,13 @@ def response_in_steps(context: FetchContext, results: list[Result]) -> Steps[Fet
 
 
 def open_logs(broker: Broker, context: FetchContext) -> Steps[None]:
-    """Open the logs in threads, one after another."""
+    """Open the logs of the fetch's partitions in threads, one after another."""
     for target in list(context.targets):
         yield opening_of(broker, target.topic, target.index, target.topic_id)
 
 
 class TargetRead(Protocol):
-    """A read of partitions, some at a time."""
+    """One pass over the targets of a fetch, some at a time: ``PartitionRead``, or a follower's ``ReplicaRead``."""
 
     def add(self, targets: list[FetchTarget]) -> None: ...
 
@@ -146,7 +148,7 @@ class TargetRead(Protocol):
 
 
 def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadResult]:
-    """Run ``read_targets`` in steps and return its result. The slices are released if the client is gone."""
+    """Run ``read_targets`` in steps and return its result. Slices are released if the client disconnects."""
     from tidelog.broker.handlers.fetch import release_results
 
     try:
@@ -160,7 +162,8 @@ def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadRes
 
 
 def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
-    """Read, wait and read again until there is enough, or for ``max_wait_ms``; for a proof up to PROOF_WAIT_MS."""
+    """Read, wait and read again until there are ``min_bytes``, but no longer than ``max_wait_ms``. For the check of a
+    transaction index, wait up to PROOF_WAIT_MS."""
     from tidelog.broker.handlers.fetch import PartitionRead, release_results
 
     clock = broker.timers.monotonic_ms

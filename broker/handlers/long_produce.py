@@ -1,7 +1,7 @@
-"""Produce requests that take longer than a turn of the loop: partition by partition, in steps.
+"""Produce requests that take longer than a turn of the loop: their partitions are appended one by one, in steps.
 
-Records that take longer than a turn are validated in a thread. Between steps a topic may be deleted, and other
-producers may append. So after a thread the partition is looked up again, and all but the records is checked again.
+Records whose validation takes longer than a turn are validated in a thread. Meanwhile the topic may be deleted, and
+other producers may append. So the partition is then looked up again, and everything but the records is checked again.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ from tidelog.protocol.messages.produce import (
 
 _MERGED_PER_STEP = 256
 _MOST_VALIDATIONS = 8
-"""Most validations of one partition's records: wrappers of magic 0 are validated again if others appended meanwhile."""
+"""Most validations of one partition's records. Compressed messages of magic 0 are validated again if others appended
+meanwhile: the offsets inside them cannot be changed without compressing them again."""
 
 
 def append_after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:
-    """Append into a transaction once the check of transactions is imported. Raises as :func:`handle` does."""
+    """Append into a transaction once the check of transactions is imported. Raises what :func:`handle` raises."""
     _copy_records(context, request)
     yield from broker.imports.wait_until_loaded(TRANSACTIONS)
     answer = handle(broker, context, request)
@@ -54,7 +55,7 @@ def append_after_import(broker: Broker, context: RequestContext, request: Produc
 def append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[ProduceResponse | Deferred[ProduceResponse] | None]:
-    """Append the rest of a request in steps, from records that outlive the receive buffer."""
+    """Append the rest of a request in steps, from copies of the records that outlive the receive buffer."""
     _copy_records(context, request)
     return _append_each(broker, context, request, progress)
 
@@ -82,15 +83,15 @@ def _append_each(
             outcome = next(before, None)
             if outcome is None:
                 yield None
-                outcome = yield from _append_patiently(broker, context, request, topic, data, progress)
+                outcome = yield from _append_partition(broker, context, request, topic, data, progress)
             answer.partition_responses.append(outcome)
             data.records = None
     return answer_of(broker, context, request, response, progress)
 
 
 def _merge(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
-    """Merge entries of the same topic and partition; the last one's records are appended, as in Kafka, whose clients
-    send no such request.
+    """Merge entries of the same topic and partition: only the last entry's records are appended, as in Kafka. Kafka's
+    clients send no such request.
     """
     merged: dict[tuple[str, bytes], dict[int, PartitionProduceData]] = {}
     for topic in topics:
@@ -105,7 +106,7 @@ def _merge(topics: list[TopicProduceData]) -> Steps[list[TopicProduceData]]:
     ]
 
 
-def _append_patiently(
+def _append_partition(
     broker: Broker,
     context: RequestContext,
     request: ProduceRequest,
@@ -113,7 +114,7 @@ def _append_patiently(
     data: PartitionProduceData,
     progress: Progress,
 ) -> Steps[PartitionProduceResponse]:
-    """Append one partition's records; if they take longer than a turn, a thread validates them."""
+    """Append one partition's records; if that takes longer than a turn, a thread validates them first."""
     version, error = context.api_version, KafkaError()
     try:
         return append(broker, context, request, topic, data, progress)
@@ -134,7 +135,8 @@ def _append_patiently(
 def _validate_in_thread(
     broker: Broker, version: int, topic: TopicProduceData, data: PartitionProduceData, budget: WorkBudget
 ) -> Steps[ValidationResult]:
-    """Validate one partition's records, as they will be stored, in a thread. Raises KafkaErrors of all kinds."""
+    """Validate one partition's records in a thread, and give them the form in which they are stored. Raises KafkaErrors
+    of all kinds."""
     if version < FIRST_VERSION_WITH_IDS:
         partition = broker.replica_manager.partition(topic.name, data.index)
     else:

@@ -7,8 +7,8 @@ Versions
   8+     authorized operations (KIP-430); those of the cluster only up to 10
   10+    topic ids in answers    12+  topics may be asked for by id (KIP-516)    13  an error code for the whole answer
 
-A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so; unlike Kafka's
-broker, which answers LEADER_NOT_AVAILABLE at first, this one answers when the topic exists.
+A topic that does not exist is created when both ``auto.create.topics.enable`` and the client say so. The answer is sent
+when the topic exists; Kafka answers LEADER_NOT_AVAILABLE at first.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ MAX_AUTO_CREATED = 1_000
 """Most topics that one request creates. Clients ask again for unknown topics, and then the next ones are created."""
 
 Outcomes = dict[str, "Change | KafkaError"]
-"""Topics that a request creates, by name, with the change or its error."""
+"""Topics that a request names and that do not exist: name -> the change that creates the topic, or the error."""
 
 
 def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
-    """Answer from the cache; topics to be created are created first."""
+    """Answer from the metadata cache, after creating the missing topics that may be created."""
     topics = request.topics
     if topics is None or (context.api_version == 0 and not topics):
         images = list(broker.metadata.topics.values())

@@ -1,8 +1,9 @@
-"""Replica in a consumer's rack that it should read from, if ``replica.selector.class`` is set (KIP-392).
+"""Choice of a replica in a consumer's rack, for the consumer to read from, if ``replica.selector.class`` is set
+(KIP-392).
 
-The leader answers a Fetch from v11 on, which has the client's rack, with a replica in that rack. The replica must have
-the offset, and its broker must be alive; of several the one with the highest log end is chosen. A leader in that rack
-serves the fetch itself.
+From v11 on a Fetch has the client's rack, and the leader answers with a replica in that rack. The replica must have the
+fetch offset, and its broker must be alive; of several replicas the one with the highest log end is chosen. A leader in
+that rack serves the fetch itself.
 
 Source: RackAwareReplicaSelector and ReplicaManager.findPreferredReadReplica of Kafka 4.3.
 """
@@ -42,7 +43,7 @@ def find_nearer(broker: Broker, context: RequestContext, rack: str) -> Callable[
 
 
 def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
-    """Return the followers whose logs have an offset, or end there, with their log ends."""
+    """Return the ids and log end offsets of the followers whose logs have an offset or end at it."""
     followers = ((one, core.follower(one)) for one in core.replicas)
     return [
         (one, follower.log_end_offset)
@@ -52,6 +53,6 @@ def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
 
 
 def _rack_of(broker: Broker, context: RequestContext, node_id: int) -> str | None:
-    """Return the rack of a live broker with the client's listener; None for others."""
+    """Return the rack of a broker that is alive and has the client's listener; None for another broker."""
     node = broker.nodes.find(context, node_id)
     return None if node is None else node.rack

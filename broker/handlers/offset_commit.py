@@ -1,8 +1,8 @@
 """OffsetCommit: store a group's committed offsets.
 
 v0 has no member, v1 a timestamp per partition, v2-4 a retention time; v6 leader epochs; v7 static members; v8
-flexible; v9 the consumer group protocol (KIP-848); v10 topics by id. v0 went to ZooKeeper in old Kafka; here all
-versions go to ``__consumer_offsets``.
+flexible; v9 the consumer group protocol (KIP-848); v10 topics by id. In old Kafka v0 stored offsets in ZooKeeper; here
+all versions store them in ``__consumer_offsets``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Request = OffsetCommitRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest) -> Steps[OffsetCommitResponse]:
-    """Append one record per partition, some partitions at a time; answered when they are committed."""
+    """Append one record per partition, some partitions at a time; the answer is sent when all are committed."""
     commits, refused = [], []
     for topics in chunks_of(request.topics):
         known, unknown = divide(broker.metadata, topics)
@@ -41,11 +41,11 @@ def handle(broker: Broker, context: RequestContext, request: OffsetCommitRequest
         commits.append(_commit(broker, context, with_fields(request, topics=known)))
         yield None
     answered = yield from wait_for_all(commits)
-    told = []
+    responses = []
     for unknown_topics, answer in zip(refused, answered, strict=True):
-        told += join_answers(unknown_topics, answer.topics)
+        responses += join_answers(unknown_topics, answer.topics)
         yield None
-    return OffsetCommitResponse(topics=told)
+    return OffsetCommitResponse(topics=responses)
 
 
 def _commit(broker: Broker, context: RequestContext, part: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:

@@ -1,4 +1,4 @@
-"""OffsetDelete v0: delete committed offsets of topics that the group no longer reads (KIP-496)."""
+"""OffsetDelete v0: delete committed offsets of topics to which the group is not subscribed (KIP-496)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ Request = OffsetDeleteRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetDeleteRequest) -> Steps[OffsetDeleteResponse]:
-    """Delete, some partitions at a time; each partition has its own error.
+    """Delete offsets, some partitions at a time.
 
-    If nothing was deleted, the whole request has the group's error, else the refused partitions.
+    If every chunk of the request was refused, the response has only the first chunk's error. Otherwise it has a result,
+    or an error, for each partition.
     """
     deletions = []
     with Notes(broker.late_lines) as notes:

@@ -44,7 +44,8 @@ AskedPartition = tuple[str, str, bytes, int]
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
     """Answer each group; a group that does not exist has no offsets, which is no error.
 
-    A partition of a group is answered once, however often it is named; so is a group with all of its offsets.
+    A partition of a group is answered once, even if it is named several times; so is a group of which all offsets are
+    requested.
     """
     coordinator = coordinators_of(broker).groups
     seen: set[AskedPartition] = set()

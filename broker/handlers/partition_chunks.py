@@ -1,7 +1,7 @@
 """Chunks of a request for many partitions, each small enough for a coordinator to store in one turn of the loop.
 
-A commit of 20,000 partitions has a record for each, which takes about 10 µs: in one turn it would block the loop for
-200 ms. Each partition is committed by itself, so some may be committed before others.
+A commit of 20,000 partitions has a record for each, which takes about 10 µs: in one turn, the commit would block the
+loop for 200 ms. Each partition's offset is committed by itself, so some may be committed before others.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 
 v0-1 carry message sets of magic 0, v2 magic 1, v3+ one batch of magic 2; v7+ may use zstd; the answer from v8 on names
 the records at fault (KIP-467); v13 has topics by id. acks=0 is never answered: an error closes the connection, so that
-the client asks for metadata again. With one replica, 1 and -1 are the same.
+the client asks for metadata again. With one replica, acks=1 and acks=-1 are the same.
 
-    a partition, or few with little    appended in the turn in which the request came
+    one partition, or few small ones   appended in the turn in which the request came
     many partitions, or many bytes     in steps, one partition in each
     records that take longer than a turn (``tidelog.log.records.work_budget``)
                                        validated in a thread, then appended on the loop
 
-Between steps a topic may be deleted, and other producers may append. So after a thread the partition is looked up
-again, and all but the records is checked again. Each partition's records are appended together or not at all.
+Between steps a topic may be deleted, and other producers may append. So after the validation in a thread the partition
+is looked up again, and everything but the records is checked again. Each partition's records are appended together or
+not at all.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 
 
 class Progress:
-    """Progress of a request of several partitions."""
+    """What was done so far for a produce request: budget of work, answers, and what the response waits for."""
 
     __slots__ = ("asks_coordinator", "budget", "has_failed", "outcomes", "waits")
 
@@ -119,7 +120,7 @@ def handle(broker: Broker, context: RequestContext, request: ProduceRequest) -> 
 
 
 def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest) -> Answer:
-    """Answer a request for one partition as ``handle`` does. Raises as it does."""
+    """Answer a request for one partition as ``handle`` does. Raises what ``handle`` raises."""
     if request.acks not in (1, -1, 0):
         raise InvalidRequiredAcksError
     if context.frame_bytes > TURN_BYTES:
@@ -266,7 +267,7 @@ def append(
         return note_failure(progress, request, data, context.api_version, error)
     except EXPECTED_ERRORS:
         raise
-    except Exception:  # noqa: BLE001 - logged there; it must not fail the other partitions
+    except Exception:  # noqa: BLE001 - unexpected_failure logs it; it must not fail the other partitions
         return note_failure(progress, request, data, context.api_version, unexpected_failure())
     answer = blank(PartitionProduceResponse)
     answer.index = data.index
@@ -279,8 +280,8 @@ def append(
 def note_failure(
     progress: Progress, request: ProduceRequest, data: PartitionProduceData, version: int, error: KafkaError
 ) -> PartitionProduceResponse:
-    """Note that nothing was appended, and build the answer with the error. Transactional records without a
-    transactional id are refused for that, whatever else is wrong.
+    """Note that a partition's records were not appended, and build the answer with the error. Transactional records
+    without a transactional id get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, even if something else is wrong, too.
     """
     progress.has_failed = True
     has_id = request.transactional_id is not None or version < _FIRST_VERSION_WITH_MAGIC_2

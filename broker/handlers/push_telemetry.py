@@ -1,6 +1,6 @@
 """PushTelemetry: metrics from a client (KIP-714). Version 0.
 
-They are checked as Kafka checks them and then dropped: no receiver for client metrics is part of the broker.
+The metrics are checked as Kafka checks them and then dropped: no receiver for client metrics is part of the broker.
 """
 
 from __future__ import annotations

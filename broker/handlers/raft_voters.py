@@ -1,4 +1,4 @@
-"""Refusal of requests to change the metadata quorum of a lone node, which stays its only voter (KIP-853).
+"""Refusal of requests to change the metadata quorum of a lone node: its only voter is the node itself (KIP-853).
 
 Errors are those of Kafka for a static quorum; source: KafkaRaftClient and AddVoterHandler of Kafka 4.3.
 """

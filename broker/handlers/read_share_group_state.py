@@ -1,4 +1,4 @@
-"""ReadShareGroupState v0: read states of share partitions, for the leader of their partitions (KIP-932)."""
+"""ReadShareGroupState v0: read states of share partitions, for the broker that leads the partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Request = ReadShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: ReadShareGroupStateRequest
 ) -> Steps[ReadShareGroupStateResponse]:
-    """Read states, and fence earlier leaders; answered when that is committed."""
+    """Read states, and fence earlier leaders; the answer is sent when the new leader epochs are committed."""
     response: ReadShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

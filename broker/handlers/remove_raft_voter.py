@@ -1,7 +1,6 @@
-"""RemoveRaftVoter on a lone node: refused, because its quorum's only voter cannot be removed (KIP-853). A member of a
-cluster forwards it.
+"""RemoveRaftVoter on a lone node: refused, because its quorum's only voter cannot be removed (KIP-853). Version 0.
 
-Version 0.
+A member of a cluster forwards the request to the controller.
 """
 
 from __future__ import annotations

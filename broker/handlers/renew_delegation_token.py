@@ -1,6 +1,6 @@
 """RenewDelegationToken: set a later expiry time of a token (KIP-48). Versions 0 to 2.
 
-The token's owner and its renewers may do so. Answered when the new time is durable.
+The token's owner and its renewers may do so. The answer is sent when the new time is durable.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from tidelog.protocol.errors import InvalidRequestError
 
 
 class RepeatedNames:
-    """Count of each name; 0 for a repeated name that was answered."""
+    """How often a request has each name. The count becomes 0 once the error of a repeated name was raised."""
 
     __slots__ = ("_counts",)
 

@@ -1,11 +1,11 @@
 """Fetch of a follower: records up to the log end. Its fetch offsets show the leader which records it has.
 
-    check leader epoch -> check log start and divergence -> read -> note fetch offset, with the log end from before the
-    read -> answer with high watermark, which the note may have moved, and log start
+    check leader epoch -> check log start and divergence -> read -> note the follower's fetch offset, and the log end
+    before the read -> answer with the log start and the high watermark, which the fetch offset may have raised
 
-With nothing to read the fetch is parked until one of the partitions has records, or another leader. A partition without
-records and without new offsets then rests: the next fetches of its session do not read it until something moves
-(:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
+If there is nothing to read, the fetch is parked until one of the partitions has records or another leader. A partition
+without records and without new offsets then *rests*: the next fetches of its session do not read it until one of its
+offsets moves (:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
 
 A follower whose last epoch is not known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset would make
 Kafka's followers fetch again without a pause.
@@ -70,7 +70,8 @@ def replica_of(request: FetchRequest) -> Replica:
 def answer_replica(
     broker: Broker, context: RequestContext, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse] | Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer a follower's fetch, or wait if there is nothing to read. Raises as ``FetchSessionCache.context_for``."""
+    """Answer a follower's fetch, or wait if there is nothing to read. Raises what ``FetchSessionCache.context_for``
+    raises."""
     if names_many(request):
         return _answer_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
@@ -87,7 +88,7 @@ def answer_replica(
 
 
 def targets_now(context: FetchContext) -> list[FetchTarget]:
-    """Return the partitions that a fetch reads: those that do not rest, or after READ_ALL_MS all of its session."""
+    """Return the partitions that a fetch reads: those that do not rest, or all of its session once in READ_ALL_MS."""
     session = context.session
     if session is not None and session.last_used_ms - session.active_since_ms >= READ_ALL_MS:
         session.activate_all()
@@ -104,8 +105,8 @@ def _answer_many(
 def _answer_in_steps(
     broker: Broker, context: RequestContext, fetch_context: FetchContext, request: FetchRequest
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
-    """Answer a fetch of many partitions, as ``answer_replica`` does. A full fetch does not wait; the next fetches of
-    its session do.
+    """Answer a fetch of many partitions, as ``answer_replica`` does. A full fetch does not wait; the incremental
+    fetches that follow it in its session do.
     """
     asking = Asking(broker, context, fetch_context, request)
     targets = targets_now(fetch_context)
@@ -133,7 +134,7 @@ class Asking:
         self._replica = replica_of(request)
 
     def begin_read(self, *, is_asked: bool) -> ReplicaRead:
-        """Return a new read of this fetch. ``is_asked``: see ``ReplicaRead``."""
+        """Return a new pass over targets of this fetch. ``is_asked``: see ``ReplicaRead``."""
         return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_asked=is_asked)
 
     def read(self, targets: list[FetchTarget], *, is_asked: bool) -> ReadResult:
@@ -143,7 +144,7 @@ class Asking:
         return reading.result()
 
     def let_rest(self, targets: list[FetchTarget]) -> None:
-        """Let those of these partitions rest of which the follower has all records and knows all offsets."""
+        """Let partitions rest if the follower has all their records and knows their offsets."""
         session = self.context.session
         if session is None:
             return
@@ -166,8 +167,8 @@ class Asking:
         return leading if leading.rests.may_rest(self._replica, target.fetch_offset) else None
 
     def respond(self, read: ReadResult, response: FetchResponse) -> FetchResponse:
-        """Complete the response. Offsets that it has beside a divergence are sent again later: a follower that
-        truncates ignores them."""
+        """Complete the response. The offsets of a partition whose log diverges are sent again later: a follower that
+        has to truncate ignores them."""
         for target, data in read.results:
             if data.records:
                 self._note_sent(target, len(data.records))
@@ -189,8 +190,8 @@ class Asking:
 class DelayedReplicaFetch:
     """A follower's fetch that waits for records, as an operation of the purgatory.
 
-    It reads the partitions that have moved, not the whole session. It is parked under the partitions that do not rest,
-    and under the session for those that do: the end of a rest is answered at once.
+    It reads only the partitions that have changed, not all of the session. It is parked under the partitions that do
+    not rest, and under the session for those that rest: if the rest of one ends, the fetch is answered at once.
     """
 
     __slots__ = ("_asking", "_deferred", "_waited")
@@ -204,7 +205,7 @@ class DelayedReplicaFetch:
             session.is_woken = False
 
     def park(self, max_wait_ms: int) -> Deferred[FetchResponse]:
-        """Park the fetch, unless one of the partitions has moved since it was read, in an earlier step."""
+        """Park the fetch, unless one of its partitions has changed since an earlier step read it."""
         if self.try_complete():
             return self._deferred
         keys: list[Hashable] = [partition for partition, _ in self._waited if partition is not None]
@@ -213,8 +214,8 @@ class DelayedReplicaFetch:
         return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
-        """Answer if there are records or errors now. Most touches are for a high watermark, for which it does not
-        wait."""
+        """Answer if there are records or errors now. The purgatory calls this mostly for a new high watermark, for
+        which a follower does not wait."""
         session = self._asking.context.session
         if session is not None and session.is_woken:
             self._answer(self._read(self._asking.context.active))
@@ -230,7 +231,7 @@ class DelayedReplicaFetch:
         return True
 
     def expire(self) -> None:
-        """Answer with the records that there are, and with offsets that the follower does not know."""
+        """Answer with the records that can be read now, and with offsets that the follower does not know."""
         self._answer(
             self._read(
                 [
@@ -242,7 +243,7 @@ class DelayedReplicaFetch:
         )
 
     def _read(self, targets: list[FetchTarget]) -> ReadResult:
-        """Read these targets, or all of a full fetch, whose answer has all of its partitions."""
+        """Read these targets; for a full fetch read all targets, since its answer has all partitions."""
         context = self._asking.context
         return self._asking.read(targets if context.is_incremental else context.targets, is_asked=False)
 
@@ -272,13 +273,13 @@ def find_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
 
 
 class ReplicaRead:
-    """One pass over targets in their order, until the response limit is used up."""
+    """One pass over the targets of a follower's fetch, in their order, until the response limit is used up."""
 
     __slots__ = ("_is_asked", "_manager", "_must_answer", "_params", "_replica", "_results", "_total")
 
     def __init__(self, manager: ReplicaManager, params: ReadParams, replica: Replica, *, is_asked: bool) -> None:
-        """``is_asked``: True for the first read, at which the leader notes the request's offsets; False after a
-        wait."""
+        """``is_asked``: True for the first read of a request, at which the leader notes the follower's offsets; False
+        for a read after a wait."""
         self._manager = manager
         self._params = params
         self._replica = replica
@@ -319,13 +320,13 @@ class ReplicaRead:
 
 
 def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
-    """Return whether these offsets were sent in the follower's session."""
+    """Return whether the follower knows a partition's high watermark and log start: its session sent them last."""
     return (target.sent_high_watermark, target.sent_log_start_offset) == (data.high_watermark, data.log_start_offset)
 
 
 def is_held_back(leading: Leading, replica_id: int) -> bool:
-    """Return whether a throttled follower gets no records now (KIP-73). Those for which acks=all waits always get them:
-    the ISR, and followers that this leader has asked the controller to add to it."""
+    """Return whether a throttled follower gets no records now (KIP-73). Followers for which acks=all waits always get
+    them: the ISR, and followers that this leader has asked the controller to add to the ISR."""
     throttle, core = leading.throttle, leading.core
     if throttle is None or replica_id in core.isr or not throttle.is_exceeded:
         return False

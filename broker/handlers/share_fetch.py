@@ -3,9 +3,9 @@
 v2 acquire mode (KIP-1206) and renewal of locks (KIP-1222): a request that renews fetches nothing, so that its answer
 comes before the locks expire again.
 
-Acknowledgements are handled first: they may free room for the fetched records. Then comes the read
-(``tidelog.broker.share.reading``). The response has the partitions with records or errors, those that are new in the
-session, and the results of the acknowledgements.
+Acknowledgements are handled first: they may free room for the fetched records. Then the partitions are read
+(``tidelog.broker.share.reading``). The response has the partitions with records or errors, the partitions that are new
+in the session, and the results of the acknowledgements.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Response = ShareFetchResponse | Deferred[ShareFetchResponse]
 
 
 def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) -> Response | Steps[Response]:
-    """Acknowledge; once that is committed fetch, and wait if there are too few records.
+    """Acknowledge; once the acknowledgements are committed, fetch, and wait if there are too few records.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
     """
@@ -79,7 +79,8 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
 
 
 def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession) -> list[Deferred[None]]:
-    """Begin to open the logs of the session's partitions, and those with the group's states, that are not open."""
+    """Begin to open the logs that are not open: those of the session's partitions, and those with the group's share
+    states of these partitions."""
     found = [
         opening
         for topic_id, index in session.partitions
@@ -141,7 +142,8 @@ def find_session(
 
 
 def refuse_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferred[ShareFetchResponse]:
-    """Refuse a session, as there are too many; the answer waits, so that the client does not try again at once."""
+    """Refuse a new session because there are too many. The answer is delayed, so that the client does not try again at
+    once."""
     deferred: Deferred[ShareFetchResponse] = Deferred()
     timer = broker.timers.schedule(max(0, max_wait_ms), lambda: deferred.fail(error))
     deferred.on_abandon(timer.cancel)
@@ -176,7 +178,7 @@ def fetch(
 def split_topics(
     broker: Broker, context: RequestContext, request: ShareFetchRequest
 ) -> tuple[list[FetchTopic], Outcomes]:
-    """Return the topics whose records the client may acknowledge, and errors for the others."""
+    """Return the topics whose records the client may acknowledge, and errors for the partitions of the others."""
     authorizer = broker.authorizer
     if authorizer is None:
         return request.topics, {}
@@ -193,7 +195,7 @@ def split_topics(
 
 
 def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Results) -> Results:
-    """Release acquired records of topics that the client may no longer read: its rights may change while it waits."""
+    """Release acquired records of topics that the client may not read: its rights may have changed while it waited."""
     authorizer = broker.authorizer
     if authorizer is None:
         return found
@@ -243,16 +245,16 @@ class _Answer:
     def response(self, results: Results) -> ShareFetchResponse:
         """Build the response: fetched records, and results of acknowledgements."""
         self._results = results
-        told = self._select_news(results)
+        news = self._select_news(results)
         for partition, outcome in self._outcomes.items():
             error = error_of(outcome)
-            data = told.get(partition)
+            data = news.get(partition)
             if data is None:
-                data = told[partition] = PartitionData(partition_index=partition[1], records=b"")
+                data = news[partition] = PartitionData(partition_index=partition[1], records=b"")
             if error is not None:
                 data.acknowledge_error_code, data.acknowledge_error_message = error.code, error.message
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
-        for (topic_id, _), data in told.items():
+        for (topic_id, _), data in news.items():
             topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
             topic.partitions.append(data)
         return ShareFetchResponse(
@@ -261,7 +263,8 @@ class _Answer:
         )
 
     def withdraw(self) -> ShareFetchResponse:
-        """Build the response that replaces the last one: the acquired records are available again."""
+        """Make the acquired records available again, and build a response without them, which is sent in place of the
+        last one."""
         results, partitions = self._results, self.session.partitions
         for partition, data in results.items():
             self.groups.take_back(self.key, partition, data.acquired_records)
@@ -270,12 +273,13 @@ class _Answer:
         return self.response({})
 
     def _select_news(self, results: Results) -> Results:
-        """Select the results with news; a partition that has an error now is reported again when it is over."""
-        told: Results = {}
+        """Select the results that the response has: records, errors, and partitions that are due to be reported. A
+        partition with an error is due again in the next response, so that the client learns when the error is over."""
+        news: Results = {}
         partitions = self.session.partitions
         for partition, data in results.items():
             if data.records or data.error_code or partitions.get(partition):
-                told[partition] = data
+                news[partition] = data
             if partition in partitions:
                 partitions[partition] = bool(data.error_code)
-        return told
+        return news

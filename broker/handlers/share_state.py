@@ -21,9 +21,10 @@ READS = (ApiKey.READ_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY)
 
 
 def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
-    """Make the calls of a request, one share partition in each step; answered when all are committed.
+    """Call the share coordinator for each share partition of a request, one in each step; the answer is sent when all
+    changes are committed.
 
-    A state is read once, however often it is named: a short request cannot ask for a huge response.
+    A state is read once, even if it is named several times: a short request cannot ask for a huge response.
     """
     check_enabled(broker)
     call = CALLS[api]
@@ -40,7 +41,7 @@ def serve_share_state(broker: Broker, api: ApiKey, request: Any) -> Steps[Any]:
 
 
 def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[Any, Outcomes]]]:
-    """Begin the calls, and return each topic with the outcomes of its partitions."""
+    """Begin the coordinator's calls, and return each topic with the outcomes of its partitions."""
     call = CALLS[api]
     seen: set[StateKey] = set()
     begun = []
@@ -60,13 +61,13 @@ def begin_calls(broker: Broker, api: ApiKey, request: Any) -> Steps[list[tuple[A
 
 
 def opening_of(broker: Broker, key: StateKey) -> Deferred[None] | None:
-    """Begin to open the log of a state; return None if it is open, or another broker leads it."""
+    """Begin to open the log with the state of a share partition; None if it is open, or another broker leads it."""
     share = coordinators_of(broker).share
     return share.when_open(key) if share.runtime.is_here(coordinator_key(key)) else None
 
 
 def begin_call(broker: Broker, call: Call, key: StateKey, asked: Any) -> Deferred[Any]:
-    """Make one call; the Deferred has its result or its error."""
+    """Make the coordinator's call for one share partition; the Deferred has its result or its error."""
     share = coordinators_of(broker).share
     try:
         if not share.runtime.is_here(coordinator_key(key)):

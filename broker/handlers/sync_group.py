@@ -1,4 +1,4 @@
-"""SyncGroup: the leader sends the assignment, and each member gets its own.
+"""SyncGroup: the leader of a classic group sends the assignment of all members, and each member gets its own part.
 
 v3 static members (KIP-345); v4 flexible; v5 checks protocol type and name (KIP-559).
 """

@@ -1,7 +1,7 @@
 """TxnOffsetCommit: store a group's committed offsets as part of a transaction.
 
 v2 leader epochs; v3 member, instance and generation (KIP-447), flexible; v4 TRANSACTION_ABORTABLE; v5 adds the group's
-partition to the transaction by itself (KIP-890); up to v4 AddOffsetsToTxn must have done so before.
+partition of ``__consumer_offsets`` to the transaction (KIP-890); up to v4 a client sends AddOffsetsToTxn before.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _FIRST_VERSION_WITH_ABORTABLE = 4
 
 
 def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequest) -> Steps[TxnOffsetCommitResponse]:
-    """Check the transaction, then the member, then append. Raises what either coordinator raises."""
+    """Check the transaction, then the member, then append the offsets. Raises what the coordinators of the transaction
+    and of the group raise."""
     parts = []
     for topics in chunks_of(request.topics):
         parts.append(divide(broker.metadata, topics))
@@ -62,12 +63,12 @@ def handle(broker: Broker, context: RequestContext, request: TxnOffsetCommitRequ
         yield None
     yield from wait_for(checked)
     answered = yield from wait_for_all(commits)
-    told = []
+    responses = []
     for part, answer in zip(parts, answered, strict=True):
         refused = [topic for asked, error in part.unknown for topic in _refuse([asked], error)]
-        told += join_answers(refused, answer.topics)
+        responses += join_answers(refused, answer.topics)
         yield None
-    return TxnOffsetCommitResponse(topics=told)
+    return TxnOffsetCommitResponse(topics=responses)
 
 
 def _commit(

@@ -1,6 +1,7 @@
-"""UpdateFeatures: change feature levels, all of a request or none (KIP-584).
+"""UpdateFeatures: change feature levels, either all that a request names or none (KIP-584).
 
-Versions: 0 says whether a downgrade is meant; 1+ what kind of change, and validate_only; 2 has one error for all.
+Versions: 0 says whether a downgrade is meant; 1+ says which kind of change is meant, and has ``validate_only``; 2 has
+one error for all features.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ Request = UpdateFeaturesRequest
 
 
 def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesRequest) -> Steps[UpdateFeaturesResponse]:
-    """Check every update, then apply all. The first error refuses the whole request. Answered when all changes are
-    durable.
+    """Check every update, then apply all. The first error refuses the whole request. The answer is sent when all
+    changes are durable.
 
     Raises KafkaStorageError.
     """

@@ -1,4 +1,4 @@
-"""WriteShareGroupState v0-1: store changes of share partitions' states, for the leader of their partitions (KIP-932).
+"""WriteShareGroupState v0-1: store changes of share partitions' states, for the broker that leads them (KIP-932).
 
 v1 adds the delivery complete count (KIP-1226).
 """

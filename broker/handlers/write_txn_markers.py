@@ -36,11 +36,11 @@ API_KEY = ApiKey.WRITE_TXN_MARKERS
 MIN_VERSION, MAX_VERSION = 0, 2
 Request = WriteTxnMarkersRequest
 
-OF_COORDINATORS = (NotCoordinatorError, CoordinatorNotAvailableError, CoordinatorLoadInProgressError)
+COORDINATOR_ERRORS = (NotCoordinatorError, CoordinatorNotAvailableError, CoordinatorLoadInProgressError)
 
 
 def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
-    """Write each marker into each of its partitions; answered when they are committed."""
+    """Write each marker into each of its partitions; the answer is sent when all are committed."""
     writer = BrokerMarkerWriter(broker, coordinators_of(broker))
 
     def write(marker: WritableTxnMarker, topic: str, partition: int) -> Deferred[int]:
@@ -75,7 +75,7 @@ def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequ
 def code_of(error: KafkaError) -> int:
     """Return an error's code, or for a coordinator's error NOT_LEADER_OR_FOLLOWER, after which the sender tries
     again."""
-    return NotLeaderOrFollowerError.code if isinstance(error, OF_COORDINATORS) else error.code
+    return NotLeaderOrFollowerError.code if isinstance(error, COORDINATOR_ERRORS) else error.code
 
 
 def build_results(partitions: list[int], codes: list[int]) -> Steps[list[WritableTxnMarkerPartitionResult]]:
