@@ -84,7 +84,7 @@ TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 
 
 class Progress:
-    """What was done so far for a produce request: budget of work, answers, and what the response waits for."""
+    """Progress of a produce request: its budget of work, the answers so far, and the waits for its response."""
 
     __slots__ = ("asks_coordinator", "budget", "has_failed", "outcomes", "waits")
 

@@ -9,7 +9,7 @@ from tidelog.protocol.errors import InvalidRequestError
 
 
 class RepeatedNames:
-    """How often a request has each name. The count becomes 0 once the error of a repeated name was raised."""
+    """Count of each name in a request. The count becomes 0 once the error of a repeated name was raised."""
 
     __slots__ = ("_counts",)
 
