@@ -110,8 +110,8 @@ def frames() -> dict[str, bytes]:
 def measure_turn(sides: list[Side], frame: bytes, number: int) -> list[float]:
     """Measure each side once; the turn's number decides which side begins."""
     found = [0.0] * len(sides)
-    for place in range(len(sides)):
-        side = (number + place) % len(sides)
+    for step in range(len(sides)):
+        side = (number + step) % len(sides)
         found[side] = sides[side].microseconds(frame)
     return found
 

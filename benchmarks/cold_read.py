@@ -33,7 +33,7 @@ WARM_UP_REQUESTS = 20_000
 
 
 def drop_from_cache(directory: Path) -> None:
-    """Write back and forget the pages of the cold topic's segments."""
+    """Write back the cold topic's segments, and drop them from the page cache."""
     for path in directory.rglob(f"{COLD}-0/*.log"):
         descriptor = os.open(path, os.O_RDONLY)
         try:

@@ -73,8 +73,8 @@ def microseconds(dispatcher: Dispatcher, frames: Sequence[bytes]) -> float:
 def main(directory: str | None = None) -> None:
     """Measure and print."""
     require_compiled()
-    with tempfile.TemporaryDirectory(dir=directory) as place:
-        data = DataBroker(Path(place), {"log.segment.bytes": str(1 << 30)})
+    with tempfile.TemporaryDirectory(dir=directory) as data_directory:
+        data = DataBroker(Path(data_directory), {"log.segment.bytes": str(1 << 30)})
         for topic, partitions in (("one", 1), ("many", MANY), ("large", 1)):
             change = data.topics.changes.create(NewTopic(topic, partitions))
             while not change.done.done:  # later turns sync it and create its logs

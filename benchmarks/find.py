@@ -3,11 +3,11 @@
     python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan ...]
         [--save]
 
-A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records of 100 bytes, keys
-all different. Eight requests are in flight, and all are encoded before the clock starts. Three kinds of topic take
-turns: without an index, with ``index.keys``, with keys and tags. Then a key is looked up in the log directly (cold:
-index and log dropped from the page cache before each look-up; warm), over HTTP, and by a consumer that reads everything
-(librdkafka).
+A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records, with values of
+100 bytes and keys all different. Eight requests are in flight, and none is encoded while the clock runs. Three kinds
+of topic take turns: without an index, with ``index.keys``, with keys and tags. Then a key is looked up in the log
+directly (cold: index and log dropped from the page cache before each look-up; warm), over HTTP, and by a consumer that
+reads everything (librdkafka).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from tidelog.protocol.record.record_batch import Record, build_batch, set_crc
 
 BATCH_RECORDS = 1000
 ENCODED_FRAMES = 1024
-"""Requests encoded before the clock starts. While the next ones are encoded the clock stands still and the indexer
-catches up, so there are many.
+"""Requests that are encoded at once, before the clock runs. They are many, because the indexer catches up, uncounted,
+while requests are encoded.
 """
 IN_FLIGHT = 8
 VALUE_BYTES = 100
@@ -204,7 +204,7 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]
     create_topics(broker.bootstrap, warm + names)
-    for name in warm:  # the page cache grows now
+    for name in warm:  # the page cache grows before the measurement
         feed(broker.bootstrap, load.frames(name, 256), 256)
     time.sleep(15)
     rates: dict[str, list[float]] = {kind: [] for kind in TOPICS}
@@ -245,7 +245,7 @@ def open_log(directory: Path, topic: str) -> UnifiedLog:
 
 
 def drop_from_page_cache(directory: Path) -> None:
-    """Write back and forget everything below ``directory``."""
+    """Write back all files below ``directory``, and drop them from the page cache."""
     for path in directory.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

@@ -47,7 +47,7 @@ class Wire:
         self._buffer = b""
 
     def send(self, data: bytes) -> None:
-        """Send whole frames."""
+        """Send frames, lengths included."""
         self.socket.sendall(data)
 
     def answer(self) -> memoryview:

@@ -1,9 +1,9 @@
 """``make load``: many producers and consumers against any broker, in steps of rate.
 
 Each step has a topic of its own. Producers send at intended times without waiting; a request's latency counts from its
-intended time, so a stall is seen by every request it delayed (no coordinated omission). Consumers tail the partitions;
-end-to-end latency counts from the same intended time to the arrival of the record. The load connects only to the
-address it is given, so that broker must lead the partitions.
+intended time, so a stall counts in every request that it delays (no coordinated omission). Consumers tail the
+partitions; end-to-end latency counts from the same intended time to the arrival of the record. The load connects only
+to the address it is given, so that broker must lead the partitions.
 
     python -m benchmarks.load --bootstrap HOST:PORT [--rates 1000,5000,...] [--producers N] [--consumers N]
 """

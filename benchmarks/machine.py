@@ -31,8 +31,8 @@ def require_compiled() -> None:
     mislead.
     """
     if not IS_COMPILED:
-        place = Path(tidelog.__file__).parent
-        sys.exit(f"{place} is not compiled: run make extensions, or measure a wheel as benchmarks/README.md says")
+        package = Path(tidelog.__file__).parent
+        sys.exit(f"{package} is not compiled: run make extensions, or measure a wheel as benchmarks/README.md says")
 
 
 def commit() -> str:

@@ -63,8 +63,8 @@ def ready_batch(names: Sequence[str], rows: int, value_bytes: int) -> pa.RecordB
 
 
 def register_ready(session: SparkSession) -> None:
-    """Register the source of ready batches. Its classes are local, so they are pickled whole and workers need no
-    import.
+    """Register the source of ready batches. Its classes are local, so they are pickled with their code, and workers
+    need no import.
     """
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 

@@ -254,13 +254,13 @@ def load_changes(bench: Bench, topic: str, rows: int, value_bytes: int) -> None:
 
 def export_to_table(bench: Bench, topic: str, mode: str) -> Figures:
     """Run the export job into a new Iceberg table, in this process."""
-    place = bench.work / f"lake-{uuid.uuid4().hex}"
-    place.mkdir()
-    target = IcebergTarget(f"sqlite:///{place / 'catalog.db'}", "lake.events", str(place))
+    lake = bench.work / f"lake-{uuid.uuid4().hex}"
+    lake.mkdir()
+    target = IcebergTarget(f"sqlite:///{lake / 'catalog.db'}", "lake.events", str(lake))
     with bench.measured(bench.tidelog) as found:
         done = export_to_iceberg(None, ExportRequest(source(bench, topic), "", mode=mode), target)
     found.amount = done.rows
-    shutil.rmtree(place)
+    shutil.rmtree(lake)
     return found
 
 

@@ -11,14 +11,14 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-place=${1:?which Python, as python3.12, or which Debian release, as trixie}
+chosen=${1:?which Python, as python3.12, or which Debian release, as trixie}
 shift
 tests=${*:-tests/unit/protocol tests/unit/log tests/unit/cleaner}
 required=${TIDELOG_REQUIRE_EXTENSIONS:-1}
 if [ "$required" = 1 ]; then compiled=yes; else compiled=no; fi
-root=${WORK:-$PWD/build/wheels}/${place//\//_}
+root=${WORK:-$PWD/build/wheels}/${chosen//\//_}
 given=(TIDELOG_REQUIRE_EXTENSIONS="$required" ${CC:+CC="$CC"} ${CFLAGS:+CFLAGS="$CFLAGS"})
-if python=$(command -v "$place"); then
+if python=$(command -v "$chosen"); then
   inside() { (cd "$root" && env -i "${given[@]}" PATH="$root/venv/bin:$PATH" HOME="$HOME" bash -euc "$1"); }
   mkdir -p "$root"
   prefix=$root
@@ -31,7 +31,7 @@ else
   trap 'umount -q "$root/proc" "$root/dev" || true' EXIT
   if [ ! -x "$root/usr/bin/python3" ]; then
     rm -rf "$root"
-    mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates "$place" "$root"
+    mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,python3-dev,gcc,libc6-dev,ca-certificates "$chosen" "$root"
     for file in /etc/resolv.conf /etc/hosts /etc/pip.conf ${PIP_CERT:-}; do
       if [ -e "$file" ]; then install -D -m 644 "$file" "$root$file"; fi
     done

@@ -25,7 +25,7 @@ class KafkaError(Exception):
 
     code: ClassVar[int] = -1
     retriable: ClassVar[bool] = False
-    default_message: ClassVar[str] = "Something went wrong in the broker that has no code of its own."
+    default_message: ClassVar[str] = "An error in the broker that has no error code of its own."
 
     def __init_subclass__(cls, *, code: int | None = None, retriable: bool = False) -> None:
         if code is None:

@@ -1,6 +1,6 @@
 """Slice of a file that a response will send with ``sendfile``, without reading it first.
 
-A :class:`TransferableRecords` stands in a response's list of parts where record bytes belong. Its file is
+A :class:`TransferableRecords` is a part of a response, in place of record bytes. Its file is
 reference-counted: creating the slice retains the file once, and sending or dropping it releases the file once. So a
 descriptor is closed only when its last reader has released it, and its number is never reused under a reader.
 """

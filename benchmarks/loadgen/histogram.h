@@ -1,5 +1,5 @@
 /* Latencies in nanoseconds, log-linear: 128 buckets for each power of two, so a value is known within 0.8 %.
- * `benchmarks/histogram.py` knows the same bucket bounds. */
+ * `benchmarks/histogram.py` has the same buckets. */
 #ifndef TIDELOG_HISTOGRAM_H
 #define TIDELOG_HISTOGRAM_H
 

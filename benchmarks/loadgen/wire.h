@@ -186,7 +186,7 @@ static inline void stamp_frame(uint8_t *copy, const Frame *frame, uint64_t time_
     put_be(batch + 17, crc32c(batch + CRC_FROM, frame->batch_bytes - CRC_FROM), 4);
 }
 
-/* The error code of a Produce response (a whole frame after its length prefix); the base offset goes to *base. */
+/* The error code of a Produce response (a complete frame after its length prefix); the base offset goes to *base. */
 static inline int produce_error(const uint8_t *p, uint64_t *base) {
     p += 5; /* correlation id, tags */
     r_uvarint(&p);

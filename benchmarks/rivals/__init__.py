@@ -1,1 +1,3 @@
-"""The brokers that Tidelog is measured against, and Apache Kafka's jars."""
+"""Brokers as processes of the benchmarks: Tidelog, Apache Kafka, clusters of either, the floor, Spark; and Kafka's
+jars.
+"""

@@ -227,11 +227,11 @@ def place_of(slot: Any) -> Any:
 
 
 def put_field(target: Any, place: Any, value: Any) -> None:
-    """Set the attribute at ``place``, which must belong to the target's class."""
+    """Set the attribute at a place of the target's class, which :func:`place_of` gave."""
     place.__set__(target, value)
 
 
 def get_field(target: Any, place: Any) -> Any:
-    """Read the attribute at ``place``, which must belong to the target's class. Raises AttributeError if it is not
-    set."""
+    """Read the attribute at a place of the target's class, which :func:`place_of` gave. Raises AttributeError if it is
+    not set."""
     return place.__get__(target)

@@ -440,10 +440,10 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
         decoder = zstandard.ZstdDecompressor(max_window_size=ZSTD_MAX_WINDOW_BYTES)
     try:
         if 0 < zstandard.frame_content_size(data) <= min(max_bytes, CHUNK_BYTES):
-            whole = _decompress_zstd_frame(decoder, data)
-            if whole is not None:
+            decoded = _decompress_zstd_frame(decoder, data)
+            if decoded is not None:
                 _idle_zstd_decoders.append(decoder)
-                return whole
+                return decoded
         with decoder.stream_reader(data, read_across_frames=True) as reader:
             while chunk := reader.read(output.room()):
                 output.append(chunk)

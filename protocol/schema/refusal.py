@@ -6,7 +6,7 @@ elements in all their arrays. The response to each part is added to the response
 within an element, such as a topic whose first partitions are in the part before: the two responses for that element
 become one. So the result is that of one call for the whole request.
 
-That is true of a response whose arrays have an element for each one of the request. Other APIs build their error
+That is true of a response whose arrays have an element for each element of the request's. Other APIs build their error
 response in steps of their own (a generator), or their requests have too few elements to be cut.
 """
 
