@@ -24,7 +24,7 @@ EXTENSIONS := build/.extensions
 .PHONY: extensions wheels run test unit contract clients faults fuzz fuzz-deep sanitize sanitize-quick deletions soak tls-scan manifests login-storms monitoring console frameworks site authorization-oracle client-matrix kerberos power-loss kafka-versions simulation cluster-faults follow-kills spark-tables lint types imports fmt check bench load churn docs image kafka-jars clean help
 
 help: ## show the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z -]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{ n = split($$1, names, " "); for (i = 1; i <= n; i++) printf "  %-20s %s\n", names[i], $$2 }'
 
 # The environment, setuptools and Cython come first: with `make -j2` the modules are compiled while pip installs the rest.
 $(VENV)/.build:
@@ -73,7 +73,7 @@ run: $(BIN)/tidelog $(EXTENSIONS) ## install into .venv and serve on 127.0.0.1:9
 test: $(VENV)/.test $(EXTENSIONS) ## install what the tests need and run them all
 	$(BIN)/pytest tests --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
-unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## run one family of tests
+unit contract clients faults fuzz: $(VENV)/.test $(EXTENSIONS) ## the tests in the directory of tests/ of this name
 	$(BIN)/pytest tests/$@ --numprocesses=$(WORKERS) --dist=loadfile $(PYTEST_OPTIONS)
 
 fuzz-deep: $(VENV)/.test $(EXTENSIONS) ## property tests with twenty times the examples: for the night

@@ -135,3 +135,13 @@ def test_pip_installs_what_the_tests_need_where_uv_cannot(tmp_path: Path, code: 
     subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=60)
     assert (venv / ".test").exists()
     assert told.read_text() == "".join(f"{name} https://packages.example/simple\n" for name in installers)
+
+
+def test_make_help_shows_each_target_that_has_a_text() -> None:
+    lines = (ROOT / "Makefile").read_text().splitlines()
+    described = [line.partition(":")[0].split() for line in lines if "## " in line and line[0].islower()]
+    command = [require_tool("make", "apt-get install make"), "--silent", "help"]
+    # Nothing else: a make that runs this test hands its options down.
+    environment = {"PATH": os.environ["PATH"]}
+    shown = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert [line.split()[0] for line in shown.splitlines()] == [name for names in described for name in names]
