@@ -4,9 +4,8 @@ Config changes: each of 1, 10 or 50 clients has one IncrementalAlterConfigs in f
 the next when that one is answered. Both brokers sync a change before they answer. Topics: the time until one
 CreateTopics request for 1, 100 or 300 topics is answered. Snapshot: the image of 10,000 partitions is written in a
 thread, beside an event loop that only reads the clock; the loop's longest turn shows how long a snapshot delays
-other work.
-Start: from a clean stop with 10,000 partitions of one record each to the first answer, and the part that reading the
-metadata takes.
+other work. Start: the time from a start after a clean stop, on 10,000 partitions of one record each, to the first
+answer, and the part of it that reads the metadata.
 """
 
 from __future__ import annotations

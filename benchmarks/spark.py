@@ -4,7 +4,7 @@
                   options and with max.poll.records=20000, and format("tidelog"); values of 100 B and of 1 kB, of a
                   content (--content, also for sink and export): the same in every batch, or random
     sink          two tasks into two partitions: format("kafka"), at least once, and format("tidelog"), exactly once;
-                  instead of the same values, numbers padded to the size
+                  with --content same the values are numbers padded to the size
     sink-parts    the same without Spark: staging, publishing, and what adopting the staged batches would cost at least
     export        Spark's Kafka source (default options, max.poll.records=20000, and that in two tasks) to Parquet with
                   zstd, and the export job
