@@ -32,7 +32,7 @@ from tidelog.broker.network.acceptor import (
     Acceptor,
     ConnectionRate,
     DescriptorReserve,
-    highest_client_descriptor,
+    first_reserved_descriptor,
     raise_descriptor_limit,
 )
 from tidelog.broker.network.connection import Connection
@@ -264,7 +264,7 @@ class Server:
         entrance = self._entrance
         assert entrance is not None
         reserve = DescriptorReserve(
-            highest_client_descriptor(self._descriptor_limit),
+            first_reserved_descriptor(self._descriptor_limit),
             entrance.count,
             self.broker.timers.monotonic_ms,
         )

@@ -7,8 +7,8 @@
 A paused acceptor leaves clients in the kernel's backlog and removes its listener from the loop, which would spin
 otherwise (faults.md F12). The system hands out the lowest free descriptor, so a number above ``limit - reserve`` means
 that all below it are in use. The reserve stays for segments, which must open while clients keep connecting. Before the
-acceptor pauses, ``Shell.make_room`` closes a connection: one that was reset, else the oldest that has sent no request
-yet. Loop thread only.
+acceptor pauses for lack of descriptors, ``Shell.make_room`` closes a connection: one that was reset, else the oldest
+that has sent no request yet. If it finds none, the acceptor pauses. Loop thread only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ACCEPT_PER_TURN = 64
 ACCEPT_MS = 0.25
 """Accepting ends after this time in a turn of the loop, so that connected clients are served. Accepting one takes 0.1
-ms, and more if it is refused or another connection is closed for it."""
+ms, and more if the new connection is refused, or another one is closed to make room."""
 RETRY_MS = 100
 """Pause after a shortage of descriptors; meanwhile other files may be closed."""
 LOG_EVERY_MS = 10_000
@@ -50,7 +50,7 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def highest_client_descriptor(limit: int) -> int:
+def first_reserved_descriptor(limit: int) -> int:
     """Return the descriptor number at which the reserve begins."""
     return limit - min(max(limit // RESERVED_SHARE, RESERVED_MINIMUM), limit // 2)
 
@@ -94,29 +94,30 @@ class DescriptorReserve:
 
     def __init__(
         self,
-        highest_descriptor: int,
+        first_reserved: int,
         count_connections: Callable[[], int],
         monotonic_ms: Callable[[], float],
         count_open: Callable[[], int] = count_open_descriptors,
     ) -> None:
-        self._highest = highest_descriptor
+        self._first_reserved = first_reserved
         self._count_connections = count_connections
         self._count_open = count_open
         self._monotonic_ms = monotonic_ms
-        self._most_connections = sys.maxsize
-        self._counted_until_ms = 0.0
+        self._max_connections = sys.maxsize
+        """Number of connections that leave the reserve to files, by the last count of open descriptors."""
+        self._recount_after_ms = 0.0
 
     def is_touched(self, descriptor: int) -> bool:
         """Return whether the new connection, with ``descriptor``, takes from the reserve."""
         connections = self._count_connections()
-        if descriptor < self._highest and connections <= self._most_connections:
+        if descriptor < self._first_reserved and connections <= self._max_connections:
             return False
         now = self._monotonic_ms()
-        if now >= self._counted_until_ms:
-            self._counted_until_ms = now + RECOUNT_MS
+        if now >= self._recount_after_ms:
+            self._recount_after_ms = now + RECOUNT_MS
             others = max(self._count_open(), descriptor + 1) - connections
-            self._most_connections = self._highest - others
-        return connections > self._most_connections
+            self._max_connections = self._first_reserved - others
+        return connections > self._max_connections
 
 
 class Acceptor:
@@ -134,6 +135,9 @@ class Acceptor:
         reserve: DescriptorReserve,
         rate: ConnectionRate,
     ) -> None:
+        """``has_room`` returns whether the limits allow one more connection; ``make_room`` closes a connection to free
+        its descriptor, and returns whether one was closed.
+        """
         self._loop = loop
         self._timers = timers
         self._listener = listener
@@ -148,7 +152,7 @@ class Acceptor:
         self._closed = False
 
     def resume(self) -> None:
-        """Accept connections; do nothing if it accepts already or is closed."""
+        """Accept connections; do nothing if the acceptor does already or is closed."""
         if not self._accepting and not self._closed:
             self._accepting = True
             self._loop.add_reader(self._listener.fileno(), partial(self._timers.turns.run, "accept", self.on_readable))

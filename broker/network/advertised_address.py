@@ -1,8 +1,9 @@
 """The address of this broker in answers to a client.
 
-It is the client's listener in ``advertised.listeners``. Where that is not set, or names no host, it is the local
-address of the client's connection. That is right on machines with many names and inside a container network. It is
-wrong behind address translation, where clients cannot reach the broker's own network.
+It is the entry of the client's listener in ``advertised.listeners``. If there is no entry, or the entry names no host,
+the broker answers with the local address of the client's connection. That address is right on machines with many names
+and inside a container network. It is wrong behind address translation, where clients cannot reach the broker's own
+network.
 """
 
 from __future__ import annotations

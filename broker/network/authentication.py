@@ -1,4 +1,4 @@
-"""Gate of a connection that must authenticate: it handles the connection's frames until the SASL exchange is complete.
+"""Gate of a connection that must authenticate: it receives all frames, and passes them to the broker after the login.
 
     before    frames go to the exchange (``tidelog.broker.security.sasl.authenticator``), ApiVersions to the broker
     waiting   a token is evaluated in a thread; the client's next frame waits
@@ -39,6 +39,7 @@ from tidelog.broker.security.sasl.scram import TokenCredentials
 logger = logging.getLogger(__name__)
 
 REAUTHENTICATION_PAUSE_MS = 1_000
+"""Shortest time between two re-authentications of a connection."""
 _SASL_HANDSHAKE = b"\x00\x11"
 _METRIC = "kafka_server_socket"
 
@@ -107,7 +108,7 @@ def find_tokens(broker: Broker) -> TokenCredentials:
 
 
 class Gate:
-    """The gate of one connection."""
+    """The gate of one connection. Its ``keeper`` has the parts that all gates share."""
 
     __slots__ = (
         "_connection",
@@ -169,7 +170,7 @@ class Gate:
         return outcome.frame
 
     def _begin_again(self) -> SaslAuthenticator | None:
-        """Begin a re-authentication, unless the last one began a moment ago."""
+        """Begin a re-authentication; return None if the last one began within REAUTHENTICATION_PAUSE_MS."""
         now = self._keeper.timers.monotonic_ms()
         if now < self._next_handshake_ms:
             return None
@@ -178,7 +179,7 @@ class Gate:
         return self._exchange
 
     def _complete(self, exchange: SaslAuthenticator) -> None:
-        """Admit the client, or renew its session: it has proved its identity."""
+        """Admit the client, which has proved its identity, or renew its session."""
         identity = exchange.identity
         assert identity is not None
         is_first, self._identity, self._exchange = self._identity is None, identity, None
@@ -216,7 +217,7 @@ class Gate:
         )
 
     def _connection_closed(self) -> None:
-        """Count a failed login if the client was refused and left; the connection closed before it was admitted."""
+        """End the login of a client that disconnects before it is admitted: count a failure if it was refused."""
         exchange = self._exchange
         if exchange is not None and exchange.refusal is not None and exchange.state is not State.FAILED:
             self._note("login", exchange, exchange.refusal)

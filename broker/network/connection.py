@@ -1,9 +1,9 @@
 """One client's connection: a non-blocking transport between the frame reader and the dispatcher.
 
 A turn: one ``recv`` into the scratch buffer that all connections share -> every complete frame in it is answered
-straight out of it -> the answers leave in one ``send``. Only what is left over (half a frame) is copied into a reader
-of the connection's own; the rest of a large frame is then received there directly, into a buffer that grows with
-arriving bytes. So an idle connection owns no buffer.
+straight out of it -> the answers leave in one ``send``. Only the bytes after these frames (part of a frame) are copied
+into a reader of the connection's own; the rest of a large frame is then received there directly, into a buffer that
+grows with arriving bytes. So an idle connection owns no buffer.
 
     state            reads                        leaves it when
     open             yes                          a request must wait; too much is queued; the turn is over
@@ -11,15 +11,15 @@ arriving bytes. So an idle connection owns no buffer.
     in line          yes, produce requests        answers that wait for replicas are there (``late_answers``)
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
     memory is full   to READ_AHEAD_BYTES          it is its turn (``tidelog.broker.network.request_memory``)
-    ended            no                           the client has finished: its last requests are handled, then closed
+    ended            no                           the client sends no more; its last requests are handled: then closed
     finishing        no                           the last answer is sent: then closed
 
 A turn is over after FRAMES_PER_TURN frames or TURN_MS. Frames that are left wait in the reader for the next turn.
 
-Invariants: frames are carried out and answered in order; a frame's view dies with the ``dispatch`` call; the socket of
-a connection whose stretch a thread is sending closes only after the thread came back (a descriptor number is never
-reused under it); a client that begins a frame and does not go on, never drains, or has reset the connection, is closed
-by ``Shell.sweep``.
+Invariants: frames are carried out and answered in order; a frame's view is valid only during the ``dispatch`` call;
+while a thread sends bytes of a file (``_send_cold``), the socket is not closed, as its descriptor number could be used
+again; a client that begins a frame and does not go on, reads no answers, or has reset the connection, is closed by
+``Shell.sweep``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from functools import partial
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.timers import Timer
-from tidelog.broker.network.late_answers import AnswerLine, Muted, Place
+from tidelog.broker.network.late_answers import AnswerLine, LineEntry, Muted
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import Transport, is_reset
@@ -64,7 +64,7 @@ LARGEST_KEPT_BYTES = 4 * 1024 * 1024
 """A connection keeps its buffer for RELEASE_AFTER_MS after frames from LARGE_FRAME_BYTES up to this size."""
 RELEASE_AFTER_MS = 2_000
 SLOWEST_BYTES_PER_S = 32 * 1024
-"""A frame that would take longer than ``stall_ms`` at this rate may take as long as it does at this rate."""
+"""A frame may take ``stall_ms``, or as long as its received bytes take at this rate, if that is longer."""
 
 Dispatch = Callable[[RequestContext, memoryview], Answer]
 
@@ -114,17 +114,17 @@ class Connection:
         self.max_frame_bytes = shell.limits.max_frame_bytes
         self.closed = False
         self._reader: FrameReader | None = None
-        self._out: Parts = []
+        self._out: Parts = []  # answers of the turn, before they are sent
         self._queue: SendQueue | None = None
-        self._pending: Pending | None = None
+        self._pending: Pending | None = None  # the answer that all further requests wait for
         self._line: AnswerLine | None = None
         self._in_turn = False
-        self._in_thread = False
+        self._in_thread = False  # a thread sends from the queue
         self._finishing = False
-        self._ended = False
+        self._ended = False  # the client sends nothing more
         self._is_watched_for_reset = False
-        self._has_frames = False
-        self._has_parts = False
+        self._has_frames = False  # received bytes may hold a complete frame
+        self._has_parts = False  # ``_out`` has slices of files
         self._turn_scheduled = False
         self._drain_scheduled = False
         self._writing = False
@@ -279,7 +279,7 @@ class Connection:
 
     def _may_handle(self) -> bool:
         """Return whether the next request may be handled. The last one must be answered, unless both are produce
-        requests; few bytes may be unsent, and the connection not about to close."""
+        requests; fewer than QUEUE_BYTES may be unsent, and the connection must not be finishing."""
         if self._pending is not None or self._finishing:
             return False
         reader = self._reader
@@ -357,7 +357,7 @@ class Connection:
                 self._end_turn()
 
     def _flush(self) -> None:
-        """Hand this turn's answers to the kernel, or to the queue when it cannot take them."""
+        """Hand this turn's answers to the kernel, or to the queue when the kernel cannot take them."""
         out, queue = self._out, self._queue
         sent = 0
         if not queue:
@@ -412,7 +412,7 @@ class Connection:
             self._end_turn()
 
     def _send_cold(self, queue: SendQueue) -> None:
-        """Let a thread wait for the disk and send the next stretch."""
+        """Let a thread wait for the disk, and send the next bytes of a slice that are not in the page cache."""
         try:
             future = self._shell.loop.run_in_executor(self._shell.executor, queue.send_cold, self.sock)
         except (MemoryError, RuntimeError) as error:  # no thread can be started
@@ -477,7 +477,7 @@ class Connection:
         self._shell.forget(self)
 
     def close_if_reset(self) -> bool:
-        """Close if the client has reset the connection, after the requests received before; return whether it has.
+        """Close if the client has reset the connection, once earlier requests are handled; return whether it has.
 
         The loop reports a reset once. If data came with it, that call received the data, and no further call follows.
         """
@@ -509,7 +509,7 @@ class Connection:
         elif self._reading and self._may_handle() and not self._turn_scheduled:
             allowed = max(limits.stall_ms, reader.buffered_bytes * 1000 / SLOWEST_BYTES_PER_S)
             if self._shell.memory.is_full:
-                allowed = limits.stall_ms  # other connections wait for its bytes
+                allowed = limits.stall_ms  # other connections wait for its memory
             if now_ms - self._partial_since_ms > allowed:
                 refuse(self, TimeoutError("the client began a frame and did not go on"))
                 return False
@@ -529,25 +529,25 @@ def queue_answer(connection: Connection, answer: bytes | Parts) -> None:
         connection._has_parts = True
 
 
-def answer_in_line(connection: Connection, place: Place, answer: bytes | Parts | None) -> None:
-    """Send the late answer to a produce request, with those after it that waited for it."""
+def answer_in_line(connection: Connection, entry: LineEntry, answer: bytes | Parts | None) -> None:
+    """Send the late answer to a produce request, and later answers that waited for this one."""
     line, shell = connection._line, connection._shell
     if connection.closed or line is None:
         release_slices(answer)
         return
     if answer is None:
-        line.fail(place, CloseConnectionError("a deferred request failed"))
+        line.fail(entry, CloseConnectionError("a deferred request failed"))
     else:
-        place.answer = answer
+        entry.answer = answer
         connection._out += line.take_ready()
     if not connection._in_turn:
         now = connection._last_active_ms = shell.monotonic_ms()
-        shell.times.record(ApiKey.PRODUCE, now - place.asked_ms)
+        shell.times.record(ApiKey.PRODUCE, now - entry.asked_ms)
         connection._end_turn()
 
 
 def receive_more(connection: Connection, reader: FrameReader, now_ms: float) -> None:
-    """Receive once into the reader, which has a part of a frame, and answer the frames in it."""
+    """Receive once into the reader, which has a part of a frame, and answer the complete frames in the reader."""
     shell = connection._shell
     if shell.memory.is_full:
         connection.update_reading()
@@ -672,7 +672,7 @@ def refuse(connection: Connection, error: BaseException) -> None:
 
 
 def refuse_in_order(connection: Connection, error: Exception) -> None:
-    """Close because of the last request, once those before it are answered: their records are not sent again."""
+    """Close because of the last request, once earlier ones are answered, so that the client does not repeat these."""
     if connection._line:
         connection._line.end(error)
         connection._end_turn()

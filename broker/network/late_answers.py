@@ -1,10 +1,10 @@
 """Answers that come later than the turn of their requests: the line of produce requests, and a muted client's pause.
 
 The line holds answers to produce requests whose records are in the log and wait for other replicas, or for the disk.
-The connection's next produce requests are carried out meanwhile. Else its rate would be one batch for each fetch of the
-followers. Answers leave in the order of the requests; a request of another API waits until the line is empty. A request
-that cannot be answered ends the line: none is carried out after it, and the connection closes when its turn to be
-answered comes.
+The connection's next produce requests are carried out meanwhile. Else a connection could send only one batch for each
+fetch of the followers. Answers leave in the order of the requests; a request of another API waits until the line is
+empty. A request that cannot be answered ends the line: no later request is carried out, and the connection closes once
+all earlier requests are answered.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.route import Parts, Pending
 from tidelog.protocol.api_keys import ApiKey
 
-MOST_WAITING = 16
-"""Produce requests of one connection that may wait for replicas. Java's producers have five in flight."""
+MAX_WAITING = 16
+"""Largest number of a connection's produce requests that wait for replicas. Java's producers have five in flight."""
 
 
-class Place:
-    """Place of one answer in the line, with the time of its request."""
+class LineEntry:
+    """One answer in the line, or an answer to come, with the time of its request."""
 
     __slots__ = ("answer", "asked_ms", "error", "pending")
 
@@ -33,10 +33,10 @@ class Place:
         self.answer = answer
         """The answer; None until it comes."""
         self.error: Exception | None = None
-        """The reason that there will be no answer, if so."""
+        """The reason why there will be no answer; None unless that is certain."""
 
 
-class AnswerLine(deque[Place]):
+class AnswerLine(deque[LineEntry]):
     """The answers that one connection owes, in the order of their requests."""
 
     __slots__ = ("_has_end",)
@@ -46,33 +46,35 @@ class AnswerLine(deque[Place]):
         self._has_end = False
 
     def admits(self, api_key: int | None) -> bool:
-        """Return whether a request may be carried out before those in line are answered; None: its API is not received
-        yet."""
-        return not self or (len(self) < MOST_WAITING and api_key in (None, ApiKey.PRODUCE) and not self._has_end)
+        """Return whether a request may be carried out before those in line are answered. ``api_key`` is None if it is
+        not received yet."""
+        return not self or (len(self) < MAX_WAITING and api_key in (None, ApiKey.PRODUCE) and not self._has_end)
 
     @property
     def failure(self) -> Exception | None:
         """Error of the first request in line, which has no answer; None if it may have one."""
         return self[0].error if self else None
 
-    def wait_for(self, pending: Pending, asked_ms: float, come: Callable[[Place, bytes | Parts | None], None]) -> None:
-        """Add an answer that comes later; ``come`` is called with its place and the answer then."""
-        place = Place(asked_ms, pending)
-        self.append(place)
-        pending.on_answer(partial(come, place))
+    def wait_for(
+        self, pending: Pending, asked_ms: float, on_answer: Callable[[LineEntry, bytes | Parts | None], None]
+    ) -> None:
+        """Add an answer that comes later; ``on_answer`` is called with its entry and the answer then."""
+        entry = LineEntry(asked_ms, pending)
+        self.append(entry)
+        pending.on_answer(partial(on_answer, entry))
 
     def add(self, answer: bytes | Parts, asked_ms: float) -> None:
-        """Add an answer that is there already."""
-        self.append(Place(asked_ms, None, answer))
+        """Add an answer that has come already."""
+        self.append(LineEntry(asked_ms, None, answer))
 
-    def fail(self, place: Place, error: Exception) -> None:
-        """Note that there will be no answer for this place."""
-        place.error = error
+    def fail(self, entry: LineEntry, error: Exception) -> None:
+        """Note that this entry gets no answer, and admit no further request."""
+        entry.error = error
         self._has_end = True
 
     def end(self, error: Exception) -> None:
         """Add a request that cannot be answered, as the last one in line."""
-        self.append(Place(0.0, None))
+        self.append(LineEntry(0.0, None))
         self.fail(self[-1], error)
 
     def take_ready(self) -> Parts:
@@ -85,11 +87,11 @@ class AnswerLine(deque[Place]):
 
     def abandon(self) -> None:
         """Abandon the answers that have not come: the connection is closed."""
-        places = list(self)
+        entries = list(self)
         self.clear()
-        for place in places:
-            if place.pending is not None and place.answer is None and place.error is None:
-                place.pending.abandon()
+        for entry in entries:
+            if entry.pending is not None and entry.answer is None and entry.error is None:
+                entry.pending.abandon()
 
 
 class Muted(Pending):

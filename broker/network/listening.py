@@ -44,13 +44,13 @@ def check_ports(config: BrokerConfig) -> None:
 
 def backlog_size(config: BrokerConfig) -> int:
     """Return the configured backlog, else the system's maximum. A burst of clients overflows Kafka's default of 50, and
-    each of those waits a second."""
+    each client without room waits a second."""
     key = "socket.listen.backlog.size"
     return config.get_int(key) if key in config.static_texts else socket.SOMAXCONN
 
 
 def set_buffers(sock: socket.socket, config: BrokerConfig) -> None:
-    """Set the sizes of socket buffers that are configured. Else they grow with the connection, which Kafka's default of
+    """Set the sizes of socket buffers that are configured. Others grow with the connection, which Kafka's default of
     100 KiB would prevent."""
     for key, option in (
         ("socket.send.buffer.bytes", socket.SO_SNDBUF),

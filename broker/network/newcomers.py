@@ -1,8 +1,8 @@
-"""Connections that are not authenticated yet: how many there may be, and how long a failed one waits for its answer.
+"""Connections that are not authenticated yet: how many there may be, and how long a failed login waits for its answer.
 
-The oldest is closed when there are more than ``max.unauthenticated.connections``, or more of one address than
-``max.unauthenticated.connections.per.ip``: a client that authenticates is done long before. Imported with the first
-SASL listener. Loop thread only.
+The oldest of them is closed when there are more than ``max.unauthenticated.connections``, or more of one address than
+``max.unauthenticated.connections.per.ip``: a client that authenticates is done long before. Only brokers with a SASL
+listener or logins of the admin interface import this module. Loop thread only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import NamedTuple, Protocol
 
 from tidelog.broker.security.client_address import source_of
 
-MOST_ADDRESSES = 10_000
-LONGEST_DELAY_MS = 5_000
+MAX_ADDRESSES = 10_000
+"""Largest number of addresses whose failed logins are counted; then the address that failed longest ago is dropped."""
+MAX_DELAY_MS = 5_000
+"""Longest delay of the answer to a failed login, unless the usual delay is longer."""
 _WINDOW_MS = 1_000
 
 
@@ -32,9 +34,9 @@ class Newcomer(Protocol):
 class Newcomers:
     """Connections of a broker that are not authenticated yet, the oldest first."""
 
-    def __init__(self, most: Callable[[], int], most_per_host: Callable[[], int]) -> None:
-        self._most = most
-        self._most_per_host = most_per_host
+    def __init__(self, read_limit: Callable[[], int], read_limit_per_host: Callable[[], int]) -> None:
+        self._read_limit = read_limit
+        self._read_limit_per_host = read_limit_per_host
         self._all: dict[Newcomer, str] = {}
         """Each connection with the address under which it is counted."""
         self._per_host: Counter[str] = Counter()
@@ -46,9 +48,9 @@ class Newcomers:
         """Add a connection; if that is one too many, the oldest has to give way."""
         source = self._all[newcomer] = source_of(newcomer.host)
         self._per_host[source] += 1
-        if self._per_host[source] > self._most_per_host():
+        if self._per_host[source] > self._read_limit_per_host():
             next(other for other, its in self._all.items() if its == source).give_way()
-        elif len(self._all) > self._most():
+        elif len(self._all) > self._read_limit():
             next(iter(self._all)).give_way()
 
     def drop(self, newcomer: Newcomer) -> None:
@@ -61,14 +63,16 @@ class Newcomers:
 
 
 class _Failures(NamedTuple):
-    """Failures of one address in the second that began at ``since_ms``."""
+    """Failed logins of one address that still count: each second after ``since_ms`` takes ``rate`` of them away."""
 
     since_ms: float
-    seen: int
+    count: int
 
 
 class FailedLogins:
-    """Counter of failed logins by address: each one beyond ``rate`` a second doubles the delay of its answer."""
+    """Counter of failed logins by address: each one beyond ``rate`` a second doubles the delay of the answer, up to
+    MAX_DELAY_MS.
+    """
 
     def __init__(self, rate: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._rate = rate
@@ -83,10 +87,10 @@ class FailedLogins:
         source, now = source_of(host), self._monotonic_ms()
         before = self._by_source.pop(source, _Failures(now, 0))
         fading = int((now - before.since_ms) // _WINDOW_MS) * self._rate()
-        failures = _Failures(now if fading else before.since_ms, max(before.seen - fading, 0) + 1)
+        failures = _Failures(now if fading else before.since_ms, max(before.count - fading, 0) + 1)
         self._by_source[source] = failures
-        if len(self._by_source) > MOST_ADDRESSES:
-            for oldest in list(islice(self._by_source, len(self._by_source) - MOST_ADDRESSES)):
+        if len(self._by_source) > MAX_ADDRESSES:
+            for oldest in list(islice(self._by_source, len(self._by_source) - MAX_ADDRESSES)):
                 del self._by_source[oldest]
-        doublings = max(0, min(failures.seen - self._rate(), 16))
-        return min(usual_ms * (1 << doublings), max(usual_ms, LONGEST_DELAY_MS))
+        doublings = max(0, min(failures.count - self._rate(), 16))
+        return min(usual_ms * (1 << doublings), max(usual_ms, MAX_DELAY_MS))

@@ -1,15 +1,14 @@
 """Bound on the bytes of partly received requests, over all connections.
 
-``queued.max.request.bytes`` bounds them, as in Kafka. Only frames beyond SMALL_BYTES count: smaller ones are read to
-their end in any case, so that ordinary requests never wait for large ones.
+``queued.max.request.bytes`` bounds them, as in Kafka. Only connections that hold more than SMALL_BYTES count, the
+*holders*; smaller requests are read to their end in any case, so that they never wait for large ones.
 
-    full: more than the limit is held -> of those that want to read, the longest holder alone goes on
-    its frame is complete, it closes, or is too slow (``Connection.inspect``) -> the next one
-    not full any more -> all go on
+    full: holders have more than the limit  -> only one holder reads: the first to hold, of those that want to read
+    the frame of this holder is complete, or it closes, or is too slow (``Connection.inspect``) -> the next holder reads
+    not full any more                       -> all holders read
 
-Invariants: while the memory is full one connection may read, so that its frame gets complete and its bytes are
-released; what is held is at most the limit, one whole frame, and SMALL_BYTES and one receive of each connection. Loop
-thread only.
+Invariants: while the memory is full one holder may read, so that its frame gets complete and its bytes are released.
+All connections together hold at most the limit, one frame, and SMALL_BYTES and one receive each. Loop thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ SMALL_BYTES = 64 * 1024
 
 
 class Holder(Protocol):
-    """A connection that holds bytes of a partly received request."""
+    """A connection that may hold bytes of a partly received request."""
 
     def wants_to_read(self) -> bool:
         """Return whether the connection could handle a request now, if it had a complete one."""
@@ -32,19 +31,19 @@ class Holder(Protocol):
 
 
 class RequestMemory:
-    """Bound on the memory of queued requests. A limit of 0 or less means no limit."""
+    """Bound on the memory of partly received requests. A limit of 0 or less means no limit."""
 
     __slots__ = ("_held", "_limit_bytes", "held_bytes", "is_full")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._held: dict[Holder, int] = {}
-        """Bytes of each connection with a frame beyond SMALL_BYTES, longest holder first."""
+        """Bytes of each holder, the first to hold first."""
         self.held_bytes = 0
         self.is_full = False
 
     def note(self, holder: Holder, held_bytes: int) -> None:
-        """Set the bytes that the connection holds, and let the holders read that now may."""
+        """Set the bytes that the connection holds, and let those holders read that may from now on."""
         before = self._held.get(holder, 0)
         if not before and held_bytes <= SMALL_BYTES:
             return
@@ -64,8 +63,8 @@ class RequestMemory:
                 other.update_reading()
 
     def admits(self, holder: Holder) -> bool:
-        """Return whether the connection may read on. Above the limit only these may: the first holder that wants to,
-        and connections without a large request."""
+        """Return whether the connection may read on. Above the limit only these may: the first holder that wants to
+        read, and connections that are no holders."""
         return not self.is_full or holder not in self._held or self._first() is holder
 
     def _first(self) -> Holder | None:

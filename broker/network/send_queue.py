@@ -1,14 +1,15 @@
-"""Unsent parts of a connection's answers: bytes and slices of files, in order, never copied into Python when large.
+"""Unsent parts of a connection's answers: bytes and slices of files, in order. Large slices never pass through Python.
 
     queue: bytes | TransferableRecords, in response order
-    bytes   -> joined with their neighbours, one send; MSG_MORE when a slice follows
+    bytes   -> joined with their neighbours, one send; MSG_MORE when more is queued
     slice   -> small (<= SMALL_SLICE_BYTES): read into the same send, without waiting for the disk (RWF_NOWAIT)
             -> large: os.sendfile, at most ``turn_bytes`` a turn, after a probe of its first and last page (RWF_NOWAIT)
-    a probe that would wait for the disk -> COLD: the caller lets a thread send that stretch (``send_cold``), because
+    a probe that would wait for the disk -> COLD: the caller lets a thread send those bytes (``send_cold``), because
     sendfile of cold pages on the loop stalls every connection (KAFKA-7504: p99 from 20 ms to 200 ms)
 
-Invariants: bytes leave in the order they were queued; a slice's file is released exactly once, when the slice was sent
-whole or the queue is dropped; a file that ends before the promised byte raises (the connection closes, never pads).
+Invariants: bytes leave in the order they were queued; a slice's file is released exactly once, when the whole slice was
+sent or the queue is dropped; if a file ends before its slice does, SliceCutShortError closes the connection, and
+nothing is sent in place of the missing bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SendStatus(Enum):
     MORE = 2
     """This turn's share is sent: go on in the next turn."""
     COLD = 3
-    """The next stretch is not in the page cache: call ``send_cold`` in a thread."""
+    """The next bytes are not in the page cache: call ``send_cold`` in a thread."""
 
 
 def send_at_once(transport: Transport, parts: list[Part], *, has_slices: bool) -> int:
@@ -69,7 +70,7 @@ def send_at_once(transport: Transport, parts: list[Part], *, has_slices: bool) -
 
 
 def _send_slice(transport: Transport, parts: Sequence[Part]) -> int:
-    """Send a fetch response of one slice without a queue, in a third of the steps. That saves 5 µs where sent megabytes
+    """Send a fetch response of one slice without a queue, in a third of the steps. That saves 5 µs if sent megabytes
     have displaced the code from the CPU's caches."""
     if len(parts) != 3:
         return 0
@@ -145,7 +146,7 @@ class SendQueue:
                 data = self._gather()
                 if data is None:
                     return SendStatus.COLD
-                sent = transport.send(data, _MSG_MORE if self._slice_follows(len(data)) else 0)
+                sent = transport.send(data, _MSG_MORE if self._has_more_than(len(data)) else 0)
                 self.advance(sent)
                 if sent < len(data):
                     return SendStatus.BLOCKED
@@ -156,8 +157,8 @@ class SendQueue:
         return SendStatus.DONE
 
     def send_cold(self, transport: Transport) -> int:
-        """Send a stretch of the first slice from a worker thread, which waits for the disk; a transport may only read
-        it ahead.
+        """Send at most ``turn_bytes`` of the first slice from a worker thread, which waits for the disk. A TLS
+        transport only reads them into the page cache.
 
         Returns the number of bytes sent, which the loop passes to ``advance``. The queue must not be used meanwhile.
         Raises OSError, SliceCutShortError.
@@ -205,7 +206,7 @@ class SendQueue:
             return None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _slice_follows(self, gathered: int) -> bool:
+    def _has_more_than(self, gathered: int) -> bool:
         return gathered < self.queued_bytes
 
     def _is_in_memory(self, part: TransferableRecords, budget: int) -> bool:
@@ -225,7 +226,7 @@ class SendQueue:
 
 
 def _read_without_waiting(part: TransferableRecords, skip: int) -> bytes | None:
-    """Read the slice's bytes from ``skip`` on, or return None when they are not in the page cache.
+    """Read the slice's bytes from ``skip`` on, or return None when they are not all in the page cache.
 
     Raises SliceCutShortError when the file ends early.
     """

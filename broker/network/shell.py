@@ -42,6 +42,7 @@ class Limits:
     max_idle_ms: float
     stall_ms: float = STALL_MS
     awake_ms: float = 0.0
+    """Window of ``Wakefulness``; 0: the loop always sleeps."""
     queued_bytes: int = 0
     """Most bytes of partly received requests, over all connections; 0: no limit."""
 
@@ -76,8 +77,11 @@ class Shell:
         self.scratch = memoryview(anonymous_memory(SCRATCH_BYTES))
         self.connections: dict[Connection, None] = {}
         self.watched: dict[Connection, None] = {}
+        """Connections that hold a buffer or have unsent bytes, for the sweep."""
         self.maybe_reset: dict[Connection, None] = {}
+        """Connections that have received something since they were last checked for a reset."""
         self._silent: dict[Connection, None] = {}
+        """Connections in the order of their accepts, without those that ``make_room`` has looked at."""
         self._on_closed = on_closed
         self._sweeping = False
         self._emptied: Event | None = None
@@ -94,7 +98,7 @@ class Shell:
         self._silent[connection] = None
 
     def watch_for_reset(self, connection: Connection) -> None:
-        """Let the next sweep check whether a connection that has received something was reset since."""
+        """Let the next sweep check whether a connection was reset after it received something."""
         self.maybe_reset[connection] = None
         self._schedule_sweep()
 
@@ -130,7 +134,7 @@ class Shell:
     def make_room(self) -> bool:
         """Close a connection that was reset, else the oldest that has sent no request yet: descriptors are short.
 
-        Returns whether one was closed. Clients that have sent a request are never closed for it.
+        Returns whether one was closed. A client that has sent a request and is connected is never closed for this.
         """
         before = len(self.connections)
         for connection in list(islice(self.maybe_reset, SWEEP_PER_TURN)):

@@ -1,8 +1,8 @@
 """The transport of a connection: a socket as it is, or one that encrypts.
 
 A connection receives, sends and waits for readiness through its transport alone. ``PlainSocket`` is the kernel's socket
-and sends slices of files by ``sendfile``. Nothing else may call that: it would send plain bytes on an encrypted
-connection. A listener that encrypts brings a transport of its own.
+and sends slices of files by ``sendfile``. No other code may call ``sendfile``: it would send plain bytes on an
+encrypted connection. A listener that encrypts brings a transport of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 from tidelog.protocol.transferable import RetainedFile, SliceCutShortError
 
 TURN_BYTES = 1024 * 1024
-"""At most this much of a slice leaves in one turn of the loop, so that one reader cannot hold it."""
+"""At most this much of a slice leaves in one turn of the loop, so that one client cannot block the loop."""
 _TCP_CLOSE = 7
 """The state of a connection that was reset, in the first byte of Linux' ``tcp_info``."""
 
@@ -52,8 +52,8 @@ class Transport(Protocol):
         ...
 
     def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:
-        """Wait in a worker thread for bytes that are not in the page cache, and send them from there if it can. Returns
-        the number of bytes sent, 0 if none. Raises SliceCutShortError."""
+        """Wait in a worker thread for bytes that are not in the page cache, and send them if the transport can send in
+        that thread. Returns the number of bytes sent, 0 if none. Raises SliceCutShortError."""
         ...
 
     def getsockopt(self, level: int, option: int, length: int, /) -> bytes:

@@ -1,19 +1,19 @@
 """Keeping the loop from sleeping before a client's next request, where that makes answers faster.
 
-A client with one request in flight sends the next one as soon as it has its answer. Where the loop sleeps in epoll
-between the two, each request pays for a processor that must be woken first: 20 to 25 µs on a quiet virtual machine,
-more than the request takes. So once a connection has sent QUICK_REQUESTS requests, each within ``window_ms`` of the
+A client with one request in flight sends the next one as soon as it has its answer. If the loop sleeps in epoll between
+the two, each request pays for a processor that must be woken first: 20 to 25 µs on a quiet virtual machine, more than
+the request takes. So once a connection has sent QUICK_REQUESTS requests, each within ``window_ms`` of the
 one before it, the loop may turn without sleeping until the window has passed; other connections, timers and threads
 get their turns as ever (the interpreter lock is free while the loop polls).
 
-Where other processes want the processors there is nothing to gain, because a busy processor need not be woken. There is
-much to lose: a loop that never sleeps uses up its time slice, and then it or the client waits milliseconds for the next
-one. So trials compare the gaps from request to request::
+If other processes want the processors there is nothing to gain, because a busy processor need not be woken. There is
+much to lose: a loop that never sleeps uses up its time slice, and then the loop or the client waits milliseconds for
+the next slice. So trials compare the gaps from request to request::
 
-    asleep for SAMPLE gaps -> awake for SAMPLE gaps -> whichever is better for DECISION_MS -> again
+    asleep for SAMPLE gaps -> awake for SAMPLE gaps -> the better of both for DECISION_MS -> the next trial
 
-Awake is better when its median gap is below WORTH of the other, and no turn came more than PREEMPTED_MS after the one
-before. Such a late turn also ends the time awake; the next trial begins RETRY_MS after that.
+Awake is better when its median gap is below WORTH times the median asleep, and no turn came more than PREEMPTED_MS
+after the one before. After a trial, such a late turn also ends the time awake; the next trial begins RETRY_MS later.
 
 Invariants: the loop sleeps when no request came for ``window_ms``; a window of 0 switches all this off. A gap begins
 with the request before, not with its answer: a consumer that waits at the end of a log asks again at once after each
@@ -69,7 +69,8 @@ class Wakefulness:
         self.window_ms = window_ms
 
     def note_request(self, now_ms: float, gap_ms: float) -> None:
-        """Note a request that came ``gap_ms`` after its client's last one; like those before it, within the window."""
+        """Note a request that came ``gap_ms`` after its client's last one. This gap, like those before it, is shorter
+        than the window."""
         if self._gaps is not None:
             self._gaps.append(gap_ms)
             if len(self._gaps) == SAMPLE:

@@ -14,7 +14,7 @@ from tidelog.broker.network.acceptor import (
     Acceptor,
     ConnectionRate,
     DescriptorReserve,
-    highest_client_descriptor,
+    first_reserved_descriptor,
 )
 from tidelog.log.system.time import ManualTime
 
@@ -205,7 +205,7 @@ def test_a_closed_acceptor_does_not_resume(fixture: Fixture) -> None:
 
 @pytest.mark.parametrize(("limit", "highest"), [(1_000_000, 875_000), (1024, 896), (256, 192), (64, 32)])
 def test_a_share_of_the_descriptors_is_kept(limit: int, highest: int) -> None:
-    assert highest_client_descriptor(limit) == highest
+    assert first_reserved_descriptor(limit) == highest
 
 
 @pytest.mark.parametrize("rate", [1, 7, 100])

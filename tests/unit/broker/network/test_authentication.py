@@ -23,7 +23,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.security import UNSECURED_HANDLER
 from tidelog.broker.network.authentication import REAUTHENTICATION_PAUSE_MS, Authentication
 from tidelog.broker.network.connection import Connection
-from tidelog.broker.network.newcomers import LONGEST_DELAY_MS, MOST_ADDRESSES, FailedLogins
+from tidelog.broker.network.newcomers import MAX_ADDRESSES, MAX_DELAY_MS, FailedLogins
 from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.client_address import source_of
@@ -442,7 +442,7 @@ def test_failures_of_one_address_wait_longer_and_longer() -> None:
     delays = [failed.delay_ms("10.0.0.1", 100) for _ in range(30)]
     assert delays[:10] == [100] * 10
     assert delays[10:13] == [200, 400, 800]
-    assert delays[-1] == LONGEST_DELAY_MS
+    assert delays[-1] == MAX_DELAY_MS
     assert failed.delay_ms("10.0.0.2", 100) == 100
     now[0] = 10_000
     assert failed.delay_ms("10.0.0.1", 100) == 100
@@ -450,9 +450,9 @@ def test_failures_of_one_address_wait_longer_and_longer() -> None:
 
 def test_failures_are_kept_for_so_many_addresses() -> None:
     failed = FailedLogins(lambda: 10, lambda: 0.0)
-    for number in range(MOST_ADDRESSES + 500):
+    for number in range(MAX_ADDRESSES + 500):
         failed.delay_ms(f"host-{number}", 100)
-    assert len(failed) == MOST_ADDRESSES
+    assert len(failed) == MAX_ADDRESSES
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tidelog.broker.network.connection import (
     TURN_MS,
     Connection,
 )
-from tidelog.broker.network.late_answers import MOST_WAITING
+from tidelog.broker.network.late_answers import MAX_WAITING
 from tidelog.broker.network.shell import SWEEP_MS, SWEEP_PER_TURN, Limits, Shell
 from tidelog.broker.network.transport import PlainSocket
 from tidelog.broker.network.wakefulness import QUICK_REQUESTS, SAMPLE
@@ -285,13 +285,13 @@ def test_another_request_waits_until_all_in_line_are_answered(fixture: Fixture) 
 
 
 def test_only_so_many_wait_in_line(fixture: Fixture) -> None:
-    pendings = wait_in_line(fixture, MOST_WAITING + 3)
-    assert len(fixture.dispatcher.frames) == MOST_WAITING
+    pendings = wait_in_line(fixture, MAX_WAITING + 3)
+    assert len(fixture.dispatcher.frames) == MAX_WAITING
     for pending in pendings:
         pending.answer(b".")
         fixture.loop.turn()
-    assert len(fixture.dispatcher.frames) == MOST_WAITING + 3
-    assert fixture.receive(MOST_WAITING + 3) == b"." * (MOST_WAITING + 3)
+    assert len(fixture.dispatcher.frames) == MAX_WAITING + 3
+    assert fixture.receive(MAX_WAITING + 3) == b"." * (MAX_WAITING + 3)
 
 
 def test_the_end_of_the_stream_abandons_what_waits_in_line(fixture: Fixture) -> None:
@@ -351,14 +351,14 @@ def test_finishing_waits_for_those_in_line(fixture: Fixture) -> None:
 
 
 def test_who_finishes_begins_no_request_that_came_after_those_in_line(fixture: Fixture) -> None:
-    first, *others = wait_in_line(fixture, MOST_WAITING + 2)[:MOST_WAITING]
+    first, *others = wait_in_line(fixture, MAX_WAITING + 2)[:MAX_WAITING]
     fixture.connection.finish()
     first.answer(b".")
     fixture.loop.turn()
-    assert len(fixture.dispatcher.frames) == MOST_WAITING
+    assert len(fixture.dispatcher.frames) == MAX_WAITING
     for pending in others:
         pending.answer(b".")
-    assert fixture.receive(MOST_WAITING) == b"." * MOST_WAITING
+    assert fixture.receive(MAX_WAITING) == b"." * MAX_WAITING
     assert fixture.connection.closed
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.broker.network.test_connection import FakePending, Fixture
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.broker.network.late_answers import MOST_WAITING
+from tidelog.broker.network.late_answers import MAX_WAITING
 from tidelog.broker.requests.route import Parts
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError
@@ -140,7 +140,7 @@ class World:
         if not waiting:
             return True
         line = [each for each in self.dispatched[waiting[0].number :] if not (each.answered and each.is_quiet)]
-        return sent.api_key == ApiKey.PRODUCE and len(line) < MOST_WAITING
+        return sent.api_key == ApiKey.PRODUCE and len(line) < MAX_WAITING
 
     @property
     def owed(self) -> bytes:
