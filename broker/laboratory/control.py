@@ -5,7 +5,7 @@
     {"command": "advance", "ms": 45000}              -> {"result": null}
     {"command": "restore", "snapshot": 7}            -> {"error": "snapshot 7 is not known"}
 
-The socket is inherited from the process that started the broker. When it closes, the broker goes on without it.
+The socket is inherited from the process that started the broker. When the socket closes, the broker goes on without it.
 Commands are executed one after the other, whether they come by the socket or over HTTP. Loop thread only.
 """
 
@@ -27,6 +27,7 @@ from tidelog.protocol.errors import KafkaError, error_classes
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 65_536
+"""Most bytes of one command, and of a command's body over HTTP."""
 
 
 class Control:
@@ -101,7 +102,7 @@ class Control:
 
 
 def parse_fault(command: Mapping[str, Any]) -> Fault:
-    """Return the fault of a command. Raises ValueError."""
+    """Return the fault that a command describes. Raises ValueError."""
     refuse_types(command)
     error, delay_ms, drops = command.get("error"), command.get("delay_ms", 0), command.get("drops", False)
     if not (error or delay_ms > 0 or drops):
@@ -122,11 +123,12 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
     "api": (str,), "error": (str, NoneType), "topic": (str, NoneType), "times": (int,), "after": (int,),
     "delay_ms": (int, float), "drops": (bool,), "is_handled": (bool,), "command": (str,),
 }  # fmt: skip
+"""Fields of the command ``fault``, each with the types of its value."""
 
 
 def refuse_types(command: Mapping[str, Any]) -> None:
-    """Raise ValueError for a field that a fault does not have, and for a value of a wrong type. Without this check, a
-    wrong type would fail the requests that are compared with the fault later.
+    """Raise ValueError for a field that a fault does not have, and for a value of a wrong type. Without this check,
+    such a value would fail the requests that are compared with the fault later.
     """
     for name, value in command.items():
         types = FAULT_TYPES.get(name)

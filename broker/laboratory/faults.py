@@ -1,12 +1,12 @@
-"""Faults that a laboratory puts before the handlers of requests, and the number of requests of each API.
+"""Faults that a laboratory (a broker for tests) applies to requests, and the number of requests of each API.
 
     error     the request is not handled, but answered with an error code in all of its parts
-    delay     it is handled later; the connection's next request waits for it
-    drop      the connection closes: before the request is handled, or after that and in place of its answer
+    delay     the request is handled later; the connection's next request waits for it
+    drop      the connection closes: before the request is handled, or afterwards, in place of the answer
 
 A request meets a fault if the fault is applied to it. A fault lets ``after`` matching requests pass, is met by the next
-``times``, and then has no effect any more. If several faults match, the one set first applies. A request that has to
-wait until its log is open is handled a second time then, and meets no second fault. Loop thread only.
+``times`` of them, and then has no effect any more. If several faults match, the one set first applies. A request that
+has to wait until its log is open is then handled a second time, and meets no second fault. Loop thread only.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
     from tidelog.broker.requests.registry import HandlerEntry
 
-_RECORDS = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
-_NAMES = ("name", "topic", "topic_name")
+_RECORD_APIS = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
+_TOPIC_NAME_FIELDS = ("name", "topic", "topic_name")
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One fault of an API. ``error`` and ``drops`` end a request; ``delay_ms`` may be combined with either."""
+    """One fault of an API, for requests that name ``topic``, or for all if it is None. ``error`` and ``drops`` end a
+    request; ``delay_ms`` may be combined with either."""
 
     api_key: ApiKey
     times: int = 1
@@ -49,7 +50,7 @@ class Fault:
     is_handled: bool = False
     """With ``drops``: the request is handled before the connection closes."""
     met: int = 0
-    """Number of requests that met it."""
+    """Number of requests that met the fault."""
 
 
 class Faults:
@@ -102,17 +103,17 @@ class Faults:
         self._last_number += 1
         number = self._last_number
         self._waits[number] = wait
-        timers.schedule(delay_ms, lambda: self._let_go(number))
+        timers.schedule(delay_ms, lambda: self._end_wait(number))
         return wait
 
-    def _let_go(self, number: int) -> None:
+    def _end_wait(self, number: int) -> None:
         wait = self._waits.pop(number, None)
         if wait is not None:
             wait.complete(None)
 
 
 class FaultyHandler:
-    """The handler of one API with the laboratory's faults before it; it stands in for the handler's module."""
+    """The handler of one API after the laboratory's faults. The dispatcher uses it in place of the handler's module."""
 
     def __init__(self, faults: Faults, api_key: int, module: Any) -> None:
         self._faults = faults
@@ -139,7 +140,7 @@ class FaultyHandler:
         return self._faults.take(self._api_key, lambda: topics_of(request, broker.metadata.topic_names))
 
     def _was_postponed(self, request: Any) -> bool:
-        """Return whether this request was handled before, and comes again now that its log is open."""
+        """Return whether this request was handled before, and is handled again because its log is now open."""
         for index, each in enumerate(self._postponed):
             if each is request:
                 del self._postponed[index]
@@ -159,14 +160,14 @@ class FaultyHandler:
             yield from wait_for(self._faults.hold(broker.timers, fault.delay_ms))
         if fault.error is not None or (fault.drops and not fault.is_handled):
             raise self._error_of(fault)
-        response = yield from self._handle_whole(broker, context, request)
+        response = yield from self._handle_and_wait(broker, context, request)
         if fault.drops:
-            if self._api_key in _RECORDS and response.__class__ is not bytes:
+            if self._api_key in _RECORD_APIS and response.__class__ is not bytes:
                 release_records(response)
             raise self._error_of(fault)
         return response
 
-    def _handle_whole(self, broker: Broker, context: RequestContext, request: Any) -> Steps[Any]:
+    def _handle_and_wait(self, broker: Broker, context: RequestContext, request: Any) -> Steps[Any]:
         """Handle a request and wait for its response. Raises KafkaError, CloseConnectionError."""
         while True:
             try:
@@ -209,7 +210,7 @@ def topics_of(request: Any, names_by_id: dict[bytes, str]) -> set[str]:
             if isinstance(element, str):
                 found.add(element)
                 continue
-            names = [getattr(element, field, None) for field in _NAMES]
+            names = [getattr(element, field, None) for field in _TOPIC_NAME_FIELDS]
             found.update(name for name in names if isinstance(name, str) and name)
             if (name := names_by_id.get(getattr(element, "topic_id", b""))) is not None:
                 found.add(name)

@@ -1,7 +1,8 @@
 """Files of a laboratory: never synced, and on a disk that is full when a test says so.
 
-A laboratory's data are not needed after its process, so they need not survive a power loss: starting, stopping and
-creating topics wait for no disk. A full disk refuses writes that make a file longer, as the kernel does. Any thread.
+A laboratory is a broker for tests. Its data are not needed after its process has ended, so they need not survive a
+power loss: starting, stopping and creating topics wait for no disk. A full disk refuses writes that make a file longer,
+as the kernel does. Any thread.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     POST /restore  {"snapshot": 7}    -> 400 {"error": "snapshot 7 is not known"}
 
 The commands are those of ``control.py``. The listener is bound to a loopback address only and asks for no login. Web
-pages cannot use it: requests with another host name or from another origin are refused, as by the admin interface. So
-is a body that is not declared as JSON: browsers send JSON to another site only after a preflight request. The
-listener is not part of the broker that a restore starts again, so its connections stay open. Loop thread only.
+pages cannot use it: requests with another host name or from another origin are refused, as by the admin interface. A
+body that is not declared as JSON is refused, too: browsers send JSON to another site only after a preflight request.
+The listener is not part of the broker that a restore starts again, so its connections stay open. Loop thread only.
 """
 
 from __future__ import annotations

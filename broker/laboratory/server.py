@@ -38,7 +38,7 @@ from tidelog.protocol.errors import UnknownTopicOrPartitionError
 
 
 class LaboratoryRole(LoneRole):
-    """A lone node whose files are not synced, and whose requests meet faults."""
+    """The parts of a broker without a cluster, with files that are not synced, and faults that requests meet."""
 
     def __init__(
         self, config: BrokerConfig, time: Time, loop: asyncio.AbstractEventLoop, *, faults: Faults, disk: Disk
@@ -102,7 +102,7 @@ class LaboratoryServer:
         self._server.reload_stores()
 
     async def start(self) -> None:
-        """Start on the files as they are. Raises what ``Server.start`` raises."""
+        """Start the broker on the files in its directories. Raises what ``Server.start`` raises."""
         listeners = self._config.listeners
         for index, endpoint in enumerate(listeners):
             if not endpoint.port:
@@ -121,7 +121,7 @@ class LaboratoryServer:
         self._archives.cleanup()
 
     async def advance(self, milliseconds: int) -> None:
-        """Move the clock forward, and do what is due by then. Raises ValueError for a negative span."""
+        """Move the clock forward, and fire the timers that are then due. Raises ValueError for a negative span."""
         self.time.advance(milliseconds)
         await self._server.catch_up()
 

@@ -1,11 +1,12 @@
-"""Snapshots of data directories. A snapshot is one file, its archive, with the contents of all their files.
+"""Snapshots of a laboratory's data directories. A snapshot's archive is one file with the contents of all their files.
 
     take_snapshot     directories -> archive, and the byte range of each file in it
     Snapshot.stage    files that are missing or differ are written to ``.staged`` in each directory: all, or none
-    Snapshot.install  later files, directories and ends of files are removed; staged files are moved into their place
+    Snapshot.install  files and directories that the snapshot lacks are removed, longer files are cut, and staged files
+                      are moved to their directories
 
-Creating and removing files takes most of the time: creating the 190 files of thirty partitions again took 50 ms in a
-restore, reading and comparing them takes 4 ms. The broker is stopped meanwhile.
+Creating and removing files takes most of the time: in a restore, creating the 190 files of thirty partitions takes
+50 ms, reading and comparing them takes 4 ms. The broker is stopped meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tidelog.log.system.reserve import RESERVE_FILE
 STAGED = ".staged"
 """Directory within a data directory for files that a restore is going to put there."""
 EXCLUDED = frozenset((STAGED, LOCK_FILE, RESERVE_FILE))
-"""Names that are not part of the state. The reserve's 8 MB would be most of the bytes to copy and compare."""
+"""Names that a snapshot does not have. The 8 MB of the reserve file would be most of the bytes to copy and compare."""
 
 CHUNK_BYTES = 1 << 20
 
@@ -61,7 +62,7 @@ class Snapshot:
             os.close(archive)
 
     def install(self, directories: Sequence[str]) -> None:
-        """Restore data directories to this snapshot, with the staged files. Raises OSError."""
+        """Restore data directories to this snapshot, after ``stage``. Raises OSError."""
         for tree, directory in zip(self._trees, directories, strict=True):
             staged = os.path.join(directory, STAGED)
             remove_others(tree, directory, staged)
@@ -92,7 +93,7 @@ def append_tree(directory: str, target: int) -> Tree:
 
 
 def append_file(path: str, target: int) -> ByteRange:
-    """Append a file to an archive; returns its range there. Raises OSError."""
+    """Append a file to an archive; return the range that its content has there. Raises OSError."""
     source = os.open(path, os.O_RDONLY)
     try:
         content = ByteRange(os.lseek(target, 0, os.SEEK_CUR), os.fstat(source).st_size)
@@ -133,7 +134,8 @@ def read_entries(directory: str) -> dict[str, os.DirEntry[str]] | None:
 
 
 def has_prefix(entry: os.DirEntry[str], archive: int, content: ByteRange) -> bool:
-    """Return whether a file begins with a content of the archive: logs and indices become longer. Raises OSError."""
+    """Return whether a file begins with a file's content in the archive, as a log does that has grown. Raises
+    OSError."""
     if not entry.is_file(follow_symlinks=False) or entry.stat().st_size < content.size:
         return False
     if not content.size:
@@ -149,7 +151,7 @@ def has_prefix(entry: os.DirEntry[str], archive: int, content: ByteRange) -> boo
 
 
 def write_file(archive: int, content: ByteRange, path: str) -> None:
-    """Write a new file with a content of the archive. Raises OSError."""
+    """Write a new file with a file's content in the archive. Raises OSError."""
     target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         copy_range(archive, content, target)
@@ -193,7 +195,7 @@ def remove_others(tree: Tree, directory: str, staged: str) -> None:
 
 
 def move_tree(source: str, target: str) -> None:
-    """Move the contents of a directory to another one of the same file system, and remove it. Raises OSError."""
+    """Move the contents of ``source`` to ``target`` on the same file system, and remove ``source``. Raises OSError."""
     entries = read_entries(source)
     if entries is None:
         return
