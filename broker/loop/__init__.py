@@ -1,6 +1,7 @@
-"""The event loop's helpers: deferred results, steps, timers, turn clock, threads, garbage, jobs at an interval.
+"""The event loop's helpers: deferred results, work in steps, timers, the turn clock, threads, garbage collection, and
+periodic jobs.
 
 Imports: ``tidelog.broker.metrics`` and the packages below the broker.
-Invariant: one long request works in a turn of the loop, for 2 ms (``SLICE_MS``), however many others wait. ``steps``
-and ``turn_clock``: loop thread only.
+Invariant: in one turn of the loop a single long request works, for 2 ms (``SLICE_MS``), even if many others wait.
+``steps`` and ``turn_clock``: loop thread only.
 """

@@ -1,16 +1,16 @@
 """Job that runs full garbage collections while no long request is in progress, over as few objects as possible.
 
-A full collection of Python looks at all container objects at once, and no thread runs meanwhile. With the 300,000
+A full collection of Python looks at all container objects at once, and no other thread runs meanwhile. With the 300,000
 objects of one long request it takes 120 ms, and Python begins it just while such a request makes them. ``tidelog
 serve`` therefore makes automatic full collections rare (``AUTOMATIC_THRESHOLD``), and a background job runs them:
 
 ==============================  ===================================================================================
-no long request in progress     a full collection. If it takes LONG_MS or more, the objects that are left are frozen,
-                                so that the next one looks at newer objects only
+no long request in progress     a full collection. If it takes LONG_MS or more, the remaining objects are frozen, so
+                                that the next collection looks at newer objects only
 a long request: in steps, in a  no collection. From MANY_OBJECTS on all objects are frozen, which takes no time; those
 thread for records, or waiting  in no cycle are freed all the same
-COMPLETE_MS after the last of   a full collection that looks at frozen objects too, for the cycles among them
-this kind
+COMPLETE_MS after the last      a full collection that looks at frozen objects too, for the cycles among them
+collection of this kind
 ==============================  ===================================================================================
 
 As in any Python process, objects in no cycle are freed at once, and young cycles by the small collections.
@@ -27,7 +27,8 @@ from tidelog.broker.loop.background_jobs import Job
 
 INTERVAL_MS = 5_000
 WORTH_COLLECTING = 10
-"""Least number of collections of the middle generation since the last full one, for the next; as in Python itself."""
+"""Collections of the middle generation since the last full one, from which on the next full one runs; as in Python
+itself."""
 MANY_OBJECTS = 100
 """Collections of the middle generation since the last full one: 100 mean 700,000 objects that were not freed."""
 AUTOMATIC_THRESHOLD = 500
@@ -37,7 +38,7 @@ SERVING_THRESHOLDS = (700, 10, AUTOMATIC_THRESHOLD)
 MOST_DELAYS = 12
 """Rounds of the job in a row, a minute in all, that long requests may delay a collection."""
 LONG_MS = 20.0
-"""Duration from which on a full collection freezes the objects that are left, so that the next one is shorter."""
+"""Duration from which on a full collection freezes the remaining objects, so that the next one is shorter."""
 COMPLETE_MS = 3_600_000
 """Time between two collections that look at frozen objects too."""
 
@@ -66,7 +67,8 @@ class GarbageCollector:
         self._has_frozen = False
 
     def run(self) -> None:
-        """Collect if enough objects were made since the last time. A long request delays that by a minute at most."""
+        """Collect if enough objects were made since the last collection. A long request delays the collection by a
+        minute at most."""
         young = self._collector.young_collections()
         if young < WORTH_COLLECTING and not self._is_complete_due():
             return

@@ -37,7 +37,8 @@ class GroupSync:
         self._is_settling = False
 
     def when_synced(self) -> Deferred[None]:
-        """Return a Deferred that settles, or fails, once all is durable that was appended before the call."""
+        """Return a Deferred that completes once everything appended before the call is durable, or fails if the sync
+        does."""
         if self._is_synced():
             return deferred_value(None)
         deferred: Deferred[None] = Deferred()

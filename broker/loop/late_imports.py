@@ -1,8 +1,8 @@
-"""Imports of modules that few brokers need, in a thread: the coordinators' hundred modules take 60 ms.
+"""Imports of modules that few brokers need, in a thread: importing the coordinators' hundred modules takes 60 ms.
 
 A module is imported when the first request needs it, and that request waits. The thread holds the interpreter for at
-most some milliseconds at a time, so that other clients are served meanwhile. On the loop's thread the whole import
-would be a single turn. Invariants: each module is imported by one thread, once. A module whose import is in progress
+most some milliseconds at a time, so that other clients are served meanwhile. On the loop's thread, the complete import
+would take a single turn. Invariants: each module is imported by one thread, once. A module whose import is in progress
 counts as not loaded, since the loop would wait for the importing thread's lock. Loop thread only.
 """
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class LateImports:
-    """Modules that are imported late, by name."""
+    """Importer of modules by name, in threads."""
 
     __slots__ = ("_in_thread", "_under_way")
 
@@ -61,8 +61,8 @@ class LateImports:
 
 
 def import_or_fail(name: str) -> None:
-    """Import a module. Any thread. Raises UnknownServerError if it cannot be read, such as for want of file
-    descriptors; the next request tries again."""
+    """Import a module. Any thread. Raises UnknownServerError if that fails, for example because no file descriptor is
+    free; the next request tries again."""
     try:
         import_module(name)
     except (ImportError, OSError) as error:

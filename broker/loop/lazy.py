@@ -71,9 +71,10 @@ class Lazy(Generic[T]):
         close: Callable[[T], object] = do_nothing,
         stop: Callable[[T], Awaitable[object]] = stop_nothing,
     ) -> None:
-        """``is_wanted`` is called at the broker's start, and ``begin`` then if it returns True. ``close`` answers
-        waiting clients before the connections close; ``stop`` ends the rest after that. ``module`` is imported by a
-        thread before the service begins, as it takes longer than a turn of the loop."""
+        """``is_wanted`` is called at the broker's start; if it returns True, ``begin`` is called with the service.
+        ``close`` answers waiting clients before the connections close; ``stop`` ends threads and sockets after that.
+        ``module`` is imported by a thread before the service begins, as its import takes longer than a turn of the
+        loop."""
         self._build = build
         self.is_wanted = is_wanted
         self.begins = begins
@@ -85,7 +86,7 @@ class Lazy(Generic[T]):
         """The service, or None as long as it is not built."""
 
     def get(self) -> T:
-        """Return the service, built now if need be. Raises what building it raises."""
+        """Return the service, which is built now if it was not before. Raises what building it raises."""
         if self.made is None:
             self.made = self._build()
         return self.made

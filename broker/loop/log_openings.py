@@ -1,6 +1,7 @@
 """Exceptions to the rule that the loop's thread opens no log, which ``tidelog.broker.loop.thread_rule`` checks.
 
-They are not in that module because it imports much and is needed in debug mode only. Loop thread only.
+They are in a module of their own, because ``thread_rule`` imports much and is needed in debug mode only. Loop thread
+only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ expected = 0
 
 @contextmanager
 def opening_expected() -> Iterator[None]:
-    """Let the loop open or create a log within this context, where no request could wait for a thread."""
+    """Let the loop open or create a log within this context: for callers that cannot wait for a thread."""
     global expected
     expected += 1
     try:

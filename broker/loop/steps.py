@@ -6,13 +6,13 @@ A handler of requests with many elements is a generator function. It yields betw
     yield deferred     go on when it has completed or failed; the generator reads its value or error
     return response    a response, or a Deferred of one, as any handler returns it
 
-Work that fits into its first slice is finished in the turn in which it began. Work that does not waits in the one queue
-of a :class:`StepRunner`, which gives the first job a slice of SLICE_MS in each turn of the loop. So a hundred long
-requests hold the loop no longer than one does. Large requests begin LARGE_AT_ONCE at a time, and their clients take
-turns. Between two steps anything may happen: topics are deleted, groups change. A generator therefore looks things up
-again, iterates over copies, and keeps no view of the receive buffer. When the connection closes, the generator is
-closed at its ``yield`` (``GeneratorExit``). What it has done so far remains, as when a client dies between two
-requests. Loop thread only.
+Work that fits into its first slice is finished in the turn in which it began. Other work waits in the one queue of a
+:class:`StepRunner`, which gives the first job a slice of SLICE_MS in each turn of the loop. So a hundred long requests
+hold the loop no longer than one does. Large requests (above ``LARGE_BYTES`` of the dispatcher) begin LARGE_AT_ONCE at a
+time, and their clients take turns. Between two steps anything may happen: topics are deleted, groups change. A
+generator therefore looks things up again, iterates over copies, and keeps no view of the receive buffer. When the
+connection closes, the generator is closed at its ``yield`` (``GeneratorExit``). What it has done so far remains, as
+when a client dies between two requests. Loop thread only.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ LARGE_AT_ONCE = 4
 """Most large requests in progress at a time. The objects of one take ten times its bytes: a hundred at a time would
 take gigabytes, and all would be answered late."""
 LONG_WAIT_MS = 1000.0
-"""A large request that has waited this long, for a follower, another broker or a client, lets the next one begin. It
-may be waiting for a large request that has not begun."""
+"""A large request that has waited this long, for a follower, another broker or a client, lets the next one begin: it
+may be waiting for one that has not begun."""
 
 FREED_PER_STEP = ITEMS_PER_STEP = 64
+"""Items that are freed, or handled, in one step."""
 
 
 def strip_traceback(error: E) -> E:
-    """Remove the traceback of an error that is kept in a list of results: it refers to the frame that holds the list,
-    which would be a reference cycle."""
+    """Remove the traceback of an error that is kept in a list of results: the traceback refers to the frame that holds
+    the list, which would be a reference cycle."""
     return error.with_traceback(None)
 
 
@@ -65,8 +66,8 @@ def apply_each(items: Iterable[S], work: Callable[[S], T]) -> Steps[list[T]]:
 def answer_each(
     results: Iterable[tuple[S, Deferred[Any] | KafkaError]], answer: Callable[[S, KafkaError | None], T]
 ) -> Steps[list[T]]:
-    """Wait for the result of each subject, and return ``answer(subject, error)`` of each; the error is None for
-    success."""
+    """Wait for the result of each subject, such as a resource of the request, and return ``answer(subject, error)`` of
+    each. The error is None for success."""
     answers = []
     for subject, result in results:
         yield result if isinstance(result, Deferred) else None
@@ -118,7 +119,7 @@ def take_each(items: list[T]) -> Iterator[T]:
         yield items.pop()
 
 
-def let_go(held: list[list[Any]]) -> Steps[None]:
+def free_in_steps(held: list[list[Any]]) -> Steps[None]:
     """Free the contents of these lists, to which nothing else refers, FREED_PER_STEP items in a step.
 
     The 50,000 parts of a long request and of its response would be freed at once otherwise, in 20 ms.
@@ -132,7 +133,7 @@ def let_go(held: list[list[Any]]) -> Steps[None]:
 class FairQueue(Generic[K, T]):
     """Queue of clients' items: clients take turns, and the items of one client keep their order.
 
-    Before an item with N earlier ones of its own client is taken, at most N + 1 items of each other client are.
+    Before an item with N earlier ones of its own client is taken, at most N + 1 items of each other client are taken.
     """
 
     __slots__ = ("_clients",)
@@ -207,6 +208,7 @@ class StepRunner:
         """Large requests that have not begun, without those whose connection has closed."""
         self._under_way: set[LargeRequest] = set()
         self._is_looking = False
+        """Whether a call of ``_pass_over_waits`` is scheduled."""
         self.large: LargeRequest | None = None
         """The large request whose slice is running, or None."""
         self.long_waits: set[Job] = set()
@@ -244,8 +246,8 @@ class StepRunner:
             self._begin_large()
 
     def _begin_large(self) -> None:
-        """Begin queued large requests while fewer than LARGE_AT_ONCE are in progress; look again after LONG_WAIT_MS if
-        some are left."""
+        """Begin queued large requests while fewer than LARGE_AT_ONCE are in progress. If some remain in the queue, look
+        again after LONG_WAIT_MS."""
         while self._queued and len(self._under_way) < LARGE_AT_ONCE:
             job = self._queued.take()
             job.begin()  # adds it to _under_way, until it ends or is closed
@@ -255,7 +257,7 @@ class StepRunner:
             self._call_later(LONG_WAIT_MS, self._pass_over_waits)
 
     def _pass_over_waits(self) -> None:
-        """Drop large requests that have waited for LONG_WAIT_MS from those in progress, and begin others."""
+        """Count large requests that have waited for LONG_WAIT_MS as not in progress, and begin others."""
         self._is_looking = False
         since = self.clock() - LONG_WAIT_MS
         at_work = {job.large for job in self._jobs}
@@ -263,8 +265,8 @@ class StepRunner:
         self._begin_large()
 
     def is_busy(self) -> bool:
-        """Return whether a job runs or is queued, or one of ``long_waits`` waits. Any thread may ask, so a job is added
-        to its new state before it is removed from the old one."""
+        """Return whether a job runs or is queued, or ``long_waits`` has any. Any thread may ask: a job is added to a
+        new collection before it is removed from the old one."""
         return self._is_in_turn or bool(self._jobs or self.long_waits)
 
     def add(self, job: Job) -> None:
@@ -315,8 +317,8 @@ class Job:
     __slots__ = ("_is_hurried", "_is_running", "_runner", "_steps", "_waiting", "done", "large", "seconds")
 
     def __init__(self, runner: StepRunner, steps: Steps[Any], large: LargeRequest | None = None) -> None:
-        """``large`` is the large request that these steps handle. A job that is begun within its slice belongs to it
-        too."""
+        """``large`` is the large request that these steps handle. A job that begins within a slice of a large request
+        belongs to that request, too."""
         self._runner = runner
         self.large = large or runner.large
         self._steps = steps
@@ -364,7 +366,7 @@ class Job:
         """Do steps until the time ``until``, or until one has to wait. Returns the Deferred that it waits for, or None.
         Raises what the steps raise."""
         runner, large, advance = self._runner, self.large, self._steps.__next__
-        clock, around, runner.large = runner.clock, runner.large, large
+        clock, outer, runner.large = runner.clock, runner.large, large
         try:
             while True:
                 waiting = advance()
@@ -373,7 +375,7 @@ class Job:
                 if clock() >= until:
                     return None
         finally:
-            runner.large = around
+            runner.large = outer
             if large is not None:
                 large.worked_ms = clock()
 

@@ -1,4 +1,4 @@
-"""Work that waits for a disk: it runs in a thread, and its result is settled on the loop."""
+"""Work in threads, such as work that waits for a disk. Its result is a Deferred that is settled on the loop."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ NO_LOOP = Threads(run_now, call_now)
 
 
 class RecordThreads(ThreadPoolExecutor):
-    """Executor for work on records, which knows whether any waits or runs."""
+    """Executor for work on records, which knows whether any work waits or runs."""
 
     def __init__(self, count: int) -> None:
         super().__init__(count, "records")

@@ -1,9 +1,11 @@
-"""One heap of deadlines on one loop timer, on the monotonic clock.
+"""Timers of the event loop: a heap of deadlines by the monotonic clock, for which the loop has a single timer of its
+own.
 
-Long polls, idle connections and coordinators set and cancel far more timers than ever fire. A loop timer each would
-cost a libuv handle; here a timer is a slotted object in a heap, cancelling only marks it, and the loop holds a single
-timer for the earliest deadline. Invariants: a timer fires once and never before its deadline; cancelled ones never
-fire; the heap is rebuilt when more than half of it is cancelled, so memory follows the live timers.
+Long polls, idle connections and coordinators set and cancel far more timers than ever fire. If each were a timer of the
+loop, it would cost a libuv handle. Here a timer is a slotted object in a heap, cancelling only marks it, and the loop
+holds a single timer for the earliest deadline. Invariants: a timer fires once and never before its deadline; cancelled
+ones never fire; a heap of _REBUILD_MINIMUM timers or more is rebuilt when more than half of them are cancelled, so
+memory follows the live timers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Protocol
 from tidelog.broker.loop.turn_clock import TurnClock
 
 _REBUILD_MINIMUM = 512
-"""Least number of entries for which the heap is rebuilt. In a smaller one, cancelled timers stay until they are due."""
+"""Least number of entries for which the heap is rebuilt. In a smaller heap, cancelled timers stay until they are
+due."""
 RUN_MS = 0.5
 """Time for which due timers fire before the loop serves others: a thousand connections may become idle at once."""
 _MOST_DUE = 256
@@ -66,7 +69,7 @@ class TimerQueue:
         self._call_later = call_later
         self._heap: list[Timer] = []
         self._due: deque[Timer] = deque()
-        """Timers that are due and have not fired yet, in their order, all before those of the heap."""
+        """Timers that are due and have not fired yet, by deadline; all deadlines are before those of the heap."""
         self._cancelled = 0
         self._armed: CancelHandle | None = None
         self._armed_deadline = float("inf")

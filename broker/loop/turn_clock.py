@@ -1,11 +1,11 @@
 """Clock of the event loop's turns: the longest one, and a line in the log about each that is too long.
 
-A turn is one callback of the loop: a connection that handles what it received, a timer, an answer that comes back from
-a thread. While it runs no other client is served. The clock measures two times of it: wall time, for which the others
-wait, and CPU time of the loop's thread, which does not depend on what else the machine does.
+A turn is one callback of the loop: a connection that handles what it received, a timer, a result that comes from a
+thread. While a turn runs, no other client is served. The clock measures two times of each turn: wall time, for which
+the others wait, and CPU time of the loop's thread, which does not depend on other work of the machine.
 
-    begin -> the CPU clock is read, unless it was within the last READ_EVERY_MS
-    end   -> shorter than ``notable_ms``: nothing. Else the CPU clock is read again, and the turn is counted
+    begin -> the CPU clock is read, unless it was read within the last READ_EVERY_MS
+    end   -> a turn shorter than ``notable_ms`` is ignored. Else the CPU clock is read again, and the turn is counted
 
 ``notable_ms`` is NOTABLE_MS, or the most CPU time of a turn since the metrics were last read, if that is more: a turn
 of less wall time cannot have taken more CPU time. So a broker that receives megabytes, in turns of a millisecond each,
@@ -71,8 +71,8 @@ class TurnClock:
         self.due_ms = now_ms + READ_EVERY_MS
 
     def end(self, began_ms: float, now_ms: float, what: str, who: str = "") -> None:
-        """Count a turn of ``notable_ms`` or longer. ``what`` is a label of the metric, so one of few names; ``who``
-        (the client) is only logged."""
+        """Count a turn of ``notable_ms`` or longer. ``what`` is the value of a metric's label, so there must be few of
+        them; ``who`` (the client) is only logged."""
         before_s = self._last_cpu_s
         self.begin(now_ms)
         cpu_s = self._last_cpu_s - before_s

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union
 from tidelog.broker.broker import Broker
 from tidelog.broker.errors import CloseConnectionError, NotReadyError
 from tidelog.broker.loop.deferred import Acknowledgement, Deferred
-from tidelog.broker.loop.steps import Job, StepRunner, Steps, let_go
+from tidelog.broker.loop.steps import Job, StepRunner, Steps, free_in_steps
 from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.direct import DirectRoute
@@ -147,7 +147,7 @@ class Route(DirectRoute):
         frame = yield from self._encode_in_steps(correlation_id, response)
         held = [*elements_of(request), *elements_of(response)]
         del request, response, again
-        yield from let_go(held)
+        yield from free_in_steps(held)
         return frame
 
     def _refuse(self, request: Any, error: KafkaError) -> Steps[Any]:
@@ -160,7 +160,7 @@ class Route(DirectRoute):
         frame = yield from self._encode_in_steps(correlation_id, response)
         held = [*elements_of(request), *elements_of(response)]
         del request, response
-        yield from let_go(held)
+        yield from free_in_steps(held)
         return frame
 
     def fail_at_once(self, request: Any, error: KafkaError) -> Any:

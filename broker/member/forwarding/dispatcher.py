@@ -17,7 +17,7 @@ from tidelog.broker.config.description import ResourceType as ConfigType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Job, Steps, let_go
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Job, Steps, free_in_steps
 from tidelog.broker.member.forwarding.audit import note_forwarded
 from tidelog.broker.member.forwarding.forwarder import Forwarder
 from tidelog.broker.member.peers import MemberPeers
@@ -123,7 +123,7 @@ class MemberDispatcher(Dispatcher):
                 yield None
         held = list(elements_of(request))
         del request
-        yield from let_go(held)
+        yield from free_in_steps(held)
         return (yield from self._produce_after(waits, context, own))
 
     def _produce_after(self, waits: list[Deferred[None]], context: RequestContext, own: memoryview) -> FrameSteps:
@@ -210,7 +210,7 @@ def changes_loggers(frame: memoryview) -> Steps[bool]:
     found = is_about_loggers(request)
     held = list(elements_of(request))
     del request
-    yield from let_go(held)
+    yield from free_in_steps(held)
     return found
 
 
