@@ -1,12 +1,13 @@
 """The admin interface's pages, on aiohttp. Imported with the first connection (``tidelog.broker.admin.listener``).
 
 GET  /healthz                      200 while the process answers
-GET  /readyz                       200 when every log directory works and has free space and no log is refused, else 503
-                                   with the reasons; if logins are configured, only users who log in get them
+GET  /readyz                       200 when every log directory works and has free space and no log is refused (because
+                                   it cannot be loaded), else 503 with the reasons; if logins are configured, only users
+                                   who log in get the reasons
 GET  /metrics                      Prometheus text; ?internal=1 adds internal topics
 GET  /compaction                   JSON: state of every compacted partition
 POST /compaction/TOPIC             clean its partitions now; JSON of the results when done
-     ?dry_run=1 changes nothing, ?wait=0 answers 202 at once
+     ?dry_run=1 changes no log, ?wait=0 answers 202 at once
 POST /logs/retry                   load every refused log again; JSON of those still refused
 GET  /topics/TOPIC/records         records by key, tag and time (``tidelog.broker.admin.find``)
 GET  /console                      pages for people (``tidelog.console``)

@@ -1,4 +1,4 @@
-"""Entrance of the console: the routes of its pages, whose modules are imported with the first request for one.
+"""Entrance of the console, web pages about the broker: the routes of the pages, whose modules are imported late.
 
 The console is a layer above the broker, which may not import it: its module is named here by a string, as handlers are
 in the table of APIs. A thread imports it with the first request for a page, so a broker whose console is not used
@@ -68,7 +68,7 @@ class Entrance:
 
 
 async def go_to_console(_request: web.Request) -> web.StreamResponse:
-    """Answer a request for the address without a path by a redirect to the first page."""
+    """Answer a request for ``/`` or ``/console/`` by a redirect to the console's first page."""
     return web.Response(status=302, headers={"Location": ROOT})
 
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX = 100
 _PART_RECORDS = 256
 _PART_BYTES = 1024 * 1024
-"""Bounds of one part of an answer, which is built in a worker and held in memory. The record that reaches one is its
-last."""
+"""Bounds of one part of an answer, which is built in a worker and held in memory. The record that reaches a bound is
+the last of its part."""
 _MAX_DIGITS = 9
 _PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "next", "format", "isolation", "wait"})
 _ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -75,7 +75,7 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
 
 
 async def open_logs(broker: Broker, topic: str) -> None:
-    """Have threads open a topic's logs, one after the other."""
+    """Open a topic's logs in threads, one after the other."""
     image = broker.metadata.topics.get(topic)
     for index in range(0 if image is None else image.partition_count):
         opening = opening_of(broker, topic, index)

@@ -4,9 +4,9 @@ A request must be meant for this broker, must not come from another site's web p
 time. If logins are configured (``tidelog.broker.admin.login.logins``), it must identify its sender, who must be allowed
 to make it.
 
-A web page in an operator's browser can send requests here, and read the answers by DNS rebinding. It cannot choose the
-``Host`` and ``Origin`` that the browser sends. Programs such as curl send no ``Origin`` and no ``Sec-Fetch-Site``, and
-pass.
+A web page in an operator's browser can send requests to this broker, and read the answers by DNS rebinding. But the
+page cannot choose the ``Host`` and ``Origin`` that the browser sends. Programs such as curl send no ``Origin`` and no
+``Sec-Fetch-Site``: their requests pass these checks.
 """
 
 from __future__ import annotations
@@ -155,8 +155,10 @@ class RequestClock(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_new = True
-        self._is_running = False
+        self._is_handled = False
+        """Whether a request is being checked or answered."""
         self._is_answered = False
+        """Whether a request has passed the checks and is being answered."""
         self._is_stuck = False
 
     @property
@@ -184,7 +186,7 @@ class RequestClock(asyncio.Protocol):
         """Stop the timer: the header is complete. Until the request has passed the checks, the connection counts as
         new.
         """
-        self._is_running = self._is_new = True
+        self._is_handled = self._is_new = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -195,7 +197,7 @@ class RequestClock(asyncio.Protocol):
 
     def expect_next(self) -> None:
         """Note that the request is answered, and set the timer for the next one."""
-        self._is_running = self._is_answered = False
+        self._is_handled = self._is_answered = False
         self._close_in(KEEPALIVE_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -205,7 +207,7 @@ class RequestClock(asyncio.Protocol):
         self._inner.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_running:
+        if not self._is_handled:
             self._close_in(REQUEST_TIMEOUT_S)
         self._inner.data_received(data)
 

@@ -1,8 +1,9 @@
 """The listener of an HTTP interface: a bound socket, and nothing else until the first connection.
 
-It serves the admin interface, and with another key the schema registry. ``admin.listener`` gives the address (empty: no
-interface). Its default is a port of the loopback address, or any free port if that is taken, so two brokers on one
-machine need no settings. DescribeConfigs returns the address that was chosen, so a client of the broker can find it.
+The same class serves the admin interface and the schema registry, each by its own key. ``admin.listener`` gives the
+admin interface's address (empty: no interface). Its default is a port of the loopback address, or any free port if that
+one is taken, so two brokers on one machine need no settings. DescribeConfigs returns the address that was chosen, so a
+client of the broker can find it.
 The HTTP library is imported in a thread when the first connection waits in the socket's queue: until then the broker
 starts as fast, and takes as little memory, as without it. Loop thread only.
 """
@@ -55,7 +56,8 @@ class AdminListener:
         self._runner: AppRunner | None = None
 
     def open(self) -> str | None:
-        """Bind and listen. Returns HOST:PORT, or None if the key is empty. Raises OSError if the address is taken."""
+        """Bind and listen. Returns HOST:PORT, or None if the key has no address. Raises OSError if the address is
+        taken."""
         text = self._broker.config.get_str(self._interface.key)
         if not text:
             return None

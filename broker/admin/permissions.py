@@ -4,11 +4,13 @@ C is the cluster and T the topic of the path. Open pages need no login.
 
     page                         open    needs                    without it
     /healthz, /readyz            yes     nothing                  -
-    GET  /metrics, /compaction   no      DESCRIBE C               403; topics without DESCRIBE are left out
+    GET  /metrics                no      DESCRIBE C               403
+    GET  /compaction             no      DESCRIBE C               403; topics without DESCRIBE are left out
     POST /compaction/T           no      ALTER T                  403; 404 without DESCRIBE
     GET  /topics/T/records       no      READ T                   403; 404 without DESCRIBE
     POST /logs/retry             no      ALTER C                  403
     GET  /console, its clients   no      DESCRIBE C               403
+    GET  /console/compaction     no      DESCRIBE C               403; topics without DESCRIBE are left out
     GET  records of its topics   no      READ T                   403; 404 without DESCRIBE
     ...  decoded by a schema     no      READ _schemas            shown as bytes, not decoded
     GET  its other pages         no      what the Kafka requests of the page need, for the same user
@@ -75,7 +77,7 @@ CONSOLE_NEEDS: dict[str, Need | None] = {
 
 
 def need_of_page(_request: web.Request, path: str) -> Need | None:
-    """Return what a page of the admin interface needs; None for nothing on its own."""
+    """Return the operation that a page of the admin interface requires; None if the page itself requires none."""
     return NEEDS.get(path) or CONSOLE_NEEDS.get(path)
 
 
@@ -88,7 +90,7 @@ class Permissions:
         logins: Logins,
         need_of: Callable[[web.Request, str], Need | None] = need_of_page,
     ) -> None:
-        """``need_of`` returns what a request to a path needs."""
+        """``need_of`` returns the operation that a request to a path requires, or None."""
         self._broker = broker
         self._logins = logins
         self._need_of = need_of

@@ -1,8 +1,8 @@
-"""The page ``/metrics``: samples of partitions, groups, cleaner and process beside the registry's, as Prometheus text.
+"""The page ``/metrics``: samples of the registry, partitions, groups, the cleaner and the process, as Prometheus text.
 
 Exported names, types and units are those of ``tidelog.broker.metrics.families``. Values that belong to the loop's
-thread are read there (``snapshot``); logs and cleaner are read in a worker (``write_page``), without locks: ten
-thousand partitions must not hold up the loop.
+thread are read on that thread (``snapshot``); logs and cleaner are read in a worker (``write_page``), without locks:
+ten thousand partitions must not hold up the loop.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def start_time_s() -> float:
 
 
 def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
-    """Yield what all cleaner threads have done, and their state; names follow Kafka's MBeans."""
+    """Yield the counters of all cleaner threads, and their state; names follow Kafka's MBeans."""
     counters, manager = cleaner.counters, cleaner.manager
     for field in dataclasses.fields(counters):
         yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))

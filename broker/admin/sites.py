@@ -1,4 +1,7 @@
-"""The listening socket of the admin interface, with time limits, a limit of connections, and TLS."""
+"""The listening socket of an HTTP interface, with time limits, a limit of connections, and TLS.
+
+It is the admin interface, or the schema registry. ``RequestClock`` sets the time limits.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class PlainSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The address on which it listens."""
+        """The address on which the socket listens."""
         return str(self._listener.getsockname())
 
     async def start(self) -> None:

@@ -1,7 +1,8 @@
 """The configured methods to log in to the admin interface, and what they require: TLS, an address, users.
 
 Without ``admin.authentication`` no login is required if other machines cannot reach the interface and no Kafka listener
-authenticates; else a password is. Imported at the start, so it imports neither aiohttp nor OpenSSL.
+authenticates; else a password is required. The broker imports this module when it starts, so it imports neither aiohttp
+nor OpenSSL.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def has_authenticating_listener(config: BrokerConfig) -> bool:
 
 
 def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str, str]:
-    """Return the TLS configuration of the HTTP interfaces, by the keys of a listener; empty without TLS."""
+    """Return the TLS configuration of the HTTP interfaces, by the keys that a Kafka listener has; empty without TLS."""
     given = config.listener_texts()
     texts = {key: given[_PREFIX + key] for key in LISTENER_CONFIG_DEF.keys if _PREFIX + key in given}
     if not texts.keys() & {"ssl.keystore.location", "ssl.keystore.key"}:
@@ -62,7 +63,8 @@ def tls_texts(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> dict[str,
 
 
 def bearer_texts(config: BrokerConfig) -> dict[str, str]:
-    """Return the configuration for checking signed tokens, by the keys of a listener; empty if none are accepted."""
+    """Return the configuration for checking signed tokens, by the keys that a Kafka listener has; empty if such tokens
+    are not accepted."""
     if not config.get(ADMIN_TOKEN_KEYS):
         return {}
     given = config.listener_texts()

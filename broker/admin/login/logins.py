@@ -1,8 +1,8 @@
 """Logins to the admin interface: they identify the sender of a request by a password, a token or a certificate.
 
-The passwords from one address are checked one after the other, and the answer to a wrong one is delayed, the more so
-the more were wrong. So guessing costs the broker little. Users at that address whose password was checked lately do not
-wait, and neither do bearer tokens, which are too long to guess. Loop thread only.
+The passwords from one address are checked one after the other. The answer to a wrong password is delayed, and longer if
+there are many in a second. So guessing costs the broker little. Users at that address whose password was checked lately
+do not wait, and neither do bearer tokens, which are too long to guess. Loop thread only.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tidelog.broker.security.tls.principal_rules import NoRuleMatchesError
 from tidelog.broker.security.tls.subject_names import MalformedCertificateError
 
 FAILED_DELAY_MS = 100
+"""Delay of the answer to a failed login; after many from one address, the delay doubles with each."""
 _CHALLENGES = {BASIC: 'Basic realm="tidelog", charset="UTF-8"', BEARER: "Bearer"}
 
 
@@ -117,7 +118,8 @@ class Logins:
         return None
 
     async def _wait_for_turn(self, request: web.Request) -> Caller | None:
-        """Check a password once the earlier ones from this address are answered."""
+        """Check a password once the earlier passwords from its address are checked and their answers' delays are
+        over."""
         source = source_of(request.remote or "")
         lock = self._turns.setdefault(source, asyncio.Lock())
         self._waiting[source] += 1

@@ -1,4 +1,5 @@
-"""Check of users' passwords for the admin interface: those of PLAIN's JAAS configuration, and SCRAM credentials.
+"""Check of users' passwords for the admin interface, by the users of PLAIN's JAAS configuration and by SCRAM
+credentials.
 
 SCRAM stores no passwords: a password is proved by deriving the stored key from it, which takes milliseconds in a
 thread. A proof is remembered under a keyed digest of address, user and password. It is forgotten when it has not been
@@ -26,7 +27,9 @@ from tidelog.broker.security.sasl.plain import PLAIN, PlainUsers
 from tidelog.broker.security.sasl.scram import Credentials, UsualIterations
 
 REMEMBERED_MS = 60_000
+"""Time for which a proof is remembered after its last use."""
 MOST_REMEMBERED = 1_000
+"""Most proofs that are remembered; then all are forgotten."""
 
 
 class Passwords:

@@ -64,7 +64,7 @@ def parse_tokens(text: str) -> dict[str, Token]:
 
 
 def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]:
-    """Make a new token. Returns it and its line for the file."""
+    """Make a new token. Returns the token, and the line for it in the file."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     return token, f"{digest_of(token)} {quote(user, safe='')} {WRITE if may_write else READ} {expires_s}\n"
 
