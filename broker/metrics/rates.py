@@ -37,7 +37,7 @@ class Rate:
         self.limit = limit
 
     def record(self, value: float, now_ms: float) -> None:
-        """Count ``value`` (bytes, or percent of a thread's second) as used now."""
+        """Count ``value`` as used now: bytes, connections, or hundredths of a second of the loop's thread."""
         samples = self._samples
         if not samples or now_ms - samples[-1].start_ms >= self._window.sample_ms:
             samples.append(_Sample(now_ms))
@@ -45,17 +45,20 @@ class Rate:
         samples[-1].last_ms = now_ms
 
     def wait_ms(self, now_ms: float) -> float:
-        """Return how long to wait until the rate is back at the limit; 0 when it is not above."""
+        """Return the time after which the rate is back at the limit if nothing is used; 0 if it is not above the
+        limit."""
         total = self.total(now_ms)
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0.0
-        # The window is at least samples - 1 whole samples long: a rate over the first moments would be far too high.
+        # The window counts as at least samples - 1 full samples long: a rate over its first moments would be far too
+        # high.
         missing = max(self._window.samples - 1 - int(elapsed_ms // self._window.sample_ms), 0)
         window_ms = max(elapsed_ms + missing * self._window.sample_ms, 1.0)
         rate = total / window_ms * 1000
         return (rate - self.limit) / self.limit * window_ms if rate > self.limit else 0.0
 
     def per_second(self, now_ms: float) -> float:
-        """Return the usage per second since the first sample of the window, over one whole sample at least."""
+        """Return the usage per second since the window's first sample began; less time than one sample's length counts
+        as that length."""
         total = self.total(now_ms)
         elapsed_ms = now_ms - self._samples[0].start_ms if self._samples else 0.0
         return total / max(elapsed_ms, self._window.sample_ms) * 1000

@@ -17,7 +17,7 @@ from typing import NamedTuple
 MICROSECONDS = 1_000_000
 _BUCKETS = 64
 _FIRST_SHOWN, _LAST_SHOWN = 7, 25
-"""Exponents of the least and the largest bucket bound that are exported: 128 µs and 34 s."""
+"""Exponents of the smallest and the largest bucket bound that are exported: 128 µs and 34 s."""
 
 
 class Sample(NamedTuple):
@@ -39,8 +39,8 @@ class Counter:
 
 
 class Histogram:
-    """Counts of times in microseconds, in power-of-two buckets: bucket ``i`` counts those below ``2**i`` that no lower
-    bucket counts."""
+    """Counts of times in microseconds, in power-of-two buckets: bucket ``i`` counts the times below ``2**i`` that no
+    lower bucket counts."""
 
     __slots__ = ("buckets", "count", "total")
 
@@ -110,7 +110,7 @@ class Metrics:
         self._sources.append(read)
 
     def add_shared_source(self, read: Callable[[], Iterable[Sample]]) -> None:
-        """Add a function as ``add_source`` does, one that any thread may call."""
+        """Add a function that yields samples, as ``add_source`` does; any thread may call this function."""
         self._shared_sources.append(read)
 
     def collect_shared(self) -> Iterator[Sample]:
@@ -119,7 +119,8 @@ class Metrics:
             yield from read_all()
 
     def collect(self) -> Iterator[Sample]:
-        """Yield all other samples; of a histogram its buckets, count and sum, in seconds."""
+        """Yield all samples that ``collect_shared`` does not; for a histogram its buckets, count and sum, in
+        seconds."""
         for (name, labels), counter in self._counters.items():
             yield Sample(name, "counter", dict(labels), counter.count)
         for (name, labels), read in self._gauges.items():

@@ -2,19 +2,22 @@
 
 Of the quotas that are set, the most specific applies, for each quota key by itself:
 
-    (user, client-id)  (user, default)  user  (default, client-id)  (default, default)  default user  client-id  default
+    (user, client-id)  (user, default)  user  (default, client-id)  (default, default)  default user  client-id
+    default client-id
 
-A quota of a user is shared by all clients of that user; one of a user and a client id, by all with that pair. A default
-applies to each user or client by itself. Byte rates and request time are rates over ``quota.window.num`` samples of
-``quota.window.size.seconds``. The wait brings the rate back to the limit if the client sends nothing meanwhile:
+A quota of a user is shared by all clients of that user; a quota of a user and a client id, by all clients with that
+pair. A default applies to each user or client id by itself. Byte rates and request time are rates over
+``quota.window.num`` samples of ``quota.window.size.seconds``. The wait brings the rate back to the limit if the client
+sends nothing meanwhile:
 
     wait = (rate - limit) / limit * window
 
 Controller mutations (partitions created and deleted, KIP-599) are taken from a token bucket, which holds as many tokens
-as flow in during the window. Requests of old versions may take it into debt and then wait; newer ones are refused.
+as flow in during the window. While the bucket is in debt, requests of new versions are refused; requests of old
+versions are carried out, and their clients wait.
 
-New connections of an address are a rate too (KIP-612). One above the limit is not counted, and is closed after its
-wait.
+New connections of an address are a rate too (KIP-612). A connection above the limit is not counted, and is closed after
+its wait.
 
 Times are milliseconds of the monotonic clock. Meters that are idle are dropped once there are more than MAX_METERS.
 Loop thread only. Source: KIP-13, KIP-55 (precedence), KIP-124, KIP-599.
@@ -48,11 +51,12 @@ ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
 _METRIC = "kafka_server_clientquotas"
 MAX_METERS = 10_000
 """Most meters, and most remembered look-ups: a client can change its client id with each request. If more meters are in
-use, they are kept, and idle ones are looked for again when there are twice as many."""
+use, they are kept; idle ones are dropped again when there are twice as many."""
 
 
 class TokenBucket:
-    """Bucket into which ``limit`` tokens flow each second, up to those of one window. Its level may be negative."""
+    """Bucket into which ``limit`` tokens flow each second. It holds the tokens of one window at most; its level may be
+    negative."""
 
     __slots__ = ("_filled_ms", "_tokens", "_window", "limit")
 
@@ -116,7 +120,7 @@ class Waits:
 
 
 class Quotas:
-    """The quotas that are set, and a meter for each client, or clients that share a quota, to which one applies."""
+    """The quotas that are set, and a meter for each client, or group of clients that share a quota."""
 
     def __init__(
         self,
@@ -134,7 +138,8 @@ class Quotas:
         self._most_meters = MAX_METERS
         self._found: dict[tuple[str, Client], Meter | None] = {}
         self.waits = {key: Waits() for key in ALL_QUOTAS}
-        """Waits of requests and connections, by the quota that imposed the longest; for metrics."""
+        """Waits of requests and connections by quota key, for metrics. A request counts for the quota that made it wait
+        longest."""
         self.set(entities)
 
     def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
@@ -191,13 +196,16 @@ class Quotas:
         return round(meter.wait_ms(now_ms))
 
     def record_request(self, client: Client, seconds: float) -> int:
-        """Count seconds of the loop's thread, as 100 percent each. Returns the wait: one sample at most (KIP-124)."""
+        """Count seconds of the loop's thread, each as 100. Returns the wait, at most the length of one sample
+        (KIP-124)."""
         return min(self.record(REQUEST, client, 100 * seconds), self._window.sample_ms)
 
     def record_fetch(self, client: Client, size: int) -> int:
-        """Count the bytes of a fetch response, and return its wait. One that has to wait is not sent, and not counted.
+        """Count the bytes of a fetch response, and return its wait. A response that has to wait is not sent and not
+        counted.
 
-        A response that exceeds the quota by itself is sent if the window has no other: else it could never be sent.
+        A response that exceeds the quota by itself is sent if the window has no other response. Otherwise it could
+        never be sent.
         """
         meter = self.meter(FETCH, client)
         if not isinstance(meter, Rate):
