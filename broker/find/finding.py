@@ -4,8 +4,9 @@
     worker        ``FindAnswer``: waits for the indexers if asked, then yields records. If an index is damaged, it is
                   rebuilt, and the rest of the partition's records is read from the log
 
-An answer that stopped at ``max_records`` says where the next page begins: ``next`` is a text with an offset for each
-partition, below which the search goes on. All pages together are the whole answer, each record once.
+An answer that stopped at ``max_records`` says where the next page begins: ``next`` is a text with partitions and
+offsets. In each of these partitions the search goes on below the offset; in the others it begins at the end. All pages
+together have each matching record once.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SETTLE_S = 5.0
 
 
 class IndexBehindError(Exception):
-    """The indexer did not reach the end of the log within WAIT_S."""
+    """The indexer did not reach the high watermark of a log within WAIT_S."""
 
 
 class FoundRecord(NamedTuple):
@@ -69,7 +70,7 @@ class FindAnswer:
         request = self.request
         if self.indexing is not None:
             self._wait(self.indexing)
-        sources = [self._of_partition(index, log) for index, log in enumerate(self.logs)]
+        sources = [self._find_in_partition(index, log) for index, log in enumerate(self.logs)]
         merged = heapq.merge(*sources, key=lambda found: -found.record.timestamp)
         positions = dict(request.below)
         for count, found in enumerate(merged):
@@ -80,7 +81,8 @@ class FindAnswer:
             yield found
 
     def _wait(self, indexing: Indexing) -> None:
-        """Wait until the index covers the logs to their ends, if the request asks for it. Raises IndexBehindError."""
+        """Wait until the index covers the logs up to their high watermarks, if the request asks for it; else only for
+        the first step of an index that has just been enabled. Adds up ``lag``. Raises IndexBehindError."""
         for log in self.logs:
             partition = log.topic_partition
             if self.request.wait:
@@ -91,7 +93,7 @@ class FindAnswer:
             indexer = indexing.indexer(partition)
             self.lag += indexer.lag if indexer is not None else 0
 
-    def _of_partition(self, index: int, log: UnifiedLog) -> Iterator[FoundRecord]:
+    def _find_in_partition(self, index: int, log: UnifiedLog) -> Iterator[FoundRecord]:
         below = self.request.below.get(index)
         indexer = None if self.indexing is None else self.indexing.indexer(log.topic_partition)
         query, committed = self.request.query, self.request.committed

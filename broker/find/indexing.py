@@ -1,15 +1,15 @@
-"""The indexer thread: keeps the key and tag indices of the topics that ask for them close to the end of their logs.
+"""The indexer thread: extends the key and tag indices of topics as their logs grow, if the topics' configs enable them.
 
-    loop thread   a topic is created, deleted or gets other configs -> its logs are given to the thread once open
+    loop thread   a topic is created or gets other configs or partitions -> its logs are given to the thread once open
     indexer       rounds over those logs, one step for each of them; waits when there is nothing to do
-    supervision   if the thread died, another is started; it leaves the log at which the last one died for RETRY_MS
+    supervision   if the thread died, another is started; for RETRY_MS it does not touch the log at which the last died
 
 The thread touches a log's files only within ``log.files``: a deletion waits until the step is over, and no step creates
 a directory or a file of a log that was deleted.
 
-This module is not imported before a topic asks for an index. Producing does not depend on it: the thread sees by the
-high watermark that there is something to do. Without compiled modules a step is small, and the thread rests three times
-as long as it worked, because plain Python holds the interpreter that answers producers.
+This module is not imported before a topic has an index. Producers do not wake the thread: it sees by the high watermark
+that there is something to do. Without compiled modules a step is small, and the thread rests three times as long as it
+worked, because plain Python holds the interpreter that answers producers.
 
 ``wait_until_indexed`` is for searches that must not miss records which were acknowledged before they began.
 """
@@ -45,10 +45,11 @@ PLAIN_STEP_BYTES = 32 * 1024
 PLAIN_REST = 3.0
 """Rest after a step without compiled modules, in durations of the step."""
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.005, 0.1
+"""Waits between two rounds: each round without work doubles the wait."""
 FULL_ROUND_BYTES = STEP_BYTES // 2
 """After a round over fewer bytes the thread waits: many small steps cost producers far more than few large ones."""
 UPKEEP_MS = 5_000
-"""Time between two checkpoints of an index, which also removes files that retention made useless."""
+"""Time between two checkpoints of an index. Before each, index files that retention made useless are removed."""
 RETRY_MS = 5_000
 """Time for which a log is left alone after an error."""
 SUPERVISE_S = 1.0
@@ -64,7 +65,9 @@ class Indexing:
         """Logs to index and their configurations. The loop's thread replaces the mapping and never changes one."""
         self._indexers: dict[TopicPartition, LogIndexer] = {}
         self._resting: dict[TopicPartition, float] = {}
+        """Logs that are left alone after an error -> the monotonic time, in ms, at which that ends."""
         self._upkeep_ms: dict[TopicPartition, float] = {}
+        """Monotonic time, in ms, of the last checkpoint of each index."""
         self._damaged: set[TopicPartition] = set()
         self._stopping = False
         self._thread: threading.Thread | None = None
@@ -106,7 +109,8 @@ class Indexing:
         self._broker.loop.call_later(SUPERVISE_S, self._supervise)
 
     def topic_changed(self, image: TopicImage) -> None:
-        """Have the logs of a topic indexed, or no longer: it was created, or has more partitions or other configs."""
+        """Index the logs of a topic, or stop indexing them, as its configs say. Called when a topic was created, or has
+        more partitions or other configs."""
         config = self._broker.topic_configs.log_config(image)
         for index in range(image.partition_count):
             partition = TopicPartition(image.name, index)
@@ -182,7 +186,7 @@ class Indexing:
         return is_indexed_now()
 
     def rebuild(self, partition: TopicPartition, reason: object) -> None:
-        """Have the indexer thread rebuild the indices of a log, in which damage was found. Any thread."""
+        """Let the indexer thread rebuild the indices of a log, in which damage was found. Any thread."""
         logger.warning("the index of %s is damaged and will be rebuilt: %s", partition, reason)
         self._damaged.add(partition)
         self.kick()
@@ -280,17 +284,18 @@ class Indexing:
 
 
 def is_indexed(config: LogConfig) -> bool:
-    """Return whether a topic of this configuration has an index."""
+    """Return whether a topic with this configuration has an index."""
     return config.index_keys or config.index_tag_header is not None
 
 
 def indexing_of(broker: Broker) -> Indexing:
-    """Return the broker's indexing, started now if need be. Loop thread."""
+    """Return the broker's indexing, which is started now if it was not before. Loop thread."""
     return broker.services.indexing.get()
 
 
 def start_indexing(broker: Broker) -> Indexing:
-    """Build and start the indexing of a broker. Each log of its topics gets a turn of its own later. Loop thread."""
+    """Build and start the indexing of a broker. Its logs are given to the indexer thread later, each in a turn of the
+    loop of its own. Loop thread."""
     indexing = Indexing(broker)
     indexing.start()
     for image in list(broker.metadata.topics.values()):

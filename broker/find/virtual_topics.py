@@ -1,19 +1,21 @@
-"""Virtual topics: partitions of a topic from which only the records that match a query are read.
+"""Virtual topics, such as ``orders?key=4711``: from their partitions only the records that match the query are read.
 
 A :class:`VirtualPartition` is used where handlers expect a ``Partition``, and reads through a :class:`FilteredLog`.
 Everything else comes from the real partition: offsets, leader epochs, times, configuration. Writes are answered
-INVALID_TOPIC_EXCEPTION. In the purgatory it has the key of the real partition, so an append wakes its fetches.
+INVALID_TOPIC_EXCEPTION. In the purgatory a virtual partition has the key of the real one, so an append wakes its
+fetches.
 
-Filtering reads the disk and decodes, so it never happens on the loop:
+Filtering reads the disk and decodes records, so it never happens on the loop:
 
     read(offset) -> is there a result for this offset?   yes -> it is returned
                                                          no  -> a job begins in a worker, and the fetch waits
-    job done     -> the result is kept, and the purgatory is touched: the waiting fetch reads again and finds it
+    job done     -> the result is kept, and the purgatory lets the waiting fetch read again, which finds the result
 
-A result without matching records is a gap: an empty batch that moves the client's position on. If the job stopped
-because it had read enough, the gap is returned at once. If it reached the end of the log, the gap is returned after
-GAP_WAIT_MS: a busy topic with few matches should not answer its consumers at every append. For the same reason, after a
-job that reached the end of the log, the next one begins PAUSE_MS later at the earliest. Loop thread, except the jobs.
+A result without matching records is a *gap*: an empty batch that moves the client's position on. If the job stopped
+because it had read enough, the gap is returned at once. If the job reached the end of the log, the gap is returned
+after GAP_WAIT_MS: a busy topic with few matches should not answer its consumers at every append. For the same reason,
+after a job that reached the end of the log, the next job begins PAUSE_MS later at the earliest. Loop thread, except the
+jobs.
 """
 
 from __future__ import annotations
@@ -48,15 +50,19 @@ a thousand appends a second the pause saves most of them, and delays a matching 
 KEEP_MS = 2_000
 """Age from which on a result with records is not returned: cleaning may have removed them from the log."""
 MAX_RESULTS = 8
+"""Most results that are kept for one virtual partition."""
 MAX_RESULT_BYTES = 1024 * 1024
+"""Most bytes of records in one result."""
 MAX_PARTITIONS = 1000
 """Most virtual partitions that are kept. A further one replaces the one that was used least recently."""
 
 Key = tuple[int, bool]
+"""Fetch offset, and whether only committed records are read."""
 
 
 class _Result:
-    """Result of a job for one offset: what matches below ``upper``, or the error of the job."""
+    """Result of a job for one fetch offset: the matching records below the offset ``upper``, or the error of the
+    job."""
 
     __slots__ = ("error", "is_served", "made_ms", "matching", "upper")
 
@@ -134,7 +140,8 @@ class FilteredLog:
         return nothing._replace(records=records)
 
     def _start(self, key: Key, reading: Reading) -> None:
-        """Start a job in a worker, unless one is running. During the pause of the last one the fetch is woken later."""
+        """Start a job in a worker, unless one is running. During the pause after the last job, none starts; the fetch
+        is woken when the pause ends."""
         if self._is_running:
             return
         wait_ms = self._pause_until_ms - self._broker.time.monotonic_ms()
@@ -200,7 +207,8 @@ class FilteredLog:
 
 
 def join(offset: int, matching: Matching) -> Matching:
-    """Return what was found after a gap that began at ``offset``: the records, or one gap from ``offset`` on."""
+    """Join a gap that began at ``offset`` with the result after it: return its records, or one gap from ``offset``
+    on."""
     if not matching.is_gap:
         return matching
     return matching._replace(records=gap_batch(offset, matching.next_offset))
