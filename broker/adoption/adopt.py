@@ -1,4 +1,5 @@
-"""Carries out a plan: stages copies of all partitions, recovers and checks them, then adds all topics at once, or none.
+"""Carries out the plan of an adoption: copies all partitions to a staging directory, recovers and checks the copies,
+and adds all topics at once, or none.
 
     .adopting/<partition>/   a copy (or links), opened once, checked, and synced
     .adopting/journal        names of the directories that are about to be moved
@@ -10,8 +11,8 @@
 After a kill at any point the data directory has none of the topics, or all. The next run removes ``.adopting``, and the
 directories in its journal whose topics are not in the metadata log, and then starts over.
 
-With ``link``, record files that will never change again (all but the last segment's) are hard links to the source's
-files; everything that may change is copied. The source is only read.
+With ``link``, record files that will never change again are hard links to the source's files: those before the last
+segment and before the first segment that recovery may change. Everything else is copied. The source is only read.
 """
 
 from __future__ import annotations
@@ -134,7 +135,8 @@ class Adoption:
             controller.close()
 
     def _open_controller(self) -> EmbeddedController:
-        """Open the target's metadata log, converted if a former version wrote it. Raises KafkaStorageError."""
+        """Open the target's metadata log, which is converted first if an older version of Tidelog wrote it. Raises
+        KafkaStorageError."""
         target = os.path.abspath(self._options.target)
         place = MetadataPlace(target, DirectoryState(target), LogEnvironment(self._file_system, self._time))
         convert_store(place, self._options.node_id, self._time)
@@ -218,10 +220,10 @@ class Adoption:
     def _copy(self, partition: SourcePartition, directory: str) -> None:
         self._file_system.make_directory(directory)
         bases = partition.bases()
-        changing = min(bases[-1] if bases else 0, partition.first_recovered())
+        first_changing = min(bases[-1] if bases else 0, partition.first_recovered())
         for file in partition.copied:
             source, copy = os.path.join(partition.directory, file.name), os.path.join(directory, file.name)
-            if self._options.link and _is_record_file_below(file, changing):
+            if self._options.link and _is_record_file_below(file, first_changing):
                 self._file_system.link_file(source, copy)
             else:
                 self._copy_file(source, copy, file.size)
@@ -239,7 +241,7 @@ class Adoption:
             reader.close()
 
     def _load(self, partition: SourcePartition, directory: str, topic_id: bytes, config: LogConfig) -> None:
-        """Open the copy as a broker does, which recovers it if need be, and close it cleanly."""
+        """Open the copy as a broker does, which recovers it if necessary; note its offsets, and close it cleanly."""
         log_start_offset = partition.log_start_offset or 0
         try:
             log = load_log(
@@ -259,14 +261,14 @@ class Adoption:
             raise AdoptionError(f"{partition.partition} cannot be served: {error}") from error
         log.flush()
         log.close()
-        place, adopted = partition.partition, self._adopted
-        adopted.end_offsets[place] = log.log_end_offset
+        name, adopted = partition.partition, self._adopted
+        adopted.end_offsets[name] = log.log_end_offset
         if log.log_start_offset > log.segments.first.base_offset:
-            adopted.start_offsets[place] = log.log_start_offset
+            adopted.start_offsets[name] = log.log_start_offset
         if partition.cleaner_offset is not None:
-            adopted.cleaner_offsets[place] = min(partition.cleaner_offset, log.log_end_offset)
+            adopted.cleaner_offsets[name] = min(partition.cleaner_offset, log.log_end_offset)
         epoch = log.leader_epochs.latest_epoch + 1
-        adopted.leader_epochs[place.topic] = max(adopted.leader_epochs[place.topic], epoch)
+        adopted.leader_epochs[name.topic] = max(adopted.leader_epochs[name.topic], epoch)
 
     def _sync(self, directory: str) -> None:
         for entry in self._file_system.list_directory(directory):
@@ -300,7 +302,7 @@ class Adoption:
         controller.sync()
 
     def _merge(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace the entries of all staged partitions in a checkpoint file by ``offsets``."""
+        """Replace the entries of all staged partitions in the checkpoint file ``name`` by ``offsets``."""
         path = os.path.join(self._options.target, name)
         taken = set(self._adopted.end_offsets)
         others = read_offset_checkpoint(self._file_system, path).items()
@@ -358,7 +360,7 @@ def _access_records(source: MetadataImage, known: MetadataImage) -> Iterator[Ver
 
 
 def valid_broker_configs(texts: Mapping[str, str]) -> dict[str, str]:
-    """Select the dynamic broker configs with valid values; with any others this broker would not start."""
+    """Select the dynamic broker configs with valid values: with an invalid one this broker would not start."""
     valid = {}
     for key, text in texts.items():
         if key in BROKER_CONFIG_DEF and BROKER_CONFIG_DEF[key].dynamic:

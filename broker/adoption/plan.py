@@ -1,6 +1,6 @@
 """The plan for taking over a stopped Apache Kafka's directories. Everything is checked, nothing is written.
 
-A source is one entry of Kafka's ``log.dirs``; all entries of a broker are given together. Checked, in this order:
+A source is one entry of Kafka's ``log.dirs``; all entries of a broker are given together. The checks, in this order:
 
 1. no process uses the sources (``.lock``) or the target; ``meta.properties`` agree on one cluster;
 2. ``__cluster_metadata``, if there is one: topics, ids, configs, quotas, users, ACLs, tokens, producer ids.
@@ -52,7 +52,11 @@ class AdoptionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionOptions:
-    """Sources to take over, and the target. ``topic_configs`` are for sources without metadata of their topics."""
+    """Sources to take over, and the target.
+
+    ``topic_configs`` has the configs of topics by topic name, for sources without a metadata log. If there is one, they
+    replace its configs key by key.
+    """
 
     sources: tuple[str, ...]
     target: str
@@ -159,7 +163,7 @@ class Planner:
                 self._add_problem(f"{source} does not exist")
             elif _is_same_or_below(source, target) or _is_same_or_below(target, source):
                 self._add_problem(
-                    f"{source} and the data directory {target} contain one another; adopt into another one"
+                    f"{source} and the data directory {target} contain one another; adopt into another directory"
                 )
             else:
                 self._lock(source, shared=True)
@@ -203,7 +207,8 @@ class Planner:
             )
 
     def _is_without_its_metadata(self) -> bool:
-        """Return whether the topics' configs are in a metadata log that is not in the sources, and were not given."""
+        """Return whether the topics' configs are in a metadata log that is not in the sources, and the caller gave
+        none."""
         return self._is_kraft and self._plan.metadata is None and self._options.topic_configs is None
 
     # ---- partitions and topics
@@ -360,13 +365,13 @@ class Planner:
     def _note_what_is_left_out(self) -> None:
         metadata = self._plan.metadata
         if metadata is None:
-            place = (
+            reason = (
                 f"they are in {METADATA_DIRECTORY}, which is not in these directories"
                 if self._is_kraft
                 else "a broker that used ZooKeeper does not keep them in log.dirs"
             )
             configs = "topic configs, " if self._options.topic_configs is None else ""
-            self._plan.left_out.append(f"{configs}quotas, ACLs, SCRAM credentials: {place}")
+            self._plan.left_out.append(f"{configs}quotas, ACLs, SCRAM credentials: {reason}")
             if self._without_configs and not self._is_without_its_metadata():
                 self._plan.notes.append(
                     f"topics without known configs: {self._without_configs}; they get unlimited retention, and those "

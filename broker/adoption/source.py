@@ -1,4 +1,4 @@
-"""Partition directories of a stopped Apache Kafka: they are listed, and checked with ``tidelog.log.check``. Read-only.
+"""Partition directories of a stopped Apache Kafka: their list, and their check with ``tidelog.log.check``. Read-only.
 
 Damage that a start of Kafka would repair is repaired in the copy. Damaged indices and snapshots are not copied but
 rebuilt. Without the clean-shutdown marker recovery reads everything from the recovery point on: records there may be
@@ -39,8 +39,8 @@ from tidelog.log.system.file_system import FileEntry, FileSystem
 _REBUILT_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 _LOG_FILE_SUFFIXES = (*SEGMENT_FILE_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 _LEFTOVER_SUFFIXES = (".deleted", ".tmp")
-"""Files that Kafka was about to delete, and half-written ones that its start removes. A cleaner's ``.swap`` is not
-among them: opening the log completes or undoes the swap."""
+"""Suffixes of files that Kafka was about to delete, and of half-written ones that its start removes. ``.swap`` is not
+among them: opening the log completes or undoes the swap that Kafka's cleaner began."""
 _NOT_SERVED = {
     "-delete": "was being deleted",
     "-stray": "belonged to no topic of Kafka's",
@@ -52,8 +52,8 @@ _AFTER_ALL_OFFSETS = 2**63
 
 @dataclass(slots=True)
 class SourcePartition:
-    """One partition directory of a source, with its checkpointed offsets. ``omit`` has the names of files that are not
-    copied."""
+    """One partition directory of a source, with its offsets in the checkpoint files. ``clean``: the source has the
+    clean-shutdown marker. ``omit`` has the names of files that are not copied."""
 
     partition: TopicPartition
     directory: str
@@ -91,7 +91,7 @@ class SourcePartition:
 
 @dataclass(slots=True)
 class SourceListing:
-    """The partitions of one source, and its other directories: path -> why they are left out."""
+    """The partitions of one source. ``others`` has its other directories: path -> reason why it is left out."""
 
     clean: bool
     partitions: list[SourcePartition] = field(default_factory=list)
@@ -99,7 +99,7 @@ class SourceListing:
 
 
 def is_of_kraft(file_system: FileSystem, source: str) -> bool:
-    """Return whether a KRaft broker wrote ``meta.properties``: its version is 1, and 0 with ZooKeeper."""
+    """Return whether a KRaft broker wrote ``meta.properties``: the file's version is then 1, and 0 with ZooKeeper."""
     path = os.path.join(source, META_PROPERTIES_FILE)
     if not file_system.exists(path):
         return False
@@ -153,7 +153,8 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
             continue
         if name.endswith(_REBUILT_SUFFIXES):
             if name.endswith(SNAPSHOT_SUFFIX):
-                file_system.read_file(finding.path)  # raises if the file cannot be read, which is no damage
+                # Raises KafkaStorageError if the disk cannot read the file: that is no damage of the snapshot.
+                file_system.read_file(finding.path)
             repaired.append(finding)
             partition.omit.add(name)
         elif offset_of(name) < first_recovered and not (name == LEADER_EPOCH_FILE and not partition.clean):
