@@ -29,7 +29,7 @@ PER_STEP = 1
 """Partitions that are read in one step; each takes 20 µs."""
 
 PROOF_WAIT_MS = 5_000
-"""How long any request may wait for a thread that checks a transaction index, even if ``max_wait_ms`` is shorter."""
+"""Longest wait of a request for a thread that checks a transaction index, if its ``max_wait_ms`` is shorter."""
 
 
 def fetch_many(
