@@ -1,5 +1,5 @@
-"""Segments on disk in Kafka's format.
+"""Logs of partitions: segments, indices and checkpoints on disk in Kafka's format.
 
 Imports: ``tidelog.protocol``; no event loop and no sockets.
-Invariant: the end of a log is published last, and readers take no lock.
+Invariant: an append publishes the log's new end last, and readers take no lock.
 """

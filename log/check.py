@@ -4,8 +4,9 @@ These are checked:
 
 - base offsets; every batch's header and CRC; offsets that strictly grow, within and across segments;
 - offset indices: entries grow, and each names a batch by its last offset and position;
-- time indices: entries grow, have last offsets of batches, and no timestamp later than any record's;
-- transaction indices against the markers; leader epochs; producer snapshots; ``partition.metadata``.
+- time indices: entries grow, have last offsets of batches, and no timestamp later than the latest record's;
+- transaction indices have the aborted transactions that the markers in the records show;
+- leader epochs grow and begin within the log; producer snapshots and ``partition.metadata`` can be read.
 
 An index may differ from a rebuilt one: it may have fewer entries (a full disk, several batches in one append). The
 index of a log that was not closed may end with zeros.
@@ -46,8 +47,8 @@ _Unpack = Callable[[bytes, int], tuple[Any, ...]]
 
 
 class Finding(NamedTuple):
-    """One broken invariant: the file, the byte in a record file or the slot in an index (-1: the whole file), and a
-    description."""
+    """One broken invariant: the file, the byte in a record file or the number of the entry in an index (-1: the whole
+    file), and a description."""
 
     path: str
     position: int
@@ -82,7 +83,7 @@ class _Checker:
         self._directory = directory
         self._transactions = TransactionIndexCheck()
         self._next_offset = 0
-        self._is_damaged = False  # the batches after ``_next_offset`` cannot be read
+        self._is_damaged = False  # damage was found, and no batch after it was read yet
         self._fault = ""  # what is wrong with the batch at which the last walk stopped
         self._names = {entry.name for entry in file_system.list_directory(directory) if entry.is_file}
 
@@ -260,5 +261,5 @@ def _batch_fault(file: OpenFile, header: BatchHeader, batch: memoryview, next_of
         following = file.read_at(header.position + header.size, HEADER.size)
         is_batch = len(following) == HEADER.size and following[MAGIC_OFFSET] == MAGIC_V2
         if is_batch and int.from_bytes(following[:8], "big") <= header.last_offset:
-            return f"offset {header.base_offset} reaches into the next batch, {next_offset} should follow"
+            return f"the batch of offset {header.base_offset} overlaps the next one; offset {next_offset} is expected"
     return ""

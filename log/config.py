@@ -1,5 +1,5 @@
-"""Topic-level configuration: every key Kafka knows for a topic, declared once, with the server keys that give its
-default.
+"""Topic-level configuration: every key that Kafka knows for a topic, and Tidelog's own ``index.*`` keys, each declared
+once, with the server keys that give its default.
 
 CreateTopics, AlterConfigs, DescribeConfigs and ``docs/configuration.md`` use ``TOPIC_CONFIG_DEF``. ``SYNONYMS`` has
 the server keys that give a topic key its default, in Kafka's order, and converts units (``log.retention.hours`` to
@@ -73,7 +73,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
             _STRING,
             "producer",
             one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
-            "Codec of stored batches; producer keeps what came.",
+            "Codec of stored batches; producer keeps the codec that the producer chose.",
         ),
         _key("compression.zstd.level", _INT, 3, between(-131072, 22), "Level of zstd when the broker compresses."),
         _key(
@@ -108,7 +108,14 @@ TOPIC_CONFIG_DEF = ConfigDef(
         _key(
             "index.interval.bytes", _INT, 4096, between(0), "Bytes of records between two entries of the offset index."
         ),
-        _key("index.keys", _BOOLEAN, False, None, "Whether records can be found by key; built after the append.", _LOW),
+        _key(
+            "index.keys",
+            _BOOLEAN,
+            False,
+            None,
+            "Whether records can be found by key, in an index that is written after the append.",
+            _LOW,
+        ),
         _key(
             "index.keys.entries",
             _INT,
@@ -138,7 +145,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
             _STRING,
             "",
             None,
-            "Name of the header by whose value records can be found as by a tag; empty for no tags.",
+            "Name of the header whose value is a record's tag, by which records can be found; empty for no tags.",
             _LOW,
         ),
         _key(
@@ -248,7 +255,7 @@ TOPIC_CONFIG_DEF = ConfigDef(
             _INT,
             10 * 1024 * 1024,
             between(4),
-            "Largest size of a segment's indices; a full one closes the segment.",
+            "Largest size of each index of a segment; a full index closes the segment.",
         ),
         _key(
             "segment.jitter.ms",

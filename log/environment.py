@@ -22,7 +22,7 @@ from tidelog.protocol.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 MIN_FREE_BYTES = 64 * 1024
-"""A disk with less free space counts as full: this is enough for one or two requests."""
+"""A disk with less free space counts as full: one or two more requests would fill it."""
 T = TypeVar("T")
 PROBE_FILE = ".probe"
 """Beginning of the name of a file that is written, synced, read and removed to see whether a directory works."""
@@ -77,8 +77,8 @@ class DirectoryState:
     is read without a lock.
 
     ``shortage`` is the error while the disk is full or read-only: reads go on, and on a full disk deletions too.
-    ``append_refusal`` is the failure, or the shortage while the reserve is given up: records must not take the space
-    that deletions need.
+    ``append_refusal`` is the failure, or a full disk while the reserve is given up: records must not take the space
+    that deletions need. The reserve is a file that keeps disk space free for this (``tidelog.log.system.reserve``).
     """
 
     __slots__ = (
@@ -185,7 +185,9 @@ class DirectoryState:
                 return False
             self.append_refusal = self.failure or self._disk_full_error()
         self._begin_shortage(self._disk_full_error())
-        logger.warning("log directory %s: the reserve is deleted, for deletions and metadata", self.path)
+        logger.warning(
+            "log directory %s: the reserve file is deleted; deletions and metadata need its space", self.path
+        )
         return True
 
     def with_reserve(self, write: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@
 
 A new partition may get a directory of the same name right after the deletion. Without this rule a thread that still
 works for the old log would write into the directory of the new one. Work under the log's lock, and the opening of a log
-under its entry's lock, need no ``FileUse``: deletion takes these locks too.
+under the lock of its entry in the log manager, need no ``FileUse``: deletion takes these locks too.
 """
 
 from __future__ import annotations

@@ -75,8 +75,9 @@ def segment_digest(topic_id: bytes | None, segment: LogSegment) -> str:
 
 
 def note_proofs(log: UnifiedLog, digests: IndexDigests, *, is_closing: bool = False) -> None:
-    """Note in ``digests`` those of the log's proven transaction indices: in segments below the recovery point, or in
-    all segments with ``is_closing``. Raises KafkaStorageError if a log that is being closed cannot be read.
+    """Note in ``digests`` the digest of each proven transaction index of the log, for segments below the recovery
+    point, or for all segments with ``is_closing``. Raises KafkaStorageError if a log that is being closed cannot be
+    read.
     """
     segments = log.segments
     flushed = segments if is_closing else segments.values(0, log.recovery_point)
@@ -103,7 +104,7 @@ def _prove(log: UnifiedLog, segment: LogSegment) -> None:
             return
         _walk(markers, segment, segment.size)
         present = _entries_of(index)
-        wanted = markers.aborted if markers.is_whole else _merge(present, markers.aborted)
+        wanted = markers.aborted if markers.is_complete else _merge(present, markers.aborted)
         if present != wanted:
             if _lacks_transactions(present, wanted):
                 logger.warning("%s is rebuilt: its entries contradict the markers in the log", index.path)
@@ -112,13 +113,13 @@ def _prove(log: UnifiedLog, segment: LogSegment) -> None:
             for transaction in wanted:
                 index.append(transaction)
             write_if_room(index.save, "aborted transactions are kept in memory")
-        index.is_settled = markers.is_whole and not markers.open and not is_active
+        index.is_settled = markers.is_complete and not markers.open and not is_active
         index.is_proven = True
 
 
 def _lacks_transactions(present: list[AbortedTxn], wanted: list[AbortedTxn]) -> bool:
-    """Return whether the index lacks a transaction, or begins one too late. It may have more than the markers: a
-    cleaner may have removed their records."""
+    """Return whether the index lacks a transaction, or has too late a first offset for one. It may have more than the
+    markers show: transactions whose records the cleaner has removed."""
     known = {(one.producer_id, one.last_offset): one.first_offset for one in present}
     return any(known.get((one.producer_id, one.last_offset), 2**63) > one.first_offset for one in wanted)
 
@@ -145,15 +146,15 @@ def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTx
 
 class _Markers:
     """The transactions of a segment, followed batch by batch: the aborted ones, and the first offsets of the open ones
-    by producer id. ``is_whole`` is false if damage may have hidden some."""
+    by producer id. ``is_complete`` is false if damage may have hidden some."""
 
-    __slots__ = ("aborted", "is_whole", "open", "position")
+    __slots__ = ("aborted", "is_complete", "open", "position")
 
     def __init__(self, open_at_base: dict[int, int] | None) -> None:
         """``open_at_base`` has the transactions that are open at the segment's base offset; None if damage before it
         may have hidden some."""
         self.aborted: list[AbortedTxn] = []
-        self.is_whole = open_at_base is not None
+        self.is_complete = open_at_base is not None
         self.position = 0
         """The byte up to which the batches were followed."""
         self.open = dict(open_at_base or ())
@@ -168,7 +169,7 @@ class _Markers:
 
     def _take_marker(self, header: BatchHeader, batch: bytes) -> None:
         if not crc_matches(header, memoryview(batch)):
-            self.is_whole = False
+            self.is_complete = False
             # The transaction has ended; only an index entry can show whether it was aborted.
             self.open.pop(header.producer_id, None)
             return
@@ -190,7 +191,7 @@ def _walk(markers: _Markers, segment: LogSegment, size: int) -> None:
         except CorruptMessageError as error:
             logger.error("transaction markers may be unreadable: %s", error)
         if markers.position < size:
-            markers.is_whole = False
+            markers.is_complete = False
             markers.position = find_resume_position(segment.records, markers.position, size, ())
 
 

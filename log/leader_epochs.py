@@ -29,9 +29,9 @@ class LeaderEpochCache:
         self._path = os.path.join(directory, LEADER_EPOCH_FILE)
         self._entries: tuple[EpochEntry, ...] = ()
         self._write_lock = threading.Lock()
-        self._dirty = False
+        self._dirty = False  # whether the entries in memory may not be durable
         self.is_unsaved = False
-        """True while the file has other entries than these."""
+        """True while the entries in the file differ from those in memory."""
         self.latest_epoch = UNDEFINED_EPOCH
 
     def load(self) -> None:
@@ -77,7 +77,8 @@ class LeaderEpochCache:
             self._change([*kept, EpochEntry(epoch, start_offset)], write=write)
 
     def save(self) -> None:
-        """Write the file if its entries are not these and the disk is not full. Raises KafkaStorageError."""
+        """Write the file if its entries differ from those in memory and the disk is not full. Raises
+        KafkaStorageError."""
         if self.is_unsaved:
             write_if_room(lambda: self._write(sync=False), "leader epochs are written by the next flush")
 
@@ -92,7 +93,7 @@ class LeaderEpochCache:
             self._change((entry for entry in self._entries if entry.start_offset < end_offset), write=write)
 
     def truncate_from_start(self, start_offset: int, *, write: bool = True) -> None:
-        """Drop the epochs that end at or before ``start_offset``; the one that holds it begins there then."""
+        """Drop the epochs that end at or before ``start_offset``; the epoch of that offset then begins there."""
         before = [entry for entry in self._entries if entry.start_offset <= start_offset]
         if before and (before[-1].start_offset < start_offset or len(before) > 1):
             after = self._entries[len(before) :]
@@ -126,7 +127,7 @@ class LeaderEpochCache:
         if not later:
             return UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET
         floor = [entry.epoch for entry in entries if entry.epoch <= epoch]
-        # If all known epochs are later, the log has no record of it: it ended before the first of these began.
+        # If all known epochs are later, the log has no record of ``epoch``, which ended before the first of them began.
         return (floor[-1] if floor else epoch), later[0].start_offset
 
 

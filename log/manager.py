@@ -11,11 +11,11 @@ administrator can have every refused log tried again. A directory that fails is 
 A deletion is complete when ``delete_log`` returns: the directory has another name (``<topic>-<n>.<id>-delete``) and the
 partition may be created again; its files are removed after ``file.delete.delay.ms``.
 
-The manager's lock guards only the table of partitions. Each entry has a lock of its own, under which its log is opened
-and deleted: rebuilding the indices of one log does not delay callers of another. Order: the entry's lock, then the
-manager's. A thread that waited for an entry's lock looks the partition up again if the entry was deleted meanwhile
-(``is_gone``). A deletion waits until the same log is opened, and for threads that work on its files
-(``tidelog.log.file_use``).
+The manager's lock guards only the table of partitions. Each partition's entry in the table has a lock of its own, under
+which the log is opened and deleted: rebuilding the indices of one log does not delay callers of another. Order: the
+entry's lock, then the manager's. A thread that waited for an entry's lock looks the partition up again if the entry was
+deleted meanwhile (``is_gone``). A deletion waits while the same log is being opened, and for threads that work on its
+files (``tidelog.log.file_use``).
 
 Any thread may call the methods; the slow ones (``run_retention``, ``flush_dirty_logs``, checkpoints, ``shutdown``)
 belong in a worker thread.
@@ -96,6 +96,7 @@ class Opening(NamedTuple):
 
 
 UNKNOWN = Opening()
+"""For callers that know nothing of the log."""
 
 
 class LogManager:
@@ -194,7 +195,8 @@ class LogManager:
             threads,
         )
         try:
-            self.checkpoint_high_watermarks()  # above a log's new end, one would make the next records committed
+            # A high watermark above the new end of a log would make the records that are appended next committed.
+            self.checkpoint_high_watermarks()
         except KafkaStorageError as error:
             logger.error("the high watermarks of recovered logs could not be written yet: %s", error)
 
@@ -346,8 +348,8 @@ class LogManager:
         return log
 
     def delete_log(self, partition: TopicPartition) -> bool:
-        """Remove a partition; return False if there is none. On return its name may be used again; this is durable once
-        the directory's names are synced. Raises KafkaStorageError.
+        """Remove a partition; return False if there is none. On return its name may be used again. The deletion is
+        durable once the names of the log directory are synced. Raises KafkaStorageError.
         """
         while (entry := entry_of(self._entries, self._lock, partition)) is not None:
             with entry.lock:
@@ -387,7 +389,7 @@ class LogManager:
 
     @property
     def has_all_directories(self) -> bool:
-        """True when every directory is online. If one is not, logs in it are not known."""
+        """True when every directory is online. The logs in a directory that is offline are not known."""
         return all(directory.is_online for directory in self.directories)
 
     @property
@@ -440,7 +442,8 @@ class LogManager:
             return log if not log.is_closed and move_start(log, now_ms) else None
 
     def flush_dirty_logs(self) -> None:
-        """Sync rolled segments, and all of logs whose ``flush.ms`` has passed. Call it each second, in a worker."""
+        """Sync rolled segments, and all segments of logs whose ``flush.ms`` has passed. Call it each second, in a
+        worker thread."""
         now = self._time.monotonic_ms()
         for log in self.open_logs():
             try:

@@ -1,5 +1,5 @@
-"""Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock, unless it says
-otherwise.
+"""Removal of segments by retention, truncation and the cleaner's swap. Callers hold the log's lock, unless a function
+says otherwise.
 
 A deleted segment is taken out of the log's segments, its files are renamed to ``.deleted``, and unlinked after
 ``file.delete.delay.ms``. Readers that hold the old snapshot, or a slice of the file, read on.
@@ -21,8 +21,8 @@ are removed, oldest first. The renames are not synced, so a power loss may undo 
 log start offset do not count as a gap. Also, because the start offset moves first, a new reader gets
 OFFSET_OUT_OF_RANGE instead of losing its file.
 
-Retention deletes from the oldest segment on, never above the high watermark. It goes by a segment's *largest*
-timestamp, so a record from the future keeps its segment.
+Retention deletes from the oldest segment on, never above the high watermark. A segment's age is that of its *largest*
+timestamp, so a record with a timestamp in the future keeps its segment from being deleted.
 """
 
 from __future__ import annotations

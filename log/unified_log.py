@@ -9,7 +9,7 @@ Order of steps::
 Invariants:
 
 - ``log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset``, ``recovery_point <= log_end_offset``;
-- ``end`` names bytes that are in the file; ``log_end_offset`` is set after it, so all below it can be read;
+- ``end`` names bytes that are in the file; ``log_end_offset`` is set after ``end``: all records below it can be read;
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
@@ -161,9 +161,9 @@ class UnifiedLog:
         self._time = parts.environment.time
         self._directory_state = parts.directory_state
         self._directory_number = parts.directory_state.note_name()
-        self._is_identified = False
-        self._rolled: tuple[LogSegment, ...] = ()
-        self._opened_end = -1 if parts.recovered else parts.log_end_offset
+        self._is_identified = False  # whether ``partition.metadata`` was synced
+        self._rolled: tuple[LogSegment, ...] = ()  # rolled segments that no flush has synced with their indices yet
+        self._opened_end = -1 if parts.recovered else parts.log_end_offset  # ``close`` syncs indices at another end
         self.lock = threading.RLock()
         self.proof_lock = threading.RLock()
         self.files = FileUse()
@@ -173,11 +173,11 @@ class UnifiedLog:
         self.leader_epochs = parts.leader_epochs
         self.log_start_offset = parts.log_start_offset
         self.recovery_point = parts.recovery_point
-        # No flush moves the recovery point above it: a truncation that is under way may leave a gap there.
+        # No flush moves the recovery point above this bound: a truncation that is under way may leave a gap there.
         self.recovery_bound = UNBOUND
         self.high_watermark = self.last_stable_offset = parts.log_start_offset
         self.version = 0
-        self._cuts = 0
+        self._cuts = 0  # grows with each truncation, so that a flush notices one
         self.flush_wanted = False
         self.is_closed = False
         self.last_flushed_ms = self._time.monotonic_ms()
@@ -366,8 +366,8 @@ class UnifiedLog:
         """Read batches from the one that holds ``offset`` on, at most ``max_bytes``; the last may be cut by that. With
         ``min_one_message`` the first batch is complete whatever its size.
 
-        With ``prove`` it proves transaction indices itself where necessary, which reads whole segments; else it raises
-        UnprovenIndexError. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
+        With ``prove`` it proves transaction indices (``tidelog.log.index_proof``), from complete segments; else
+        UnprovenIndexError is raised. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. No lock.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()
@@ -503,11 +503,11 @@ class UnifiedLog:
             return new
 
     def flush(self, up_to_offset: int | None = None) -> None:
-        """Sync all segments from the recovery point to ``up_to_offset`` (default: the log end); move the point there.
+        """Sync all segments from the recovery point to ``up_to_offset`` (default: the log end); move that point there.
 
         Raises KafkaStorageError. A failed sync takes the directory offline: it is unknown what the disk holds, and a
-        second sync could succeed wrongly (F9). A full disk does not (F8): the next flush tries again. No lock is held
-        during syncs. Any thread.
+        second sync could wrongly succeed (docs/internals/faults.md, F9). A full disk does not: the next flush tries
+        again (F8 there). No lock is held during syncs. Any thread.
         """
         with self.lock:  # so that a marker below this end has its entry in the transaction index
             offset = self.log_end_offset if up_to_offset is None else up_to_offset
@@ -625,7 +625,7 @@ class UnifiedLog:
     # ---- housekeeping
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention (``tidelog.log.retention``); return how many segments went. Raises KafkaStorageError."""
+        """Delete old segments by retention (``tidelog.log.retention``); return how many. Raises KafkaStorageError."""
         with self.lock:
             return 0 if self.is_closed else delete_old_segments(self, now_ms)
 

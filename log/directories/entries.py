@@ -31,8 +31,9 @@ class Entry:
         self, directory: LogDirectory, path: str, *, clean: bool, topic_id: bytes | None = None, is_new: bool = False,
         found_id: bytes | None = None,
     ) -> None:  # fmt: skip
-        """``topic_id``: the topic id that a new log gets, whichever caller opens it first. ``found_id``: the id that
-        the directory's file holds, if it was read already."""
+        """``clean`` says that the log directory was shut down cleanly, so that the log needs no recovery. ``topic_id``:
+        the topic id that a new log gets, whichever caller opens it first. ``found_id``: the id in the directory's
+        ``partition.metadata``, if that was read already."""
         self.found_id = found_id
         self.is_new = is_new
         self.directory = directory
@@ -43,9 +44,10 @@ class Entry:
         self.error: KafkaError | None = None
         self.lock = threading.Lock()
         self.is_gone = False
+        """True once the partition is deleted and the table has this entry no more."""
         self.is_doomed = False
-        """True if the log is deleted but its directory could not be renamed. The next caller that needs the name tries
-        that again."""
+        """True if the log is deleted but its directory could not be renamed. The next caller that needs the partition's
+        name tries the deletion again."""
 
 
 def entry_of(entries: dict[TopicPartition, Entry], lock: threading.Lock, partition: TopicPartition) -> Entry | None:

@@ -32,8 +32,8 @@ def read_known_directories(file_system: FileSystem, first: str) -> set[str]:
 def note_known_directories(file_system: FileSystem, directories: Iterable[str], failed: Container[str] = ()) -> None:
     """Write the paths into the first directory, if they have changed. A single directory needs no file.
 
-    One of ``failed`` stays in the list, but is not added: it may never have been used. A failure is logged: the next
-    start tries again.
+    A directory of ``failed`` stays in the list, but is not added: it may never have been used. A failure is logged: the
+    next start tries again.
     """
     paths = {directory: os.path.abspath(directory) for directory in directories}
     first = next(iter(paths.values()))
@@ -44,4 +44,4 @@ def note_known_directories(file_system: FileSystem, directories: Iterable[str], 
             data = os.fsencode("".join(f"{path}\n" for path in noted))
             file_system.replace_file(os.path.join(first, KNOWN_DIRECTORIES_FILE), data)
     except LogStorageError as error:
-        logger.warning("the list of log directories is written at the next start: %s", error)
+        logger.warning("the list of log directories could not be written; the next start tries again: %s", error)

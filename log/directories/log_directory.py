@@ -63,7 +63,8 @@ class LogDirectory:
         return self.state.failure is None
 
     def read(self, file_system: FileSystem) -> dict[str, TopicPartition]:
-        """Read the checkpoints and take the clean-shutdown marker. A damaged checkpoint means recovery from the start.
+        """Read the checkpoints, and remove the clean-shutdown marker. After a damaged checkpoint the logs are recovered
+        from their start.
 
         Returns the partitions in the files by directory name. Raises KafkaStorageError.
         """
@@ -151,7 +152,7 @@ class LogDirectory:
     def erase(self, partition: TopicPartition, file_system: FileSystem) -> None:
         """Remove a deleted partition's offsets from the files, before a new log of that name takes records. Otherwise a
         killed broker would give the new log the old one's log start offset and recovery point. One write removes all
-        partitions that were deleted since the last one. Raises KafkaStorageError.
+        partitions that were deleted since the write before. Raises KafkaStorageError.
         """
         for name in _OFFSET_FILES:
             with self._write_lock:  # waits for a write in progress, which may have offsets from before the deletion

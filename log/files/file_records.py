@@ -8,8 +8,9 @@ Invariants:
 - An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``. When even that fails, the
   next append cuts it back before it writes.
 - The descriptor is reference-counted. The segment holds one reference, each slice one more; the last release closes
-  it. So its number cannot be given to another file while a ``sendfile`` still uses it (F22). ``retain`` on a closed
-  file reopens nothing: it raises, and the reader looks for the offset again in a newer segment list.
+  it. So its number cannot be given to another file while a ``sendfile`` still uses it (docs/internals/faults.md, F22).
+  ``retain`` on a closed file reopens nothing: it raises, and the reader looks for the offset again in a newer segment
+  list.
 - Opening is lazy: ten thousand idle partitions hold no descriptor.
 """
 
@@ -116,7 +117,7 @@ class FileRecords:
         return position
 
     def append_from(self, source: FileRecords, span: tuple[int, int]) -> int:
-        """Copy up to ``span[1]`` bytes from byte ``span[0]`` of ``source`` after the last append; return how many.
+        """Append up to ``span[1]`` bytes of ``source``, from its byte ``span[0]`` on; return how many.
 
         Raises KafkaStorageError; ``size`` is unchanged then.
         """
@@ -168,7 +169,7 @@ class FileRecords:
         """Cut the file to ``size`` bytes; returns how many bytes were removed. Raises KafkaStorageError."""
         file = self.shared.file
         removed = max(file.size(), self.size) - size
-        # Published first: a reader that comes now must not get a slice of bytes that are about to be cut.
+        # ``size`` is lowered first: a reader that comes now must not get a slice of bytes that are about to be cut.
         self.size = min(self.size, size)
         file.truncate(size)
         self._broken = False

@@ -1,9 +1,10 @@
 # cython: wraparound=True, boundscheck=True
-"""The file system seam: the only place in this package that opens, renames, unlinks, syncs, makes or lists anything.
+"""The file system as the log uses it. In ``tidelog.log`` only this module opens, makes, renames, unlinks or lists files
+of logs; ``tidelog.log.find`` also syncs and cuts its index files by descriptor.
 
 Every ``OSError`` becomes a :class:`LogStorageError` that names the operation and the path. Its ``is_recoverable``
 tells a full disk (the append is refused, reads go on) from a failed sync (the directory goes offline). Tests use
-``tests/support/faulty_file_system.py`` instead, which forgets unsynced bytes, tears writes and fails the N-th call.
+``tests/support/faulty_file_system.py`` instead, which drops unsynced bytes, cuts writes short and fails the N-th call.
 
 Durability rules that callers rely on:
 

@@ -55,5 +55,5 @@ class ManualTime:
         self._monotonic_ms += milliseconds
 
     def jump_wall(self, milliseconds: int) -> None:
-        """Move only the wall clock, as an operator or NTP does (F11)."""
+        """Move only the wall clock, as an operator or NTP does (docs/internals/faults.md, F11)."""
         self._wall_ms += milliseconds
