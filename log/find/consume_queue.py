@@ -3,13 +3,14 @@
     entry 20 bytes    position 8 | size 4 | tag hash 8          entry number = record offset - first offset of the file
 
 ``position`` and ``size`` are those of the batch that holds the record, in the segment of its offset. The file is named
-by its first offset in 20 digits. An entry has 20 zero bytes if its offset has no record (a control batch, or removed by
-the cleaner), or before it is written. So ``size`` 0 means that there is no record. A record without the tag header has
-tag hash 0, as one with an empty tag.
+by its first offset in 20 digits. An entry has 20 zero bytes before it is written, and if its offset has no record (a
+control batch, or the cleaner removed the record). So ``size`` 0 means that there is no record. A record without the tag
+header has tag hash 0, as has a record with an empty tag.
 
 A look-up searches for the eight bytes of the hash by ``bytes.find``. Each entry found is a candidate, whose record's
-header is then compared. The file is sparse, and read and written like the entries of an IndexFile. One writer; readers
-on any thread read only below the offset that the indexer has published.
+header is then compared. The file is sparse, and is read and written by descriptor like an IndexFile
+(``tidelog.log.find.index_file``). One writer; readers on any thread read only below the offset that the indexer has
+published.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 ENTRY = Struct(">qiq")
 ENTRY_BYTES = ENTRY.size
 HASH = Struct(">q")
-_HASH_AT = 12
+_HASH_AT = 12  # byte of an entry at which the tag hash begins
 _SEARCH_ENTRIES = 65_536
 """Most entries that a look-up or a checksum reads at a time."""
 

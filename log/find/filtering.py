@@ -1,4 +1,6 @@
-"""Filtered reads: the matching records of a virtual topic, in batches as compaction would leave them.
+"""Filtered reads: the records of a log that match a query, in batches as compaction would leave them.
+
+Consumers of a *virtual topic* get them: of a name with a query, whose records are the matching ones of another topic.
 
     position -> next candidate (of the key or tag index; after its end each offset) -> batches around it
              -> no record of a batch matches:    left out
@@ -54,6 +56,7 @@ WORK_BYTES = 16 * 1024 * 1024
 SLICE_BYTES = 64 * 1024
 """Smallest size of unchanged batches in a row that are returned as a slice of the file; others are copied."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
+"""Bytes of a read around one candidate, of a first read where every offset is a candidate, and of the largest read."""
 _MAX_DELTA = 2**31 - 1
 MAX_KEY_CANDIDATES = 4_000_000
 """Most offsets of one key that are remembered; with more, the log is read without the index."""
@@ -153,8 +156,8 @@ class _Read:
         self._position = reading.offset
         self._out: list[bytes | memoryview] = []
         self._size = 0
-        self._covered = reading.offset
-        self._work = WORK_BYTES
+        self._covered = reading.offset  # the offset after the last batch of the result
+        self._work = WORK_BYTES  # bytes that may still be read
         self._slice: TransferableRecords | None = None
 
     def run(self) -> Matching:
@@ -206,17 +209,17 @@ class _Read:
         return True
 
     def _filter(self, stored: memoryview, source: TransferableRecords, aborted: object) -> None:
-        whole_until = 0
+        unchanged_until = 0
         lost = list(aborted) if isinstance(aborted, list) else []
         for batch in iter_batches(stored):
             if batch.base_offset >= self._reading.upper:
                 break
             piece = self._select_part(batch, lost)
             end = batch.position + batch.size_in_bytes
-            if isinstance(piece, memoryview) and whole_until == batch.position:
-                if not self._out or whole_until:
-                    whole_until = end
-            elif whole_until >= SLICE_BYTES:
+            if isinstance(piece, memoryview) and unchanged_until == batch.position:
+                if not self._out or unchanged_until:
+                    unchanged_until = end
+            elif unchanged_until >= SLICE_BYTES:
                 break
             self._position = batch.last_offset + 1
             if piece is not None:
@@ -225,9 +228,9 @@ class _Read:
                 self._covered = self._position
             if self._size >= self._reading.max_bytes:
                 break
-        if whole_until >= SLICE_BYTES and whole_until == self._size:
+        if unchanged_until >= SLICE_BYTES and unchanged_until == self._size:
             source.file.retain()
-            self._slice = TransferableRecords(source.file, source.position, whole_until)
+            self._slice = TransferableRecords(source.file, source.position, unchanged_until)
 
     def _select_part(
         self, batch: RecordBatch | LegacyRecordBatch, aborted: list[AbortedTxn]

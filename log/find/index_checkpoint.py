@@ -8,9 +8,9 @@
     file 0 300000 99887766 0   a ConsumeQueue: its first offset, its entries, CRC-32 of those that are indexed
     crc 1a2b3c4d               of the lines above
 
-It is written after the files were synced, and replaced as a whole. At the next start the newest file is cut to the
-state noted here, and newer files are removed. So a crash at any time costs only the work since the last checkpoint. The
-index is rebuilt if the checkpoint is missing, damaged or made for another setting.
+It is written after the files were synced, and replaced as a whole. At the next start the newest file that it names is
+cut to the checkpoint's state, and files that it does not name are removed. So a crash at any time costs only the work
+since the last checkpoint. The index is rebuilt if the checkpoint is missing, damaged or made for another setting.
 """
 
 from __future__ import annotations

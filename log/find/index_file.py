@@ -1,4 +1,5 @@
-"""IndexFile: a hash file from keys to offsets, in RocketMQ's layout (docs/internals/index-files.md). Big-endian.
+"""IndexFile: a hash table in a file, from keys to offsets, in RocketMQ's layout (docs/internals/index-files.md).
+Big-endian.
 
     header 40 bytes   begin_timestamp 8 | end_timestamp 8 | begin_offset 8 | end_offset 8 | hash_slot_count 4
                       | index_count 4
@@ -15,11 +16,12 @@ Invariants:
   is damaged: :class:`IndexDamagedError` is raised, and the index is rebuilt from the log;
 - slots follow from entries: ``restore`` cuts a file to the entries known to be on disk and rebuilds its slots;
 - ``time_diff`` is in seconds since ``begin_timestamp`` (the first entry's), limited to 0..2^31-1, and only serves to
-  skip entries. ``min_timestamp`` is kept in the checkpoint, because a late record lies before ``begin_timestamp``;
-- nothing is mapped: a full disk, a bad sector or a file that was cut under the broker is an error, never a SIGBUS. The
+  skip entries. ``min_timestamp`` is kept in the checkpoint, because a later record may have an earlier timestamp than
+  ``begin_timestamp``;
+- nothing is mapped: a full disk, a bad sector or a file that was cut while it is open is an error, never a SIGBUS. The
   file is sparse, but disk space for header and slots is allocated when it is created;
 - while entries are put into a file, its header and slots (its *front*) are in memory until ``flush`` writes them: at a
-  checkpoint and before the next file is begun. After a crash only the newest file of a checkpoint can have older
+  checkpoint and before the next file is begun. After a crash only the newest file of a checkpoint can have outdated
   slots, and it is restored.
 
 One writer. Look-ups by any thread: only reading a slot takes the lock; an entry never changes once a slot names it.
@@ -375,7 +377,7 @@ class IndexFile:
             stored = self._read(self._position(restored.next_entry), ENTRY_BYTES * entries)
             restored = engine.restore_slots(front, self.slots, stored, restored)
             if restored.damaged_entry:
-                raise IndexDamagedError(f"{self.path}: entry {restored.damaged_entry} does not follow from the others")
+                raise IndexDamagedError(f"{self.path}: entry {restored.damaged_entry} contradicts those before it")
         begin_offset = bounds.begin_offset if count > 1 else -1
         self.bounds = FileBounds(
             bounds.begin_timestamp, max_timestamp, begin_offset, restored.last_offset, self.slots, count

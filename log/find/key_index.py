@@ -71,7 +71,7 @@ class KeyIndex:
         name = self._name(state.base_offset)
         file = IndexFile.open(self._file_system, os.path.join(self.directory, name), sizes.get(name, 0))
         if file.count < state.next_entry:
-            raise IndexDamagedError(f"{file.path} has {file.count} entries of {state.next_entry}")
+            raise IndexDamagedError(f"{file.path} has {file.count - 1} entries, its checkpoint {state.next_entry - 1}")
         file.min_timestamp = state.min_timestamp
         return file
 

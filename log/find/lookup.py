@@ -184,7 +184,8 @@ def is_aborted(batch: RecordBatch | LegacyRecordBatch, aborted: Sequence[Aborted
 
 
 class RecordReader:
-    """Reader of single records of a log, which keeps the last batch for records beside the last one. One thread."""
+    """Reader of single records of a log. It keeps the batch that it read last, for further records of that batch. One
+    thread."""
 
     def __init__(self, log: UnifiedLog, *, committed: bool = False) -> None:
         """With ``committed``, records of aborted transactions are left out."""

@@ -1,7 +1,8 @@
 """The tag index of one partition: ConsumeQueues in ``tags/``, each named by its first offset.
 
-It works like :class:`tidelog.log.find.key_index.KeyIndex`, but has other entries. An index is made for one header name;
-for another one it is rebuilt. One writer; look-ups by any thread over the published tuple of files.
+It works like :class:`tidelog.log.find.key_index.KeyIndex`, but has other entries. An index is made for the header name
+``index.tag.header``; if the topic's configuration names another one, the index is rebuilt. One writer; look-ups by any
+thread over the published tuple of files.
 """
 
 from __future__ import annotations

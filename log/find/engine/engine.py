@@ -1,6 +1,6 @@
 """Choice between compiled routines and plain reference for indexing and look-ups, made once at import.
 
-Both give equal results. Where nothing is compiled, the reference is used: it is faster than the routines would be.
+Both give equal results. Where nothing is compiled, the reference is used: it is faster than uncompiled routines.
 """
 
 from __future__ import annotations

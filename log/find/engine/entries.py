@@ -204,7 +204,7 @@ def _put(
 
 def _slot(hashed: int, slots: int) -> int:
     """Return the byte at which the slot of a hash begins."""
-    number = hashed % slots  # of 32-bit numbers, which takes a third of the time of 64-bit ones
+    number = hashed % slots  # a remainder of 32-bit numbers takes a third of the time of one of 64-bit numbers
     return _HEADER_BYTES + 4 * number
 
 

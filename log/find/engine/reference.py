@@ -199,8 +199,8 @@ def tag_of(record: Record, header: bytes) -> bytes | None:
 def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> Put:
     """Build entries in ``rows.entries`` for the rows from ``start`` to below ``end`` that have keys, and set the slots.
 
-    ``front`` has a file's header and slots. It stops at the first row that the file has no entry for. The caller writes
-    the entries.
+    ``front`` has a file's header and slots. When the file is full, the first row that has no entry ends the put. The
+    caller writes the entries.
     """
     number = layout.next_entry
     low, high, last_offset = MAX_INT64, MIN_INT64, -1
