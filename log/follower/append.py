@@ -38,8 +38,9 @@ _idle_scans: list[SegmentScan] = []
 
 
 class _Part(NamedTuple):
-    """Batches from the front of the fetched records that go into one segment with one write. ``is_stopped`` says that
-    the walk stopped at a batch it could not take."""
+    """Batches from the front of the fetched records that go into one segment with one write. ``epochs`` has new leader
+    epochs with their first offsets, ``rows`` the header fields of producers' batches. ``is_stopped`` says that the walk
+    stopped at a batch it could not take."""
 
     segment: LogSegment
     batches: BatchesToAppend

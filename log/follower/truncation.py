@@ -5,7 +5,7 @@ A cut has four steps, with these results after a power loss::
     1  recovery point lowered, checkpoints written   -> the segments to be cut are recovered, and end at the first gap
     2  segments renamed, the last one cut            -> any part of this may be on the disk
     3  sync_cut                                      -> nothing that was cut comes back
-    4  checkpoints written                           -> high watermark and log start offset are those of the rest
+    4  checkpoints written                           -> high watermark and log start offset are those after the cut
 
 With the old recovery point, a gap that step 2 leaves would look like a loss of synced records, and such a log is
 refused. So no flush raises the recovery point before step 3 is done, even if the flush began before step 1. Any thread;
@@ -95,8 +95,8 @@ def truncate_as_follower(log: UnifiedLog, offset: int) -> bool:
 
 
 def sync_cut(log: UnifiedLog) -> None:
-    """Make a cut durable. It comes before the high watermark may pass later records: else a power loss could bring back
-    the cut records.
+    """Make a cut durable. Call it before the high watermark passes records that are appended after the cut: otherwise a
+    power loss could bring back the cut records in their place.
 
     Raises KafkaStorageError.
     """

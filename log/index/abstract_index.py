@@ -1,11 +1,11 @@
-"""Base of both sparse indices: fixed-size entries in a file, appended in order, searched in place.
+"""Base of offset index and time index: fixed-size entries in a file, appended in order, searched in place.
 
 File: ``entry * n``, nothing else. ``truncate_to`` lowers ``entries`` but leaves the file its length, so that a reader
 with an older count still finds the entries. ``trim`` cuts the rest when the segment rolls or closes, and that is the
 form Kafka leaves and expects. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
 
 Entries are read with ``pread`` and written with ``pwrite``, never through a mapping. A full disk, a bad sector or a
-file that was cut under the broker then gives an error; access to a mapped page would kill the process (SIGBUS).
+file that was cut while it is open then gives an error; access to a mapped page would kill the process (SIGBUS).
 The price: a look-up near the end takes 3.3 µs instead of 2.5, and one anywhere in 10 MB takes 12 instead of 5. Readers
 that read on where they stopped make no look-up. Readers read only slots below ``entries``, which is published after the
 entry is in the file. They hold the open file while they read. It closes with the last reference, so they cannot read
@@ -220,7 +220,7 @@ class AbstractIndex:
         """Write entries at byte ``position``; a rebuild on a full disk goes on in memory."""
         try:
             file = self._writable()
-            self._capacity = max(self._capacity, position + len(packed))  # some of it may be there after an error
+            self._capacity = max(self._capacity, position + len(packed))  # even an error may leave some of the bytes
             file.write_at(packed, position)
         except LogStorageError as error:
             if not (self._is_rebuilt and error.lacks_room) or self._memory is not None:
@@ -349,8 +349,8 @@ def close_until_lookup(index: AbstractIndex) -> None:
     """Close the file until the next look-up, if it is open and holds exactly the entries. Call it under the log's lock,
     as no entry may be appended meanwhile; readers go on."""
     with index._load_lock:
-        is_whole = index._capacity == index._entries * index.ENTRY.size
-        if index._file is not None and index._memory is None and not index._is_rebuilt and is_whole:
+        is_trimmed = index._capacity == index._entries * index.ENTRY.size
+        if index._file is not None and index._memory is None and not index._is_rebuilt and is_trimmed:
             index._forget_file()
 
 

@@ -1,8 +1,8 @@
-"""The time index (``.timeindex``): the largest timestamp seen so far -> the offset it had.
+"""The time index (``.timeindex``): the largest timestamp seen so far -> the last offset of the batch that has it.
 
 Entry, 12 bytes big-endian: ``timestamp 8 | relative offset 4``: every record at or before the offset in this segment
 has a timestamp <= the entry's. Timestamps strictly grow, because only a new maximum makes an entry. The last entry of a
-closed segment has its maximum. Timestamps may be anything up to 2^63 - 1.
+closed segment has the segment's largest timestamp. Timestamps may be anything up to 2^63 - 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The transaction index (``.txnindex``): aborted transactions whose marker lies in this segment (KIP-98).
+"""The transaction index (``.txnindex``) of a segment: the aborted transactions whose marker lies in it (KIP-98).
 
 Entry, 34 bytes big-endian::
 

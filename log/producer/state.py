@@ -146,7 +146,7 @@ class ProducerEntry:
         self.last_timestamp = -1
         self.current_txn_first_offset = NO_OFFSET
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_TO_RETAIN)
-        self.touched_ms = 0.0
+        self.touched_ms = 0.0  # the last change of this state, by the monotonic clock
 
     @property
     def last_sequence(self) -> int:
@@ -272,8 +272,9 @@ class ProducerStateManager:
         self._directory = directory
         self._time = time
         self._expiration_ms = expiration_ms
-        self._ongoing: dict[int, int] = {}  # first offset -> producer id, ascending
-        self._unreplicated: dict[int, int] = {}  # first offset -> marker's offset, ascending by the marker
+        self._ongoing: dict[int, int] = {}  # open transactions: first offset -> producer id, ascending
+        # Ended transactions whose marker the high watermark has not passed: first offset -> marker's offset, by marker.
+        self._unreplicated: dict[int, int] = {}
         self._first_unreplicated = _ABOVE_ALL
         self._last_snapshot_offset = NO_OFFSET
         self.producers: dict[int, ProducerEntry] = {}
@@ -414,8 +415,8 @@ class ProducerStateManager:
         """Forget the producers that were idle for ``producer.id.expiration.ms``; return how many.
 
         The monotonic clock counts, so that a jump of the wall clock or a record from the future does not change how
-        long a producer is known (F11). ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK producers at a time:
-        appends wait for it, and there may be a million producers.
+        long a producer is known (docs/internals/faults.md, F11). ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK
+        producers at a time: appends wait for it, and there may be a million producers.
         """
         idle_since_ms, count = self._time.monotonic_ms() - self._expiration_ms, 0
         end = len(self.known)

@@ -1,5 +1,5 @@
 """Search by time inside one stored batch of any format: the last step of ListOffsets (KIP-33). A batch header has the
-batch's largest timestamp; a search for that finds the record that has it (KIP-734).
+batch's largest timestamp; a search for that timestamp finds the record that has it (KIP-734).
 
 A magic 2 batch is searched by ``tidelog.log.records.engine`` without making record objects, other batches record by
 record. Under log append time every record of a batch has the batch's time, so only the offset decides.

@@ -3,7 +3,7 @@ compiled.
 
 Each function takes the uncompressed records section of a magic 2 batch and walks it once. Malformed input raises
 InvalidRecordError. The compiled walks only find *that* something is malformed; this module then finds what, so that
-both raise the same error (for at most EXPLAINED_RECORDS).
+both raise the same error (in a section of at most EXPLAINED_RECORDS records).
 
 A section is one record after the other (drawn in ``tidelog.protocol.record.record_batch``):
 

@@ -1,4 +1,4 @@
-"""Compiled walks over a records section, equal to those of ``tidelog.log.records.reference``, which explains a section.
+"""Compiled walks over a records section, equal to those of ``tidelog.log.records.reference``, which defines a section.
 
 Each call takes any buffer of bytes. A malformed section is passed to the reference, which names the fault. Bits above
 32 and 64 in varints of 5 and 10 bytes are dropped, as in the reference. Large sections are walked without the

@@ -30,8 +30,11 @@ garbage collector stops all threads for 50 ms. In a request of 1 MB, more messag
 
 TURN_PACKED_BYTES = 256 * 1024
 TURN_PLAIN_BYTES = 1024 * 1024
+"""Most bytes of a magic 2 batch's records, compressed and decompressed, if they are decompressed within a turn."""
 TURN_RECORDS, TURN_RECORDS_COMPILED = 2_000, 100_000
+"""Most records of a magic 2 batch that are validated within a turn: by plain Python, by compiled routines."""
 TURN_REBUILT_RECORDS = 200
+"""Most records that are rebuilt one by one within a turn."""
 TURN_HEADER_BYTES = 32 * 1024
 """Most bytes of record headers that plain Python walks over within a turn: 0.3 µs for each header of two bytes or more.
 """

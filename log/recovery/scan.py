@@ -36,7 +36,7 @@ _ROW_COLUMNS = 11
 attributes, producer id, producer epoch, base sequence, record count."""
 _PRODUCER, _ATTRIBUTES = 7, 6
 _KEPT_BATCHES = 5
-_SPREAD = 0x9E3779B97F4A7C15
+_SPREAD = 0x9E3779B97F4A7C15  # multiplier of the hash of a producer id
 
 Integers = memoryview
 

@@ -103,7 +103,7 @@ def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _Ended]) 
         elif not one.marker_before < first <= (last - 1 if one.first is None else one.first):
             found.append((slot, f"does not begin where the transaction does, at {one.first} ({transaction})"))
         elif not 0 <= stable <= one.undecided:
-            found.append((slot, f"offset {one.undecided} was undecided after it ({transaction})"))
+            found.append((slot, f"offset {one.undecided} was undecided after its marker ({transaction})"))
         if one is not None and one.producer_id == producer_id and version == 0:
             del ended[last]
         previous = max(previous, last)

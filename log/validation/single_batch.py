@@ -103,7 +103,7 @@ class CheckedBatch:
         self.records = result.records
         self.first_offset = result.first_offset
         self.last_offset = result.last_offset
-        # For a message set of several entries, an index entry has the offset of the first one, as its position.
+        # An index entry names one message of an old set: it has the position of the first one, so also its offset.
         self.indexed_offset = result.last_offset if result.shallow_count == 1 else summary.last_offset
         self.max_timestamp = result.max_timestamp
         self.offset_of_max_timestamp = result.offset_of_max_timestamp
