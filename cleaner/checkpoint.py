@@ -39,11 +39,11 @@ class CleanerCheckpoint:
         self._file_system = file_system
         self._lock = threading.RLock()
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
-        self._incarnations: dict[TopicPartition, UnifiedLog] = {}
+        self._incarnations: dict[TopicPartition, UnifiedLog] = {}  # the logs that the saved offsets belong to
 
     def get(self, log: UnifiedLog) -> int | None:
-        """Return the first dirty offset; None if none was saved, or for an earlier log of this partition. The saved
-        offset is lowered to it.
+        """Return the first dirty offset; None if none was saved for this log. A saved offset above ``clean_bound`` is
+        lowered.
 
         Raises KafkaStorageError.
         """
@@ -64,8 +64,8 @@ class CleanerCheckpoint:
         return offsets.get(partition)
 
     def begin_round(self, log: UnifiedLog) -> None:
-        """Lower the saved offset to ``clean_bound``, and reset that, so that it shows truncations during the round.
-        Raises KafkaStorageError."""
+        """Lower the saved offset to ``clean_bound``, and set ``clean_bound`` to UNBOUND, so that a lower value shows a
+        truncation during the round. Raises KafkaStorageError."""
         while True:
             bound = log.clean_bound
             self.save_cut(log)

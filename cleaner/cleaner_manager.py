@@ -126,7 +126,9 @@ class LogCleanerManager:
         self._entries: dict[TopicPartition, _Entry] = {}
         self.checkpoint = CleanerCheckpoint(file_system)
         self.dirtiest_ratio = 0.0
+        """The largest cleanable ratio when a log was last chosen."""
         self.max_compaction_delay_ms = 0
+        """The longest time by which a log exceeded its ``max.compaction.lag.ms`` then; 0 if none did."""
 
     # ---- choice
 
@@ -216,7 +218,7 @@ class LogCleanerManager:
             self._move(partition, CleaningState.IDLE)
 
     def record_stop(self, partition: TopicPartition) -> None:
-        """Note that a round ended early because it was told to stop."""
+        """Note that a round was aborted, which does not count as a failure."""
         with self._condition:
             self._move(partition, CleaningState.IDLE)
 

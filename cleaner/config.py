@@ -61,7 +61,8 @@ CLEANER_CONFIG_DEF = ConfigDef(
             512 * 1024,
             between(0),
             _MEDIUM,
-            "Bytes of a segment that a cleaner thread reads at once. A larger batch is read whole all the same.",
+            "Half of the bytes of a segment that a cleaner thread reads at once. It reads more at once where batches "
+            "are large.",
             dynamic=True,
         ),
         ConfigKey(

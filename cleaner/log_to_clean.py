@@ -4,7 +4,7 @@
         |  clean section   |        dirty section            |   uncleanable tail    |
 
 The uncleanable tail begins with the first segment that is active, reaches to the last stable offset or beyond, or has a
-record younger than ``min.compaction.lag.ms``. Its begin is a segment's base offset.
+record younger than ``min.compaction.lag.ms``. It begins at a segment's base offset.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class LogToClean:
     """A log and the offsets of its sections: clean below ``first_dirty_offset``, dirty up to
     ``first_uncleanable_offset``, not cleanable from there on.
 
-    ``compaction_lag_ms`` is the age of the oldest dirty record that can be cleaned; ``overdue`` says whether that is
-    above ``max.compaction.lag.ms``.
+    ``compaction_lag_ms`` is the age of the oldest dirty record that can be cleaned, taken from the first batch of each
+    segment as in Kafka; ``overdue`` says whether it is above ``max.compaction.lag.ms``.
     """
 
     topic_partition: TopicPartition
@@ -98,8 +98,8 @@ def measure_log(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToCl
 
 
 def roll_if_overdue(log: UnifiedLog, now_ms: int) -> bool:
-    """Close the active segment if its oldest record is older than ``max.compaction.lag.ms``, as an active segment
-    cannot be cleaned. Return whether it was closed.
+    """Close the active segment if its first batch is older than ``max.compaction.lag.ms``, as an active segment cannot
+    be cleaned. Return whether it was closed.
 
     Kafka does this only at the next append, so a partition without appends keeps records for longer than the limit.
     Source: KIP-354. Raises KafkaStorageError.

@@ -455,7 +455,7 @@ class BatchFilter:
         self.out_rows = out_rows
         self.out_bytes = 0
         self.target = self.written = 0
-        # Records of the current batch: kept ones, tombstones among these, and those dropped for two reasons.
+        # Counts of the current batch's records: kept, kept tombstones, dropped without a key, dropped old tombstones.
         self.kept = self.tombstones = self.keyless = self.expired = 0
         self.largest = _NO_TIMESTAMP
         # Facts of the current batch by which its records are kept or dropped.

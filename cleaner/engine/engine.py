@@ -31,7 +31,9 @@ ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 #: Smallest first size of a map: 512 KiB fit into the second-level cache and hold 24,000 keys.
 FIRST_MAP_BYTES = 512 * 1024
+#: Factor by which a map that is full grows.
 GROWTH = 4
+#: Most buckets of a map whose entries are copied at a time.
 _DRAIN_BUCKETS = 64 * 1024
 
 

@@ -171,8 +171,8 @@ def scan_batches(
 
     ``offsets`` are the lowest offset of the segment and the lowest one after it. A batch outside of them becomes
     POISON, as the CRC does not cover its base offset. Returns the number of rows, the position after the last batch,
-    and the size of the next one by its length field. That is 0 if fewer than 12 bytes are left or the table is full,
-    and negative if no batch can have that size.
+    and the size of the next batch by its length field. That size is 0 if fewer than 12 bytes are left or the table is
+    full, and negative if no batch can have it.
     """
     position, end = limits
     data = buffer[: end + at.PADDING].tobytes()

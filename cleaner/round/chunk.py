@@ -1,4 +1,7 @@
-"""A chunk of a segment in memory, the scratch memory in which its batches are expanded, and the steps of the work."""
+"""A chunk of a segment in memory, the scratch memory in which its batches are expanded, and the steps of a pass.
+
+``tidelog.cleaner.engine.batch_table`` defines chunk, scratch, batch table and ordinal.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ class Chunk:
     """Some bytes of a segment in ``buffer``, and their batches in the first ``rows`` rows of ``table``.
 
     ``length`` bytes were read from byte ``position`` of the file; the first ``framed`` of them are whole batches. The
-    scratch memory follows, and is filled up to ``used``. ``is_plain`` says that no batch has to be expanded.
+    scratch memory follows, and is filled up to ``used``. ``is_plain`` says that no batch has to be expanded. ``spare``
+    is the buffer of an earlier step, for the next change of buffers.
     """
 
     __slots__ = ("buffer", "framed", "is_plain", "length", "position", "rows", "spare", "table", "used")

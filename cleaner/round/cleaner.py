@@ -3,11 +3,12 @@
     index pass   dirty section -> one "superseded" bit per record          (``tidelog.cleaner.round.superseded``)
     copy pass    group by group: filter -> .cleaned -> flush -> swap under the log's lock -> progress
 
-A round works on a snapshot of segments, whose files readers hold open. Truncation, deletion and retention may go on
-meanwhile: a group is swapped only if all its segments are still in the log and ``check`` has not raised. A group in
-which nothing changes is not rewritten. A segment with a wrong length field cannot be divided into batches (framed): it
-is not rewritten either, and it is reported. After each group that ends above the first dirty offset the log is clean up
-to the group's end, and that offset is saved.
+A *group* is neighbouring segments that one new segment replaces. A round works on a snapshot of segments, whose files
+it holds open while it reads them. Truncation, deletion and retention may go on meanwhile: a group is swapped only if
+all its segments are still in the log and ``check`` has not raised. A group in which nothing changes is not rewritten. A
+segment with a wrong length field cannot be divided into batches (framed): it is not rewritten either, and it is
+reported. After each group that ends above the first dirty offset the log is clean up to the group's end, and that
+offset is saved.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class CleaningRound:
         self._log = log = cleanable.log
         self._cleanable = cleanable
         self._hooks = hooks
-        self._clock = (now_ms, now_ms + log.config.delete_retention_ms)
+        self._clock = (now_ms, now_ms + log.config.delete_retention_ms)  # the time, and a new delete horizon (KIP-534)
         self._reader = SegmentReader(
             engine, options.io_buffer_bytes, options.max_decompressed_bytes, reads_ahead=options.reads_ahead
         )

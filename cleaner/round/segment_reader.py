@@ -60,7 +60,8 @@ _UNREADABLE = (InvalidRecordError, CorruptMessageError, MessageTooLargeError, Un
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """A batch that could not be read, and was kept as it is: base offset of its segment, byte in that, its offset."""
+    """A batch that could not be read, and was kept as it is: its segment's base offset, its byte in the segment, and
+    its offset."""
 
     segment: int
     position: int

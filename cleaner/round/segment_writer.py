@@ -60,6 +60,7 @@ class CleanedSegment:
         self._check = check
         self._passed: list[tuple[LogSegment, int, int]] = []
         self._entries: list[IntegerArray] = []
+        # Position, bytes since the last index entry, largest timestamp and its offset (``Engine.index_entries``).
         self._index_state: IntegerArray = np.array([0, 0, -1, base_offset], np.int64)
         self._aborted: list[AbortedTxn] = []
         self._levels: dict[int, int | None] = {}

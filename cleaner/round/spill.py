@@ -1,5 +1,8 @@
 """Spill file of the key map: digests sorted into hash ranges in a temporary file, and the superseded bits.
 
+The *superseded bits* have one bit for each record, by its ordinal (``tidelog.cleaner.engine.batch_table``): whether a
+later record has the same key.
+
 When the map is full, its entries are written to the file and it is emptied. A *piece* has the entries of one part of
 the map, sorted by the top bits of the digest's second word into 256 partitions::
 
@@ -26,7 +29,7 @@ from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256
 _ROW_BYTES = 24
-#: Most further bits by which a partition is split that does not fit the map; with so many, digests hardly share a part.
+#: Most further bits by which a partition that does not fit the map is split: with 48, hardly two digests share a part.
 _MAX_SPLIT_BITS = 48
 #: Largest array of bits that is kept in memory, for 128 M records; larger ones are in an unnamed file.
 MEMORY_BITS_BYTES = 16 * 1024 * 1024

@@ -1,9 +1,10 @@
 """Stretches of a log in which all records are superseded: the copy pass drops them without reading them again.
 
-The index pass notes the bytes and ordinals of each step as a stretch. After it, the superseded bits show the stretches
-in which every record has a later one with its key; with few keys that is nearly all of a log. A stretch is not noted,
-or not dropped, if a batch in it may have to be kept for another reason: a control batch, a transaction, the last
-sequence of an active producer, damage. So the result is the same as that of ``decide`` and ``filter``.
+The index pass notes the bytes and record ordinals (``tidelog.cleaner.engine.batch_table``) of each of its steps as a
+stretch. After it, the superseded bits (``tidelog.cleaner.round.spill``) show the stretches in which every record has a
+later one with its key; with few keys that is nearly all of a log. A stretch is not noted, or not dropped, if a batch in
+it may have to be kept for another reason: a control batch, a transaction, the last sequence of an active producer,
+damage. So the result is the same as if the engine's ``decide`` and ``filter`` had got these batches.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Stretches:
 def _are_all_set(bits: ByteArray, first: int, end: int) -> bool:
     """Return whether the bits ``first`` to ``end`` - 1 are all set.
 
-    The bytes at both ends are compared first, because they show it most often if not.
+    The bytes at both ends are compared first, because they most often show a bit that is not set.
     """
     if end <= first:
         return True

@@ -98,8 +98,8 @@ class KeyIndex:
         bits = self._dirty if ordinal >= at.DIRTY_ORDINALS else self._clean
 
         def prepare(step: Step) -> Step:
-            """Decide about a step's batches. Without compression parse the keys too: reading alone takes little
-            time."""
+            """Decide about a step's batches. If none of them was expanded, parse the keys too: a helper thread that
+            reads ahead then has little else to do."""
             self._engine.decide(step.buffer, step.table, step.rows, transactions)
             if not step.is_plain:
                 return step
