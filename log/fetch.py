@@ -178,8 +178,8 @@ def _search_again(log: UnifiedLog, wanted: FetchArguments, bound: LogEnd, isolat
 
 
 def _search(log: UnifiedLog, wanted: FetchArguments, bound: LogEnd, isolation: FetchIsolation) -> FetchDataInfo:
-    """Search by the indices, first in the last segment that begins at or before the offset, and in the next ones if the
-    cleaner has removed its later records."""
+    """Search by the indices in the last segment that begins at or before the offset. If the cleaner has removed that
+    segment's later records, search the next ones."""
     segments = log.segments
     index = segments.floor_index(wanted.offset)
     if index < 0:

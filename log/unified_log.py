@@ -366,8 +366,8 @@ class UnifiedLog:
         """Read batches from the one that holds ``offset`` on, at most ``max_bytes``; the last may be cut by that. With
         ``min_one_message`` the first batch is complete whatever its size.
 
-        With ``prove`` it proves transaction indices (``tidelog.log.index_proof``), from complete segments; else
-        UnprovenIndexError is raised. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. No lock.
+        With ``prove`` it proves transaction indices (``tidelog.log.index_proof``) from complete segments, else raises
+        UnprovenIndexError. Raises OffsetOutOfRangeError, CorruptMessageError, KafkaStorageError. Any thread, no lock.
         """
         if self._directory_state.failure is not None:
             raise self._unavailable()

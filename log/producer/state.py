@@ -414,9 +414,9 @@ class ProducerStateManager:
     def remove_expired(self, lock: AbstractContextManager[object]) -> int:
         """Forget the producers that were idle for ``producer.id.expiration.ms``; return how many.
 
-        The monotonic clock counts, so that a jump of the wall clock or a record from the future does not change how
-        long a producer is known (docs/internals/faults.md, F11). ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK
-        producers at a time: appends wait for it, and there may be a million producers.
+        The monotonic clock counts: a jump of the wall clock (docs/internals/faults.md, F11) or a record from the future
+        does not change how long a producer is known. ``lock``, the log's, is taken for EXPIRED_UNDER_LOCK producers at
+        a time: appends wait for it, and there may be a million producers.
         """
         idle_since_ms, count = self._time.monotonic_ms() - self._expiration_ms, 0
         end = len(self.known)
