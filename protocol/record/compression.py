@@ -5,8 +5,8 @@ Decompression is bounded in every codec: no output, and no buffer sized by what 
 MessageTooLargeError (Java's producer then splits its batch, KIP-126), damaged data InvalidRecordError, an unknown codec
 UnsupportedCompressionTypeError.
 
-The work is linear in input and output. A stream of gzip members, lz4 frames or snappy chunks is read through a window
-that is small at the start of each further part: no part copies the rest of the stream. The number of parts is bounded
+The work is linear in input and output: no part of a stream (gzip member, lz4 frame, snappy chunk) copies the rest of
+it. gzip and lz4 read through a window that is small at the start of each further part. The number of parts is bounded
 (``MAX_SMALL_PARTS``), since each costs a few calls even if it is empty; zstd's frames cost no calls in Python.
 
 Formats that are read, and written:
@@ -20,10 +20,10 @@ Formats that are read, and written:
     xerial  = 0x82 "SNAPPY" 0 | version 4 | compatible 4 | (size 4 | raw block)*
 
 lz4's frame header ends with one byte of xxHash32 over the descriptor; Kafka before 0.10 hashed the frame magic too
-(KAFKA-3160). Readers of magic 0 sets ignored the byte. In these sets it is corrected before decoding,
-and made wrong again after encoding.
+(KAFKA-3160). Readers of magic 0 sets ignored the byte. In these sets it is corrected before decoding, and made wrong
+again after encoding.
 
-Free functions; any thread. The codecs release the GIL for their work.
+Any thread may call these functions. The codecs release the GIL for their work.
 """
 
 from __future__ import annotations
