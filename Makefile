@@ -92,7 +92,7 @@ sanitize: SANITIZED = $(shell cat extensions.txt)
 SANITIZE_QUICK_TESTS := tests/unit/protocol/schema/test_coders.py tests/unit/log/validation/test_single_batch.py tests/unit/log/records
 sanitize-quick: SANITIZED = protocol/schema/walker.py log/records/section_walk.py log/validation/single_batch.py
 sanitize-quick: SANITIZE_TESTS = $(SANITIZE_QUICK_TESTS)
-sanitize sanitize-quick: $(VENV)/.test $(EXTENSIONS) ## compile with every check (gcc's sanitizers) and run what reads foreign bytes
+sanitize sanitize-quick: $(VENV)/.test $(EXTENSIONS) ## compile with every check (gcc's sanitizers) and test what reads bytes from outside
 	TIDELOG_SANITIZE="$(SANITIZED)" $(BIN)/python -W ignore setup.py --quiet build --build-base build/$@ --build-lib build/$@/lib
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	  $(BIN)/python -m pytest -o "pythonpath=build/$@/lib src" $(SANITIZE_TESTS) $(PYTEST_OPTIONS)
@@ -147,7 +147,7 @@ $(SITE)/.installed: Makefile
 	$(SITE)/venv/bin/python -m pip install --quiet 'mkdocs-material>=9.5,<10' 'mkdocs<2'
 	@touch $@
 
-# Pages keep their places in the repository, so that links between them work.
+# Pages keep their paths in the repository, so that links between them work.
 site: $(SITE)/.installed ## the documentation as a site, in build/site/html; every page and link is checked
 	rm -rf $(SITE)/pages && mkdir -p $(SITE)/pages/benchmarks/results
 	cp -r README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs $(SITE)/pages

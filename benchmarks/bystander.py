@@ -9,8 +9,8 @@ longest wait, and the growth of the broker's resident memory. The last column sa
 refused by closing its connection, or not answered in ANSWER_S seconds. One broker gets the requests in turn. A broker
 that does not answer, or does not serve the bystander, is killed, and the next request goes to a new one. Apache Kafka
 gets the same requests. The run fails if a broker that answered everything lacks one of the bystander's records.
-``--from`` begins with the first row of such a name, ``--rows`` takes some of them by number, from 1: ``7-`` goes on
-where six are done.
+``--from`` begins with the first row whose name has TEXT. ``--rows`` takes rows by number, from 1: ``7-`` continues
+after six rows.
 """
 
 from __future__ import annotations

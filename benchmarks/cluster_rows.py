@@ -152,7 +152,7 @@ def catch_up(cluster: BrokerCluster, megabytes: int) -> Row:
     create(cluster, "missed", [1, 2, 3])
     create(cluster, "beside", [1, 2])
     follower = cluster.brokers[3]
-    _, cpu_s = return_to_isr(cluster)
+    _, cpu_s = return_to_isr(cluster)  # a start that has nothing to catch up
     follower.terminate()
     write(cluster, "missed", megabytes)
     with PacedWriter(cluster.bootstrap, "beside", 1) as alone:
@@ -269,8 +269,8 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 
 def steady(cluster: BrokerCluster, megabytes_per_s: int) -> Row:
-    """Measure a steady rate with acks=all: a record is acknowledged when both followers have it, so this bounds their
-    lag.
+    """Measure a steady rate with acks=all: a record is acknowledged when both followers have it, so its latency
+    bounds their lag.
     """
     create(cluster, "steady", [1, 2, 3])
     producer = Producer(

@@ -43,8 +43,8 @@ from tidelog.log.system.reserve import lacks_room, write_if_room
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.metadata_records.control_records import (
+    BatchStart,
     LeaderChangeMessage,
-    QuorumEpoch,
     QuorumVoter,
     build_control_batch,
 )
@@ -115,8 +115,8 @@ class MetadataLog:
         batch = build_control_batch(message, self._next(now_ms))
         write_if_room(lambda: self._append_now(batch), "the record of the new leader is not written")
 
-    def _next(self, now_ms: int) -> QuorumEpoch:
-        return QuorumEpoch(self.end_offset, self.epoch, now_ms)
+    def _next(self, now_ms: int) -> BatchStart:
+        return BatchStart(self.end_offset, self.epoch, now_ms)
 
     def _append(self, batch: bytearray) -> int:
         return self._place.state.with_reserve(lambda: self._append_now(batch))

@@ -18,7 +18,7 @@ from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters, la
 from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.metadata_records.control_records import (
-    QuorumEpoch,
+    BatchStart,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     build_control_batch,
@@ -48,22 +48,22 @@ def build_snapshot(
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
     quorum = list(voters.records())
-    yield build_control_batch(header, QuorumEpoch(0, image.epoch, now_ms), quorum)
+    yield build_control_batch(header, BatchStart(0, image.epoch, now_ms), quorum)
     offset = 1 + len(quorum)
     held: list[VersionedRecord] = []
     for record in itertools.chain(records_of_image(image), more):
         held.append(record)
         if len(held) == RECORDS_PER_BATCH:
-            yield build_metadata_batch(held, QuorumEpoch(offset, image.epoch, now_ms))
+            yield build_metadata_batch(held, BatchStart(offset, image.epoch, now_ms))
             offset += len(held)
             held.clear()
     if held:
-        yield build_metadata_batch(held, QuorumEpoch(offset, image.epoch, now_ms))
+        yield build_metadata_batch(held, BatchStart(offset, image.epoch, now_ms))
         offset += len(held)
-    yield build_control_batch(SnapshotFooterRecord(), QuorumEpoch(offset, image.epoch, now_ms))
+    yield build_control_batch(SnapshotFooterRecord(), BatchStart(offset, image.epoch, now_ms))
 
 
-def build_metadata_batch(listed: Iterable[VersionedRecord], at: QuorumEpoch) -> bytearray:
+def build_metadata_batch(listed: Iterable[VersionedRecord], at: BatchStart) -> bytearray:
     """Return one batch of metadata records. Raises EncodeError, UnsupportedVersionError."""
     batch = [
         Record(at.base_offset + index, at.timestamp_ms, None, encode_metadata_record(record, version))

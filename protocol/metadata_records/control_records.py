@@ -80,7 +80,7 @@ CONTROL_TYPES: dict[type[ControlMessage], int] = {
 _SCHEMAS = {number: schema for schema, number in CONTROL_TYPES.items()}
 
 
-class QuorumEpoch(NamedTuple):
+class BatchStart(NamedTuple):
     """Offset, leader epoch and append time (ms) that a batch of the quorum's log begins with."""
 
     base_offset: int
@@ -88,7 +88,7 @@ class QuorumEpoch(NamedTuple):
     timestamp_ms: int
 
 
-def build_control_batch(message: ControlMessage, at: QuorumEpoch, more: Iterable[ControlMessage] = ()) -> bytearray:
+def build_control_batch(message: ControlMessage, at: BatchStart, more: Iterable[ControlMessage] = ()) -> bytearray:
     """Return a control batch of ``message`` and ``more``, each encoded in the version that its first field names."""
     listed = [
         Record(at.base_offset + index, at.timestamp_ms, _key_of(one), one.encode(one.version))

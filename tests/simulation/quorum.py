@@ -19,7 +19,7 @@ from tidelog.protocol.messages import fetch
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest
-from tidelog.protocol.metadata_records.control_records import LeaderChangeMessage, QuorumEpoch, build_control_batch
+from tidelog.protocol.metadata_records.control_records import BatchStart, LeaderChangeMessage, build_control_batch
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.types import METADATA_TOPIC_ID
 
@@ -64,7 +64,7 @@ class Quorum:
         self.epoch += 1
         image = self.controller.image
         change = LeaderChangeMessage(version=1, leader_id=CONTROLLER)
-        self._add(bytes(build_control_batch(change, QuorumEpoch(image.offset + 1, self.epoch, 0))), image.offset + 2)
+        self._add(bytes(build_control_batch(change, BatchStart(image.offset + 1, self.epoch, 0))), image.offset + 2)
         self.controller.image = image._replace(offset=image.offset + 1, epoch=self.epoch)
         self._answer_parked()
 
@@ -79,7 +79,7 @@ class Quorum:
         result = decision()
         commits, self.controller.commits = self.controller.commits, []
         for offset, records in commits:
-            at = QuorumEpoch(offset, self.epoch, 0)
+            at = BatchStart(offset, self.epoch, 0)
             self._add(bytes(build_metadata_batch([versioned(one) for one in records], at)), offset + len(records))
         if commits:
             self._on_decision()

@@ -27,7 +27,7 @@ from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.metadata_records.control_records import (
-    QuorumEpoch,
+    BatchStart,
     RegisteredVoter,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
@@ -80,8 +80,8 @@ class KafkaDirectory:
         listed = [VersionedRecord(message, version) for message, version in records]
         split = snapshot_at or 0
         if snapshot_at is not None:
-            header = build_control_batch(SnapshotHeaderRecord(), QuorumEpoch(0, 1, NOW_MS))
-            footer = build_control_batch(SnapshotFooterRecord(), QuorumEpoch(split + 1, 1, NOW_MS))
+            header = build_control_batch(SnapshotHeaderRecord(), BatchStart(0, 1, NOW_MS))
+            footer = build_control_batch(SnapshotFooterRecord(), BatchStart(split + 1, 1, NOW_MS))
             path = directory / SnapshotId(split, 1).file_name()
             path.write_bytes(bytes(header) + _batches(listed[:split], 1) + bytes(footer))
         (directory / f"{split:020d}.log").write_bytes(_batches(listed[split:], split))
@@ -112,6 +112,6 @@ def format_standalone(directory: Path, node_id: int) -> QuorumVoters:
 def _batches(listed: list[VersionedRecord], base_offset: int) -> bytes:
     """Encode two records to a batch."""
     return b"".join(
-        build_metadata_batch(listed[start : start + 2], QuorumEpoch(base_offset + start, 1, NOW_MS))
+        build_metadata_batch(listed[start : start + 2], BatchStart(base_offset + start, 1, NOW_MS))
         for start in range(0, len(listed), 2)
     )

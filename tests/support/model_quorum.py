@@ -16,8 +16,8 @@ from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapshot
 from tidelog.protocol.messages import fetch, fetch_snapshot
 from tidelog.protocol.metadata_records.control_records import (
+    BatchStart,
     LeaderChangeMessage,
-    QuorumEpoch,
     build_control_batch,
 )
 from tidelog.protocol.record.record_batch import RecordBatch
@@ -75,11 +75,11 @@ class Reign:
 
     def append(self, *records: Message) -> None:
         listed = [VersionedRecord(record) for record in records]
-        self._add(build_metadata_batch(listed, QuorumEpoch(self.end, self.epoch, self.clock_ms + self.end)))
+        self._add(build_metadata_batch(listed, BatchStart(self.end, self.epoch, self.clock_ms + self.end)))
 
     def append_leader_change(self) -> None:
         change = LeaderChangeMessage(version=1, leader_id=self.leader)
-        self._add(build_control_batch(change, QuorumEpoch(self.end, self.epoch, self.clock_ms + self.end)))
+        self._add(build_control_batch(change, BatchStart(self.end, self.epoch, self.clock_ms + self.end)))
 
     def _add(self, data: bytearray) -> None:
         self.batches.append(RecordBatch(bytes(data)))

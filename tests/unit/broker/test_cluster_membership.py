@@ -21,7 +21,7 @@ from tidelog.broker.startup import claim_directories
 from tidelog.log.files.checkpoints import MetaProperties, write_meta_properties
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.metadata_records.control_records import (
-    QuorumEpoch,
+    BatchStart,
     RegisteredVoter,
     VotersRecord,
     VoterVersions,
@@ -195,7 +195,7 @@ def test_voters_that_the_log_names_are_looked_at(
     )
     if is_in_log:
         first, *more = voters.records()
-        (place / f"{0:020d}.log").write_bytes(build_control_batch(first, QuorumEpoch(0, 1, 0), more))
+        (place / f"{0:020d}.log").write_bytes(build_control_batch(first, BatchStart(0, 1, 0), more))
     quorum_state(tmp_path, data_version=1)
     if text is None:
         found = check_is_alone(config(tmp_path), FILE_SYSTEM)

@@ -13,7 +13,7 @@ from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.snapshot import build_metadata_batch
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import KafkaStorageError
-from tidelog.protocol.metadata_records.control_records import QuorumEpoch
+from tidelog.protocol.metadata_records.control_records import BatchStart
 from tidelog.protocol.metadata_records.records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -143,7 +143,7 @@ def test_damage_before_a_later_start_is_told_and_a_torn_end_is_not_read(tmp_path
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_metadata([(topic(), 0), (config("5"), 0), (config("6"), 0)])
     path = source.path / METADATA_DIRECTORY / f"{0:020d}.log"
-    later = build_metadata_batch([VersionedRecord(config("7"))], QuorumEpoch(3, later_epoch, 0))
+    later = build_metadata_batch([VersionedRecord(config("7"))], BatchStart(3, later_epoch, 0))
     data = bytearray(path.read_bytes() + later)
     data[-len(later) - 1] ^= 1
     path.write_bytes(data)

@@ -9,7 +9,7 @@ from tidelog.broker.metadata.replay import MetadataReplay, SnapshotId
 from tidelog.broker.metadata.snapshot import build_metadata_batch, build_snapshot, read_snapshot
 from tidelog.protocol.errors import CorruptMessageError, UnsupportedVersionError
 from tidelog.protocol.metadata_records import records
-from tidelog.protocol.metadata_records.control_records import LeaderChangeMessage, QuorumEpoch, build_control_batch
+from tidelog.protocol.metadata_records.control_records import BatchStart, LeaderChangeMessage, build_control_batch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
 from tidelog.protocol.schema.fields import Message
 
@@ -18,7 +18,7 @@ LEVEL = records.FeatureLevelRecord(name="metadata.version", feature_level=25)
 
 def batch_of(offset: int, *given_records: Message, epoch: int = 3) -> RecordBatch:
     listed = [VersionedRecord(record) for record in given_records]
-    return RecordBatch(build_metadata_batch(listed, QuorumEpoch(offset, epoch, 1000 + offset)))
+    return RecordBatch(build_metadata_batch(listed, BatchStart(offset, epoch, 1000 + offset)))
 
 
 def test_image_says_where_it_ends() -> None:
@@ -70,7 +70,7 @@ def test_image_before_a_transaction_has_the_time_of_its_own_last_batch(published
 def test_control_records_are_kept_apart() -> None:
     replay = MetadataReplay()
     change = LeaderChangeMessage(version=1, leader_id=7)
-    replay.take_batch(RecordBatch(build_control_batch(change, QuorumEpoch(0, 1, 0))))
+    replay.take_batch(RecordBatch(build_control_batch(change, BatchStart(0, 1, 0))))
     assert [type(control) for control in replay.controls] == [LeaderChangeMessage]
     published = replay.publish()
     assert published is not None
