@@ -34,7 +34,7 @@ class OffsetRangeError(PipelineError):
 class DataLossError(PipelineError):
     """Wanted records are gone: they were below the log start, or their segment was deleted during the query.
 
-    Raised under ``failOnDataLoss=true`` (the default); with ``false`` reading goes on at the first record that is left.
+    Raised under ``failOnDataLoss=true`` (the default); with ``false`` reading goes on at the first existing record.
     """
 
 
@@ -61,7 +61,7 @@ class ObjectGoneError(RemoteError):
 class CorruptBatchError(PipelineError):
     """A stored batch is damaged: its ``file``, byte ``position``, base ``offset`` as read, and the reason (``why``).
 
-    ``expected`` is the offset that should follow there, -1 when it is not known.
+    ``expected`` is the offset at which the batch should begin, -1 when it is not known.
     """
 
     def __init__(self, file: str, position: int, offset: int, why: str, expected: int = -1) -> None:
@@ -77,7 +77,7 @@ class CorruptBatchError(PipelineError):
 
 
 def hide_frames(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Wrap a function so that its PipelineErrors have neither frames nor causes. Other exceptions stay as they are."""
+    """Wrap a function so that its PipelineErrors have no frames of the pipeline and no cause."""
 
     @functools.wraps(function)
     def call(*args: _Given.args, **named: _Given.kwargs) -> _Result:

@@ -6,11 +6,11 @@ from tidelog.pipeline.errors import PipelineError
 
 
 class JobError(PipelineError):
-    """The job failed; the message says what has been done, and what to do."""
+    """The job failed; the message says why, and what the user can do if there is anything."""
 
 
 class ConflictError(JobError):
-    """Another run of the job was faster; nothing of this one was kept."""
+    """Another writer committed first; of this run only its earlier commits were kept."""
 
 
 class BadRequestError(JobError):

@@ -47,7 +47,7 @@ class _ByteColumn:
         used = self.size
         needed = used + int(columns.total_size(sizes[first:last]))
         if needed > len(self._data):
-            # It seldom grows again: a batch is yielded at half of BATCH_BYTES. Unused pages are never touched.
+            # The column seldom grows again: a batch is yielded at half of BATCH_BYTES. Unused pages are never touched.
             data = _allocate(max(needed + BATCH_BYTES // 2, 2 * len(self._data)))
             data[:used] = self._data[:used]
             self._data = data

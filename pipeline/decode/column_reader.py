@@ -2,10 +2,11 @@
 form.
 
     file -> chunk of CHUNK_BYTES -> columns.decode_chunk: whole batches, CRC checked, rows trimmed and filtered -> table
-                 compressed batch -> decompressed, bounded, into the arena -> columns.decode_section ^
-                 old message set  -> message by message into the arena ---------------------------^
+                 compressed batch -> decompressed, up to a limit, into the arena -> columns.decode_section ^
+                 old message set  -> message by message into the arena ---------------------------------^
 
-It yields :class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
+The arena is a second buffer: for records whose stored form is not the one that is decoded. The reader yields
+:class:`Block`s: a buffer, and rows of a table whose positions are bytes of that buffer
 (``tidelog.pipeline.decode.layout`` names the columns). Both are reused for the next block.
 
 Nothing is dropped silently: a batch that is cut, damaged, or goes back in offsets is a CorruptBatchError.
@@ -112,7 +113,7 @@ def follow_markers(piece: SegmentSlice, file: OpenSegment) -> MarkerWalk:
 
 
 class ColumnReader:
-    """Decodes one slice out of an open file. One thread."""
+    """Decoder of one slice of an open file. One thread."""
 
     def __init__(
         self,
@@ -169,7 +170,7 @@ class ColumnReader:
             if self._is_ended:
                 self._check_end(at)
                 break
-        self._meet_hole(self._piece.end_offset)
+        self._judge_hole(self._piece.end_offset)
 
     def _decode_filled(self) -> Generator[Block, None, int]:
         """Decode the chunk; returns the position of the batch that is cut by the chunk's end."""
@@ -183,7 +184,7 @@ class ColumnReader:
             at = int(self._progress[layout.CONSUMED])
             if self._rows > before or self._arena.used > ARENA_BYTES or before > TABLE_ROWS:
                 yield from self._take()
-            size = self._treat(status, at)
+            size = self._handle_stop(status, at)
             self._is_ended |= bool(self._progress[layout.NEXT_OFFSET] >= self._piece.end_offset)
             if size is None:
                 break
@@ -251,22 +252,22 @@ class ColumnReader:
             raise self._corrupt_error(
                 at, f"offsets jump ahead of {self._piece.end_offset}, where the planned range ends"
             )
-        least = int(self._progress[layout.NEXT_OFFSET])
-        if least < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
-            least = self._offset_at(at)
+        smallest = int(self._progress[layout.NEXT_OFFSET])
+        if smallest < self._piece.end_offset and self._chunk.used - at >= MAGIC_OFFSET:
+            smallest = self._offset_at(at)
             at += self._batch_size(at)
         rest = self._chunk.view(at, self._chunk.used)
-        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= least:
+        if len(rest) < HEADER.size or rest[MAGIC_OFFSET] != MAGIC_V2 or self._offset_at(at) >= smallest:
             return
         if RecordBatch(rest).is_valid():  # otherwise it is a batch that is still being written
-            raise self._corrupt_error(at, f"its offset goes back, {least} or more should follow")
+            raise self._corrupt_error(at, f"its offset goes back, {smallest} or more should follow")
 
     # ---- batches that the compiled decoder leaves to Python
 
     def _record_count(self, at: int) -> int:
         return int.from_bytes(self._chunk.view(at + 57, at + 61), "big", signed=True)
 
-    def _treat(self, status: int, at: int) -> int | None:
+    def _handle_stop(self, status: int, at: int) -> int | None:
         """Handle the batch at ``at``, at which decoding stopped; returns the bytes consumed, None when more bytes are
         needed."""
         if status == layout.NEED_BYTES:
@@ -283,7 +284,7 @@ class ColumnReader:
             return self._decode_old(at)
         if status == layout.HOLE:
             self._check_jump(at)
-            self._meet_hole(self._offset_at(at))
+            self._judge_hole(self._offset_at(at))
             return 0
         raise self._damage_error(status, at)
 
@@ -336,7 +337,7 @@ class ColumnReader:
             records = list(entry.records())
         except (KafkaError, CorruptMessageError) as error:
             raise self._corrupt_error(at, str(error)) from error
-        self._meet_hole(min(records[0].offset if records else entry.offset, self._piece.end_offset))
+        self._judge_hole(min(records[0].offset if records else entry.offset, self._piece.end_offset))
         kind = -1 if entry.magic == MAGIC_V0 else entry.timestamp_type
         self._grow_table(len(records))
         for record in records:
@@ -359,13 +360,14 @@ class ColumnReader:
 
     # ---- holes
 
-    def _meet_hole(self, end: int) -> None:
-        """Decide whether the offsets below ``end`` that no batch held are lost. Raises DataLossError then."""
+    def _judge_hole(self, end: int) -> None:
+        """Decide whether the offsets below ``end`` that no batch had are lost. Raises DataLossError if they are and
+        that is an error."""
         start = max(int(self._progress[layout.NEXT_OFFSET]), self._piece.start_offset)
         if start >= end or end <= self._limits[layout.CLEANED_BELOW]:
             return
         segment = SegmentFile(self._piece.base_offset, self._file.path)
-        self._holes.meet(Hole(start, end, segment, segment))
+        self._holes.judge(Hole(start, end, segment, segment))
         self._progress[layout.NEXT_OFFSET] = end
         self._limits[layout.CLEANED_BELOW] = self._holes.cleaned_below
 

@@ -1,4 +1,4 @@
-"""The decoder of records to columns, compiled: from batches to tables of positions, and from those to Arrow's buffers.
+"""The compiled decoder of records to columns: batches become tables of positions, and these become Arrow's buffers.
 
 ``tidelog.pipeline.decode.layout`` describes tables and statuses. Uncompiled it gives the same results, at 5 µs a
 record. Buffers end with ``PADDING`` bytes, so a varint needs no bounds check of its own; a record's end is checked.

@@ -5,7 +5,7 @@
 
 The cleaner swaps segments and retention deletes them while queries run. An open file stays readable under renames and
 deletion. If it was renamed or replaced before it was opened, its offsets are looked up again. Deleted records raise
-DataLossError; with ``fail_on_data_loss=False`` reading goes on at the first record that is left.
+DataLossError; with ``fail_on_data_loss=False`` reading goes on at the first existing record.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Isolation(Enum):
 class ReadOptions:
     """Options of reading slices: isolation, lost records, filter, and the count to which bytes read are added.
 
-    Without ``fail_on_data_loss``, lost ranges are added to ``lost``. ``looks_for_holes`` is false when holes were
-    checked before.
+    Without ``fail_on_data_loss``, lost ranges are added to ``lost``. ``looks_for_holes`` is false when holes (missing
+    offsets, ``plan.holes``) were checked before.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -127,14 +127,14 @@ def _blocks_of(piece: SegmentSlice, file: OpenSegment, options: ReadOptions) -> 
 def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSlice, OpenSegment]]:
     """Open the file that a slice was planned for, or, if another file has its name now, the files that hold its
     offsets."""
-    file = _planned_file(piece, options.count)
+    file = _open_planned(piece, options.count)
     if file is not None:
         yield piece, file
         return
     start = piece.start_offset
     for _ in range(ATTEMPTS):
-        for current in _planned_again(replace(piece, start_offset=start), options):
-            file = _planned_file(current, options.count)
+        for current in _plan_again(replace(piece, start_offset=start), options):
+            file = _open_planned(current, options.count)
             if file is None:
                 break
             yield current, file
@@ -144,7 +144,8 @@ def _open(piece: SegmentSlice, options: ReadOptions) -> Iterator[tuple[SegmentSl
     raise PipelineError(f"{piece.path}: its segments were deleted faster than they could be read")
 
 
-def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
+def _open_planned(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
+    """Open the file of a slice; None when it is gone, or another file has its name."""
     try:
         file = OpenSegment(piece.path, count)
     except FileNotFoundError:
@@ -155,7 +156,7 @@ def _planned_file(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
     return file
 
 
-def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
+def _plan_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:
     """Plan the offsets of ``piece`` in the current files. Raises DataLossError, TopicRecreatedError."""
     directory = os.path.dirname(piece.path)
     name = f"{piece.topic}-{piece.partition}"
@@ -171,15 +172,15 @@ def _planned_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSli
         what = f"the log begins at {first}" if segments else f"{directory} is gone"
         raise DataLossError(
             f"{name}: records from {piece.start_offset} to {min(first, piece.end_offset) - 1} were deleted while the "
-            f"query ran: {what} (failOnDataLoss=false would go on with the records that are left)"
+            f"query ran: {what} (failOnDataLoss=false would go on with the existing records)"
         )
     if not segments:
         lost = LostRange(piece.topic, piece.partition, piece.start_offset, piece.end_offset)
         logger.warning("data loss: %s: records from %s to %s are gone", name, lost.start, lost.end - 1)
         options.lost.append(lost)
         return []
-    there = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
-    wanted = OffsetRange(there, piece.start_offset, piece.end_offset)
+    partition = PartitionDirectory(piece.topic, piece.topic_id, piece.partition, directory)
+    wanted = OffsetRange(partition, piece.start_offset, piece.end_offset)
     request = ReadRequest(
         ranges=(wanted,),
         bytes_per_task=1 << 62,

@@ -1,5 +1,5 @@
-"""The layout of the arrays that decoding reads and writes: tables of decoded records, limits and progress; its
-statuses.
+"""The layout of the arrays that decoding reads and writes (tables of decoded records, limits, progress), and the
+statuses that it returns.
 
 A *table* is an int64 array of shape (COLUMNS, rows); positions in it are bytes of the buffer the row was decoded from:
 
@@ -33,8 +33,10 @@ BOUNDS_SLOTS = 4
 #: wanted, and the offset below which a cleaner may have removed records.
 START_OFFSET, END_OFFSET, MIN_TIME, MAX_TIME, HAS_KEY, CLEANED_BELOW = range(6)
 LIMIT_SLOTS = 6
+#: Slots of ``progress``.
 ROWS, CONSUMED, NEXT_OFFSET = range(3)
 PROGRESS_SLOTS = 3
+#: Statuses.
 NEED_BYTES, TABLE_FULL, END, COMPRESSED, OLD_FORMAT, BAD_CRC, MALFORMED, HOLE = range(8)
 #: Columns of ``aborted``, whose rows are sorted: a producer's records from its first to its last offset are aborted.
 PRODUCER, FIRST, LAST = range(3)

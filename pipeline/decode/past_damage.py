@@ -46,13 +46,14 @@ class Damage(NamedTuple):
 
 
 Keep = Callable[[Damage], None]
+"""A function that is called with the bytes that cannot be read."""
 
 
 def read_past_damage(
     slices: Sequence[SegmentSlice], wanted: Columns, options: ReadOptions, keep: Keep | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` is called with what cannot be
-    read.
+    """Yield the records of slices of one partition as ``pyarrow.RecordBatch``es; ``keep`` is called with the bytes that
+    cannot be read.
 
     Raises DataLossError and other PipelineErrors; CorruptBatchError and MalformedTimestampError only without ``keep``.
     """
@@ -63,10 +64,10 @@ def read_past_damage(
         if reading.problem is not None:
             if keep is None:
                 raise reading.problem
-            waiting[:0] = _go_on(reading, keep)
+            waiting[:0] = _skip_problem(reading, keep)
 
 
-def _go_on(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
+def _skip_problem(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
     """Pass the bytes that could not be read to ``keep`` and return the rest of the slice."""
     if isinstance(reading.problem, CorruptBatchError):
         following = _after_damage(reading, reading.problem, keep)
@@ -162,7 +163,8 @@ def _slices_around(reading: _Reading, keep: Keep) -> list[SegmentSlice]:
 def _split_at_strange_times(reading: _Reading, keep: Keep, *, shown: bool) -> list[SegmentSlice]:
     """Pass the batches of such records to ``keep`` and return the slices between them; none without such records.
 
-    ``shown``: decode only batches whose header shows such a time. A header has only the latest time of its records.
+    ``shown``: decode only batches whose header shows such a time. A header has only the latest time of its records, so
+    times that are too early need a search in all batches.
     """
     piece, start = reading.piece, reading.next_offset
     pieces = []

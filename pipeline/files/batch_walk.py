@@ -23,7 +23,7 @@ class ValidEnd(NamedTuple):
 
 
 def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
-    """Yield headers of the whole batches between two bytes. Raises CorruptBatchError at an impossible one."""
+    """Yield the headers of the complete batches between two bytes. Raises CorruptBatchError at an impossible header."""
     position, offset = start, -1
     try:
         for header in iter_headers(file, start, end):
@@ -34,9 +34,10 @@ def headers(file: OpenSegment, start: int, end: int) -> Iterator[BatchHeader]:
 
 
 def valid_end(file: OpenSegment, base_offset: int, start: int = 0) -> ValidEnd:
-    """Find the end of the whole, valid batches from byte ``start`` (a batch's beginning) on.
+    """Find the end of the complete, valid batches from byte ``start`` (a batch's beginning) on.
 
-    Only the last batch's CRC is checked: a torn write leaves damage at the end alone.
+    Without such a batch the next offset is ``base_offset``. Only the last batch's CRC is checked: a torn write leaves
+    damage at the end alone.
     """
     last: BatchHeader | None = None
     before = ValidEnd(start, base_offset)

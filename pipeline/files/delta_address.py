@@ -4,7 +4,8 @@
     path       /lake/orders      s3://bucket?endpoint_override=...&region=.../orders      (``files.remote``)
     uri        /lake/orders      s3://bucket/orders, and the query as options
 
-Credentials are never part of it: both libraries take them from the environment (``AWS_ACCESS_KEY_ID`` and so on).
+Credentials are never part of an address: both libraries take them from the environment (``AWS_ACCESS_KEY_ID`` and so
+on).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from urllib.parse import unquote
 
 from tidelog.pipeline.errors import OptionError, RemoteError
 from tidelog.pipeline.files.remote import is_remote
-from tidelog.pipeline.files.storage import place_of
+from tidelog.pipeline.files.storage import resolve_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -43,7 +44,7 @@ class DeltaAddress:
     @classmethod
     def of(cls, given: str) -> DeltaAddress:
         """Parse the address that a user gave. Raises OptionError."""
-        path = place_of(given)
+        path = resolve_path(given)
         if not is_remote(path):
             return cls(path, path)
         scheme, _, rest = path.partition("://")

@@ -110,7 +110,7 @@ def _connect(root: str, _process: int) -> tuple[FileSystem, str]:
 def remote_errors(path: str, what: str) -> Iterator[None]:
     """Turn an OSError inside ``with`` into a RemoteError that ``path`` cannot be ``what`` (listed, read, opened).
 
-    A FileNotFoundError passes as it is.
+    A FileNotFoundError is not changed.
     """
     try:
         yield

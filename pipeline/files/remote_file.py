@@ -1,8 +1,9 @@
 """Object of a store that is read like a file by position: in blocks for look-ups, ahead of the reader for long reads.
 
-    look-up            aligned blocks of LOOKUP_BYTES, cached per process: a plan's binary searches need few of them
     ``expect(a, b)``   bytes a to b in pieces of PIECE_BYTES, READERS at once ahead of the reader, nothing beyond b
-    any other read     the bytes that were asked for, in one request
+    a look-up          another read of up to LOOKUP_BYTES: aligned blocks of that size, cached per process; a plan's
+                       binary searches need few of them
+    a longer read      exactly its bytes, in one request
 
 So a task fetches its slice once, and no copy is written to disk: the decoder calls ``expect`` and ``read_into`` for
 objects as for local files.
@@ -126,8 +127,8 @@ def _open_object(path: str) -> tuple[Any, int]:
     file_system, key = locate(path)
     with remote_errors(path, "opened"):
         file = file_system.open_input_file(key)
-        told = {str(name).lower(): value for name, value in (file.metadata() or {}).items()}
-        tag = told.get("etag")
+        metadata = {str(name).lower(): value for name, value in (file.metadata() or {}).items()}
+        tag = metadata.get("etag")
         if tag is None:
             info = file_system.get_file_info(key)
             tag = b"%d" % (info.mtime_ns or 0)
@@ -136,7 +137,7 @@ def _open_object(path: str) -> tuple[Any, int]:
 
 
 class _ReadAhead:
-    """Fetches a range piece by piece ahead of its reader. One reading thread."""
+    """Fetcher of a range, piece by piece, ahead of its reader. One reading thread."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, end: int) -> None:
         self._fetch = fetch

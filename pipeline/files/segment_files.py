@@ -55,12 +55,15 @@ class SegmentFile(NamedTuple):
 
 
 class OpenSegment:
-    """An open file that is read by position. Renames and deletion do not change what is read. One thread."""
+    """An open file that is read by position. Renames and deletion do not change what is read. One thread.
+
+    ``inode`` identifies the file; for an object of a store it is a number that identifies its version.
+    """
 
     __slots__ = ("_source", "count", "ctime_ns", "inode", "path", "size")
 
     def __init__(self, path: str, count: ReadCount | None = None) -> None:
-        """Raises FileNotFoundError when it is gone, PipelineError when it cannot be opened."""
+        """Raises FileNotFoundError when the file is gone, PipelineError when it cannot be opened."""
         self.path = path
         self.count = count or ReadCount()
         self._source = open_source(path, self.count)
@@ -119,7 +122,7 @@ def list_segments(directory: str) -> list[SegmentFile]:
         again = _names(directory)
         is_swapping = any(name.endswith(".swap") for name in again)
         if again == names and (not is_swapping or time.monotonic() > deadline):
-            return _settle(directory, names)
+            return _resolve_swaps(directory, names)
         names = again
         if is_swapping:
             time.sleep(_POLL_S)
@@ -134,7 +137,7 @@ def _names(directory: str) -> list[str]:
         raise KafkaStorageError(f"{directory} cannot be listed: {error.strerror}") from error
 
 
-def _settle(directory: str, names: Sequence[str]) -> list[SegmentFile]:
+def _resolve_swaps(directory: str, names: Sequence[str]) -> list[SegmentFile]:
     """Return the segments that a start of the broker would leave: a swap is completed, or undone while a ``.cleaned``
     file is there."""
     plain = [_file(directory, name) for name in names if name.endswith(".log")]

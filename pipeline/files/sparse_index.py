@@ -1,9 +1,9 @@
 """The ``.index`` and ``.timeindex`` of a segment, read by another process than the broker that writes them.
 
 Such a reader meets two things that the broker does not. The file of an active segment's index may have zeros after its
-entries: the first of them ends the index. After a truncation, entries of records that are gone may stand between the
-entries and the zeros; the broker knows how many entries count, its files do not say it. Newer entries before the stale
-ones may be greater, so the order of entries proves nothing either. What proves an entry:
+entries: the first zeros end the index. After a truncation, stale entries, those of removed records, may stand between
+the valid ones and the zeros: the broker keeps in memory how many entries count, and its files do not say it. Newer
+entries before the stale ones may be greater, so the order of entries proves nothing either. What proves an entry:
 
     offset index   a batch that fits the entry begins at its position
     time index     the roll of its segment, which cuts the file to its entries; before that, only batch headers: an
@@ -86,7 +86,8 @@ class SparseIndex:
     def floor(self, target: int, *, by_value: bool = False) -> int:
         """Find the last slot whose key (or value) is <= ``target``; -1 when there is none.
 
-        Keys and values ascend, except before stale entries: then it is any slot with a key <= ``target``, or -1.
+        Keys and values ascend, unless there are stale entries: then the result is some slot whose key (or value) is <=
+        ``target``, or -1.
         """
         low, high = -1, self.entries - 1
         while low < high:
@@ -112,7 +113,7 @@ def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex
 def has_final_times(segments: Sequence[SegmentFile], number: int, count: ReadCount | None = None) -> bool:
     """Return whether the time index of ``segments[number]`` is final: a roll added its last entry and cut the file.
 
-    A roll creates the next segment first. So until that has a batch, the roll may be under way, or its broker dead.
+    A roll creates the next segment first. So until that has a batch, the roll may be under way, or was never finished.
     Raises FileNotFoundError.
     """
     if number + 2 != len(segments):

@@ -16,16 +16,16 @@ from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.remote import RemoteFiles, is_remote, is_remote_directory, list_directory, remote_path
 
 _LOCAL_FILES = OsFileSystem()
-#: Threads that ask an object store: a request takes some 30 ms, most of it waiting.
-LOOKERS = 16
+#: Threads that send requests to an object store: a request takes some 30 ms, most of it waiting.
+REQUEST_THREADS = 16
 _Item = TypeVar("_Item")
 _Found = TypeVar("_Found")
 
 
-def place_of(given: str) -> str:
-    """Return the absolute path of a directory, a ``file:`` address or an object store's address.
+def resolve_path(given: str) -> str:
+    """Return the absolute path of a directory or a ``file:`` address, or the path of an object store's address.
 
-    Executors have another working directory, so a relative path would mean another one there. Raises OptionError.
+    Executors have another working directory, so a relative path would mean another directory there. Raises OptionError.
     """
     if given.startswith("file:"):
         return "/" + given.removeprefix("file:").lstrip("/")
@@ -35,7 +35,7 @@ def place_of(given: str) -> str:
 def require_mounted(given: str, what: str) -> str:
     """Return the path of a local directory that the option or job ``what`` writes to. Raises OptionError for an object
     store's address."""
-    path = place_of(given)
+    path = resolve_path(given)
     if is_remote(path):
         raise OptionError(
             f"{what} {given}: expected a directory that is mounted where the driver and the executors run"
@@ -54,12 +54,12 @@ def is_directory(path: str) -> bool:
 
 
 def for_each(items: Sequence[_Item], path_of: Callable[[_Item], str], work: Callable[[_Item], _Found]) -> list[_Found]:
-    """Return the results of ``work`` for each item, in order. Items in an object store are worked on by LOOKERS
-    threads. Raises the error of the first item that fails.
+    """Return the results of ``work`` for each item, in order. For items in an object store, REQUEST_THREADS threads
+    work at the same time. Raises the error of the first item that fails.
     """
     if len(items) < 2 or not is_remote(path_of(items[0])):
         return [work(item) for item in items]
-    with ThreadPoolExecutor(LOOKERS, thread_name_prefix="look") as threads:
+    with ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="look") as threads:
         return list(threads.map(work, items))
 
 

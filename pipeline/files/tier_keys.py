@@ -84,7 +84,7 @@ def _read_key(path: str) -> RSAPrivateKey:
     try:
         with open(path, "rb") as file:
             key = load_pem_private_key(file.read(), None)
-    except FileNotFoundError:  # must not pass on: it would say that the segment is missing
+    except FileNotFoundError:  # must not leave this module: callers take it for a missing segment
         raise OSError(f"it is encrypted: {path} is missing") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise OSError(f"{path} is no private key, or has a password: {error}") from None

@@ -7,7 +7,7 @@
 
 A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd where the manifest says so. An upload
 counts once its manifest is there, which the plugin writes last. Uploads that overlap are ordered by the leader
-epoch in which they end, then by their last offsets. The last upload is used whole, and each earlier one only below the
+epoch in which they end, then by their last offsets. The last upload is used to its end, each earlier one only below the
 start of the next: a leader of a later epoch may have truncated the log and written it again. Encrypted segments need
 ``pem=DIRECTORY`` with the private keys (``tier_keys``). Indices in the tier are not read: batches are found by walking
 over their headers.
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 SCHEME = "tiered+"
 KEPT_CHUNKS = 4
-MOST_BYTES, MOST_OFFSET, MOST_EPOCH = 2**31 - 1, 2**63 - 1, 2**31 - 1
+MAX_SEGMENT_BYTES, MAX_OFFSET, MAX_EPOCH = 2**31 - 1, 2**63 - 1, 2**31 - 1
 """Kafka's own limits of a segment's size, of an offset and of a leader epoch."""
-MOST_CHUNKS = 1 << 20
+MAX_CHUNKS = 1 << 20
 """Limit of a segment's chunks: the largest segment in chunks of 2 KiB. The plugin's default chunk is 4 MiB."""
-MOST_MANIFEST_BYTES = 16 << 20
+MAX_MANIFEST_BYTES = 16 << 20
 Decrypt = Callable[[bytes], bytes]
 _TOPIC = re.compile(r"(?P<topic>.+)-(?P<id>[\w-]{22})")
 _MANIFEST = re.compile(r"(?P<base>\d{20})-(?P<id>[\w-]{22})\.rsm-manifest")
@@ -89,11 +89,11 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
         if raw["version"] != "1":
             raise OSError(f"{key} is of version {raw['version']}: expected a manifest of version 1")
         index, metadata = raw["chunkIndex"], raw.get("remoteLogSegmentMetadata", {})
-        if _number(metadata, "startOffset", 0, MOST_OFFSET, base) != base:
+        if _number(metadata, "startOffset", 0, MAX_OFFSET, base) != base:
             raise ValueError(f"startOffset is {metadata['startOffset']}, expected {base} as in its name")
-        end = _number(metadata, "endOffset", base, MOST_OFFSET, base)
-        size = _number(index, "originalFileSize", 0, MOST_BYTES)
-        chunk_size = _number(index, "originalChunkSize", 1, MOST_BYTES)
+        end = _number(metadata, "endOffset", base, MAX_OFFSET, base)
+        size = _number(index, "originalFileSize", 0, MAX_SEGMENT_BYTES)
+        chunk_size = _number(index, "originalChunkSize", 1, MAX_SEGMENT_BYTES)
         starts = (0, *accumulate(_transformed_sizes(index, -(-size // chunk_size))))
         if not isinstance(raw["compression"], bool):
             raise TypeError("compression is neither true nor false")
@@ -106,11 +106,11 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
         raise OSError(f"{key} is no manifest of a segment: {error}") from error
 
 
-def _number(raw: dict[str, Any], name: str, least: int, most: int, otherwise: int | None = None) -> int:
-    """Read a whole number of a manifest. Raises KeyError, ValueError."""
-    found = raw[name] if otherwise is None else raw.get(name, otherwise)
-    if type(found) is not int or not least <= found <= most:
-        raise ValueError(f"{name} is {json.dumps(found)[:100]}, expected a whole number from {least} to {most}")
+def _number(raw: dict[str, Any], name: str, smallest: int, largest: int, default: int | None = None) -> int:
+    """Read a whole number of a manifest; ``default`` None: it must be there. Raises KeyError, ValueError."""
+    found = raw[name] if default is None else raw.get(name, default)
+    if type(found) is not int or not smallest <= found <= largest:
+        raise ValueError(f"{name} is {json.dumps(found)[:100]}, expected a whole number from {smallest} to {largest}")
     return found
 
 
@@ -118,11 +118,11 @@ def _transformed_sizes(index: dict[str, Any], count: int) -> list[int]:
     """Compute the sizes that the segment's chunks have in the store. Raises ValueError and others for a damaged
     index.
     """
-    if count > MOST_CHUNKS:
-        raise ValueError(f"the segment has {count} chunks, expected up to {MOST_CHUNKS}")
+    if count > MAX_CHUNKS:
+        raise ValueError(f"the segment has {count} chunks, expected up to {MAX_CHUNKS}")
     if index["type"] == "fixed":
-        size = _number(index, "transformedChunkSize", 0, MOST_BYTES)
-        last = _number(index, "finalTransformedChunkSize", 0, MOST_BYTES)
+        size = _number(index, "transformedChunkSize", 0, MAX_SEGMENT_BYTES)
+        last = _number(index, "finalTransformedChunkSize", 0, MAX_SEGMENT_BYTES)
         return [size] * (count - 1) + [last] * (count > 0)
     if index["type"] != "variable":
         raise ValueError(f"the chunk index is of type {json.dumps(index['type'])[:100]}, expected fixed or variable")
@@ -149,9 +149,9 @@ def decode_sizes(data: bytes) -> list[int]:
     return [*sizes, struct.unpack_from(">i", data, end)[0]]
 
 
-def _decompress(data: bytes, most: int) -> bytes:
-    """Decompress zstd. Raises cramjam.DecompressionError for damage, and for more than ``most`` bytes."""
-    found = bytearray(most)
+def _decompress(data: bytes, max_bytes: int) -> bytes:
+    """Decompress zstd. Raises cramjam.DecompressionError for damage, and for more than ``max_bytes`` bytes."""
+    found = bytearray(max_bytes)
     return bytes(found[: cramjam.zstd.decompress_into(data, found)])
 
 
@@ -240,7 +240,7 @@ def _size_below(reader: SegmentReader, size: int, limit: int) -> int:
     return size
 
 
-def _lineage(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredSegment, int]]:
+def _choose_uploads(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredSegment, int]]:
     """Choose the uploads that make up the log below ``first``: by base offset, each with the offset up to which it is
     used.
 
@@ -248,8 +248,8 @@ def _lineage(uploads: Iterable[TieredSegment], first: int) -> list[tuple[TieredS
     after it is left out: a leader truncated its records.
     """
     found: list[tuple[TieredSegment, int]] = []
-    latest = MOST_EPOCH
-    for segment in sorted(uploads, key=lambda one: (one.epoch_below(MOST_OFFSET), one.end), reverse=True):
+    latest = MAX_EPOCH
+    for segment in sorted(uploads, key=lambda one: (one.epoch_below(MAX_OFFSET), one.end), reverse=True):
         if segment.base < first and segment.epoch_below(first) <= latest:
             found.append((segment, first))
             first = segment.base
@@ -364,17 +364,17 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         topic, _, number = folder.rpartition("-")
         topic_id = self._topic_id(folder)
         uploads: list[TieredSegment] = []
-        for name, known, place in self._topic_folders():
-            if (name, known) != (topic, topic_id):
+        for name, found_id, topic_folder in self._topic_folders():
+            if (name, found_id) != (topic, topic_id):
                 continue
-            for info in self._list(f"{place}/{number}"):
+            for info in self._list(f"{topic_folder}/{number}"):
                 match = _MANIFEST.fullmatch(info.base_name)
                 if match is not None:
                     uploads.append(self._manifest(info.path, int(match["base"])))
         here = self._find_local(folder)
         names = os.listdir(here) if here is not None and os.path.isdir(here) else ()
         first = min((int(one[:20]) for one in names if _SEEN_LOG.fullmatch(one)), default=2**63)
-        return [self._cut(segment, after) for segment, after in _lineage(uploads, first)]
+        return [self._cut(segment, after) for segment, after in _choose_uploads(uploads, first)]
 
     def _cut(self, segment: TieredSegment, after: int) -> TieredSegment:
         """Cut the segment to the batches below offset ``after``, where the next upload begins: replicas roll at other
@@ -402,9 +402,9 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
         known = self._manifests.get(path)
         if known is None:
             with self._store.open_input_file(path) as file:
-                text = file.read(MOST_MANIFEST_BYTES + 1)
-            if len(text) > MOST_MANIFEST_BYTES:
-                raise OSError(f"{path} is no manifest of a segment: it has over {MOST_MANIFEST_BYTES} bytes")
+                text = file.read(MAX_MANIFEST_BYTES + 1)
+            if len(text) > MAX_MANIFEST_BYTES:
+                raise OSError(f"{path} is no manifest of a segment: it has over {MAX_MANIFEST_BYTES} bytes")
             known = self._manifests[path] = parse_manifest(text, path.removesuffix("rsm-manifest") + "log", base)
         return known
 
@@ -452,13 +452,13 @@ def connect_tier(root: str) -> tuple[FileSystem, str]:
     """
     from pyarrow.fs import FileSystem
 
-    place, _, query = root.removeprefix(SCHEME).partition("?")
+    address, _, query = root.removeprefix(SCHEME).partition("?")
     options = dict(part.partition("=")[::2] for part in query.split("&") if part)
     prefix, local, pem = (options.pop(name, None) for name in ("prefix", "local", "pem"))
     rest = "&".join(f"{name}={value}" for name, value in options.items())
-    store, base = FileSystem.from_uri(f"{place}?{rest}" if rest else place)
-    known = f"{base.rstrip('/')}/{unquote(prefix or '')}"
-    return PyFileSystem(TieredHandler(store, known, _unquote(local), _unquote(pem))), ""
+    store, base = FileSystem.from_uri(f"{address}?{rest}" if rest else address)
+    full_prefix = f"{base.rstrip('/')}/{unquote(prefix or '')}"
+    return PyFileSystem(TieredHandler(store, full_prefix, _unquote(local), _unquote(pem))), ""
 
 
 def _unquote(value: str | None) -> str | None:

@@ -44,7 +44,8 @@ def calendar_mask(batch: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns a reader wants, in the order it wants them. Raises OptionError on an unknown or repeated name."""
+    """The columns that a reader wants, in its order. Raises OptionError without columns, and for an unknown or repeated
+    name."""
 
     names: tuple[str, ...] = NAMES[:-1]
 

@@ -1,7 +1,7 @@
 """Offsets by topic and partition in the JSON of Spark's Kafka source: ``{"topic":{"0":123,"1":-1}}``.
 
--1 stands for latest, -2 for earliest. It is written as Spark writes it, without spaces, topics and partitions
-ascending, so that checkpoints of both sources can be compared.
+-1 stands for latest, -2 for earliest. The JSON is written as Spark writes it, without spaces and with ascending topics
+and partitions, so that checkpoints of both sources can be compared.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def to_json(offsets: PartitionOffsets) -> str:
     return json.dumps(ordered, separators=(",", ":"))
 
 
-def from_json(text: str, option: str = "offsets", *, least: int = EARLIEST) -> PartitionOffsets:
-    """Parse offsets by topic and partition. ``option`` is the option's name, for errors; ``least`` is the smallest
-    number allowed.
+def from_json(text: str, option: str = "offsets", *, smallest: int = EARLIEST) -> PartitionOffsets:
+    """Parse offsets by topic and partition. ``option`` is the option's name, for errors; ``smallest`` is the smallest
+    offset allowed.
 
     Raises OptionError.
     """
@@ -38,8 +38,8 @@ def from_json(text: str, option: str = "offsets", *, least: int = EARLIEST) -> P
         raise OptionError(f'{option}={text}: expected JSON such as {{"topic":{{"0":123,"1":-1}}}}') from None
     for topic, partitions in offsets.items():
         for partition, offset in partitions.items():
-            if offset < least or partition < 0:
-                raise OptionError(f"{option}: {topic}-{partition} has {offset}: expected {least} or more")
+            if offset < smallest or partition < 0:
+                raise OptionError(f"{option}: {topic}-{partition} has {offset}: expected {smallest} or more")
     return offsets
 
 

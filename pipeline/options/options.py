@@ -2,7 +2,8 @@
 own.
 
     which topics      exactly one of subscribe, assign, subscribePattern
-    where to begin    startingTimestamp > startingOffsetsByTimestamp > startingOffsets        (likewise the end)
+    where to begin    the first that is given: startingTimestamp, startingOffsetsByTimestamp, startingOffsets
+    where to end      the first that is given: endingTimestamp, endingOffsetsByTimestamp, endingOffsets
     defaults          batch: earliest to latest; stream: from latest; failOnDataLoss true; read_uncommitted
 
 Our own: ``path`` (data directories, comma separated), ``columns``, ``key``, ``minTimestamp``, ``maxTimestamp``,
@@ -24,7 +25,7 @@ from tidelog.client.connection import PLAIN, ClientError
 from tidelog.client.security import Security, known_keys
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.files.remote import is_remote
-from tidelog.pipeline.files.storage import place_of
+from tidelog.pipeline.files.storage import resolve_path
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json
 from tidelog.pipeline.options.row_filter import MAX_TIME, MIN_TIME, RowFilter
@@ -41,8 +42,8 @@ _COMMON = (
 )  # fmt: skip
 _BATCH = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "commitGroup")
-#: Options of Spark's Kafka source that mean nothing without a consumer. They are accepted, so that a query needs only
-#: another format.
+#: Options of Spark's Kafka source that mean nothing without a consumer. They are accepted, so that a query of that
+#: source needs no change but the format.
 _WITHOUT_EFFECT = (
     "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix",
     "kafka.group.id", "kafka.client.id", "kafka.max.poll.records", "kafka.fetch.min.bytes", "kafka.fetch.max.bytes",
@@ -84,8 +85,8 @@ class TopicChoice:
 class OffsetSpec:
     """Start or end of reading; exactly one of the four is given. ``option`` is the option's name, for errors.
 
-    ``default``: EARLIEST or LATEST for all partitions. ``offsets``, ``timestamps`` (ms): by partition, which must all
-    be named. ``timestamp``: one time in ms for all.
+    ``default``: EARLIEST or LATEST for all partitions. ``offsets``, ``timestamps`` (ms): by partition; each chosen
+    partition must be named. ``timestamp``: one time in ms for all.
     """
 
     option: str
@@ -250,29 +251,29 @@ def _milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _refuse_push_filters(options: Mapping[str, str]) -> None:
-    """Raise OptionError for an option of earlier versions, whose plans leaked from one query into others."""
+    """Raise OptionError for ``pushFilters`` of earlier versions: Spark applied the filters of one query to others."""
     if any(name.lower() == "pushfilters" for name in options):
         raise OptionError(
-            "option pushFilters is withdrawn: Spark 4.2 reads every other query over the same source with the filters "
-            "of one; expected assign, startingOffsets, endingOffsets, minTimestamp, maxTimestamp or key"
+            "option pushFilters is withdrawn: Spark 4.2 would apply the filters of one query to all queries over the "
+            "same source; expected assign, startingOffsets, endingOffsets, minTimestamp, maxTimestamp or key"
         )
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    paths = tuple(_given_place(path.strip()) for path in given.get("path", "").split(",") if path.strip())
+    paths = tuple(_parse_path(path.strip()) for path in given.get("path", "").split(",") if path.strip())
     if not paths:
         raise OptionError(
             "option path is missing: expected the data directories (log.dirs), comma separated "
-            "(of CREATE TABLE, options come through only where the statement names no columns)"
+            "(CREATE TABLE passes its options on only if the statement names no columns)"
         )
     return paths
 
 
-def _given_place(path: str) -> str:
-    """Return a path as it is, and an address such as ``file:/data``, which Spark makes of a table's path, as a path.
-    The address of an object store is only checked.
+def _parse_path(path: str) -> str:
+    """Return a path without change, and an address such as ``file:/data``, into which Spark turns a table's path, as a
+    path. The address of an object store is only checked.
     """
-    found = place_of(path)
+    found = resolve_path(path)
     return path if is_remote(found) or not path.startswith("file:") else found
 
 
@@ -330,7 +331,7 @@ def _check_columns(given: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Parser of where reading starts and ends, from the three pairs of options."""
+    """Parser of where reading starts and ends: of the options ``starting...`` and ``ending...``."""
 
     given: Mapping[str, str]
     streaming: bool
@@ -338,13 +339,13 @@ class _Bounds:
     def parse_start(self) -> OffsetSpec:
         default = "latest" if self.streaming else "earliest"
         spec = self._spec("starting", default)
-        if not self.streaming and (spec.default == LATEST or _names(spec, LATEST)):
+        if not self.streaming and (spec.default == LATEST or _has_offset(spec, LATEST)):
             raise OptionError(f"{spec.option}: a batch cannot start at latest (-1): expected earliest or offsets")
         return spec
 
     def parse_end(self) -> OffsetSpec:
         spec = self._spec("ending", "latest")
-        if spec.default == EARLIEST or _names(spec, EARLIEST):
+        if spec.default == EARLIEST or _has_offset(spec, EARLIEST):
             raise OptionError(f"{spec.option}: a batch cannot end at earliest (-2): expected latest or offsets")
         return spec
 
@@ -356,12 +357,12 @@ class _Bounds:
                 raise OptionError(f"{by_time}={text}: expected milliseconds since 1970")
             return OffsetSpec(by_time, timestamp=int(text))
         if by_partition in self.given:
-            return OffsetSpec(by_partition, timestamps=from_json(self.given[by_partition], by_partition, least=0))
+            return OffsetSpec(by_partition, timestamps=from_json(self.given[by_partition], by_partition, smallest=0))
         text = self.given.get(by_offset, default).strip()
         if text.lower() in ("earliest", "latest"):
             return OffsetSpec(by_offset, default=EARLIEST if text.lower() == "earliest" else LATEST)
         return OffsetSpec(by_offset, offsets=from_json(text, by_offset))
 
 
-def _names(spec: OffsetSpec, offset: int) -> bool:
+def _has_offset(spec: OffsetSpec, offset: int) -> bool:
     return any(offset in partitions.values() for partitions in (spec.offsets or {}).values())

@@ -1,7 +1,7 @@
 """The options of ``format("tidelog")`` for writing: names of Spark's Kafka sink and of Kafka's producer, and our own.
 
     kafka.bootstrap.servers   HOST:PORT, comma separated                               required
-    topic                     for all rows; else the column ``topic``
+    topic                     the topic of all rows; without it the column ``topic`` names each row's
     stagingPath               directory that driver and executors share, by default
                               tidelog-staging below a stream's checkpointLocation
     includeHeaders            false leaves a column ``headers`` unwritten                true
@@ -11,7 +11,7 @@
     kafka.transaction.timeout.ms   when the broker aborts the transaction of a dead driver  300000
     kafka.request.timeout.ms  how long to wait for a response before another attempt     30000
     kafka.delivery.timeout.ms how long publishing is attempted                           120000
-    txnAppId, txnVersion      batch writes: the writer's name and a growing number; a write done again is left out
+    txnAppId, txnVersion      batch writes: the writer's name and a growing number; a repeated write is skipped
 
 Names are case-insensitive; an unknown one is an error that names the nearest. Options that tune a Kafka producer are
 accepted without effect; those that would weaken the guarantees (acks below all) are refused. TLS and SASL are
@@ -47,7 +47,8 @@ _KNOWN = (
 _BATCH_ONLY = ("txnAppId", "txnVersion")
 #: Options that Spark itself passes to every sink.
 _OF_SPARK = ("queryName", "mergeSchema")
-#: Options that mean nothing without a producer. They are accepted, so that a query needs only another format.
+#: Options that mean nothing without a producer. They are accepted, so that a query of Spark's Kafka sink needs no
+#: change but the format.
 _WITHOUT_EFFECT = (
     "kafka.linger.ms", "kafka.client.id", "kafka.retries", "kafka.retry.backoff.ms", "kafka.max.block.ms",
     "kafka.max.request.size", "kafka.max.in.flight.requests.per.connection", "kafka.send.buffer.bytes",
@@ -61,7 +62,7 @@ _FIXED = {
 _APPLICATION = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _STAGING_BELOW_CHECKPOINT = "tidelog-staging"
 DEFAULT_BATCH_BYTES = 900 * 1024
-"""Such a batch and its header stay below Kafka's default ``max.message.bytes`` of 1 MiB."""
+"""A batch of this size and its header stay below Kafka's default ``max.message.bytes`` of 1 MiB."""
 DEFAULT_BUFFER_BYTES = 32 * 1024 * 1024
 DEFAULT_TRANSACTION_TIMEOUT_MS = 300_000
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
@@ -98,7 +99,9 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     if (application is None) != (version is None):
         raise OptionError("txnAppId and txnVersion: expected both or none")
     if application is not None and not _APPLICATION.fullmatch(application):
-        raise OptionError(f"txnAppId={application}: expected letters, digits, dots, dashes and underscores")
+        raise OptionError(
+            f"txnAppId={application}: expected letters, digits, dots, dashes, underscores; up to 200, no dot at first"
+        )
     if not given.get("kafka.bootstrap.servers", "").strip():
         raise OptionError("option kafka.bootstrap.servers is missing: expected HOST:PORT of the broker to write to")
     return SinkOptions(

@@ -60,7 +60,7 @@ def schema_with_options(columns: Columns, options: Mapping[str, str]) -> StructT
 
 
 def options_of_table(schema: StructType, options: Mapping[str, str]) -> Mapping[str, str]:
-    """Merge a query's ``options`` into those that the table's schema carries; the query's win."""
+    """Merge a query's ``options`` into those that the table's schema carries; the query's options override them."""
     return {**_list_carried(schema.fields), **{name.lower(): value for name, value in options.items()}}
 
 
@@ -70,8 +70,9 @@ def refuse_options_beside_table(schema: StructType, options: Mapping[str, str]) 
     for name, value in options.items():
         if carried and carried.get(name.lower()) != value:
             raise OptionError(
-                f"option {name} is given for a query on a table: Spark 4.2 reads all mentions of a table in a "
-                "statement with the options of one; expected a table created with it, or spark.read.format('tidelog')"
+                f"option {name} is given for a query on a table: Spark 4.2 applies the options of one mention of a "
+                "table in a statement to all; expected a table created with the option, or "
+                "spark.read.format('tidelog')"
             )
 
 

@@ -6,8 +6,8 @@ two batches do not follow each other, a cleaner has been there, or records are l
     hole ends at or below the log's entry in cleaner-offset-checkpoint    compacted
     hole within a file that begins below that entry                       compacted: a cleaner takes files as a whole
     a batch after the hole or in its file lacks records,
-    or has a delete horizon                                               compacted: only a cleaner leaves such, and it
-                                                                          works from the log's beginning
+    or has a delete horizon                                               compacted: only a cleaner writes such batches,
+                                                                          and it works from the log's beginning
     anything else                                                         lost
 
 The broker saves the checkpoint a moment after it has swapped files, so where a file was changed just now the checkpoint
@@ -46,7 +46,7 @@ SAVE_PATIENCE_S = 1.0
 RECENT_S = 10.0
 _POLL_S = 0.02
 #: The checkpoints that were read last, by path: a plan asks for each of its partitions.
-_KNOWN: dict[str, tuple[Stamp | None, dict[TopicPartition, int]]] = {}
+_CHECKPOINTS: dict[str, tuple[Stamp | None, dict[TopicPartition, int]]] = {}
 MAX_REMEMBERED = 100
 
 
@@ -71,8 +71,8 @@ class Hole(NamedTuple):
 
 
 class Holes:
-    """Decides which holes of one partition are lost records. ``cleaned_below`` is the offset up to which a cleaner is
-    known to have worked. One thread."""
+    """The decision which holes of one partition are lost records. ``cleaned_below`` is the offset up to which a cleaner
+    is known to have worked. One thread."""
 
     def __init__(
         self,
@@ -91,9 +91,9 @@ class Holes:
         self._count = count
         self.cleaned_below = 0
 
-    def meet(self, hole: Hole) -> None:
-        """Decide whether a hole is lost records. Raises DataLossError if it is and that is an error; else logs and
-        keeps it."""
+    def judge(self, hole: Hole) -> None:
+        """Decide whether a hole is lost records. If it is, raise DataLossError, or log it and add it to ``lost`` where
+        lost records are no error."""
         if self._is_compacted(hole):
             return
         topic, number = self._partition
@@ -110,7 +110,7 @@ class Holes:
         if marked:
             self.cleaned_below = max(self.cleaned_below, marked, hole.end)
             return True
-        return self._checkpoint_comes(hole)
+        return self._wait_for_checkpoint(hole)
 
     def _checkpoint_explains(self, hole: Hole) -> bool:
         try:
@@ -120,7 +120,7 @@ class Holes:
         self.cleaned_below = max(self.cleaned_below, below)
         return hole.end <= below or (hole.is_in_file and hole.before.base_offset < below)
 
-    def _checkpoint_comes(self, hole: Hole) -> bool:
+    def _wait_for_checkpoint(self, hole: Hole) -> bool:
         """Wait for the checkpoint if a file was swapped just now; returns whether it then explains the hole."""
         deadline = time.monotonic() + SAVE_PATIENCE_S
         while any(_is_recent(file.path) for file in (hole.before, hole.after)) and time.monotonic() < deadline:
@@ -149,12 +149,12 @@ def checkpointed_below(partition: TopicPartition, directory: str) -> int:
     """
     path = os.path.join(os.path.dirname(directory), CLEANER_OFFSET_FILE)
     stamp = stamp_of(path)
-    known = _KNOWN.get(path)
+    known = _CHECKPOINTS.get(path)
     if known is None or known[0] != stamp:
         known = stamp, read_offset_checkpoint(files_at(path), path)
-        if len(_KNOWN) >= MAX_REMEMBERED:
-            _KNOWN.clear()
-        _KNOWN[path] = known
+        if len(_CHECKPOINTS) >= MAX_REMEMBERED:
+            _CHECKPOINTS.clear()
+        _CHECKPOINTS[path] = known
     return known[1].get(partition, 0)
 
 

@@ -1,4 +1,4 @@
-"""The chosen partitions of a stream and their bounds, looked up at every trigger; only what has changed is read again.
+"""The chosen partitions of a stream and their bounds, looked up at every trigger; only changed files are read again.
 
     data directory unchanged                     it is not listed                  (``tidelog.pipeline.plan.selection``)
     checkpoint of start offsets unchanged        it is not parsed
@@ -55,7 +55,7 @@ class _Seen(NamedTuple):
 
 
 class LogWatch:
-    """Follows the partitions that the options choose. One thread."""
+    """Look-up of the partitions that the options choose, which keeps what it read. One thread."""
 
     def __init__(self, options: SourceOptions, *, accepts_damage: bool = False) -> None:
         """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error."""
@@ -83,8 +83,8 @@ class LogWatch:
     def _choose(
         self, replicas: tuple[PartitionDirectory, ...], ends: PartitionOffsets, count: ReadCount | None
     ) -> Partition:
-        """Return the partition of one directory, or of the best of several replicas, up to where they are known to be
-        committed.
+        """Return the partition of one directory, or of the best of several replicas, up to the offset below which
+        records are known to be committed.
         """
         if len(replicas) == 1:
             return self._with_bounds(replicas[0], ends, count)

@@ -56,13 +56,13 @@ def plan(request: ReadRequest) -> list[SegmentSlice]:
 def group(slices: Sequence[SegmentSlice], request: ReadRequest) -> list[tuple[SegmentSlice, ...]]:
     """Group slices by task: small neighbours of one partition share a task, as far as the request allows."""
     tasks: list[list[SegmentSlice]] = []
-    most_records = request.max_records_per_partition or 1 << 62
+    max_records = request.max_records_per_partition or 1 << 62
     for piece in slices:
         task = tasks[-1] if tasks else []
         belongs = bool(task) and (task[0].topic, task[0].partition) == (piece.topic, piece.partition)
         size = sum(other.size_bytes for other in task) + piece.size_bytes
         records = sum(other.end_offset - other.start_offset for other in task) + piece.end_offset - piece.start_offset
-        if belongs and size <= request.bytes_per_task and records <= most_records and request.min_partitions is None:
+        if belongs and size <= request.bytes_per_task and records <= max_records and request.min_partitions is None:
             task.append(piece)
         else:
             tasks.append([piece])
@@ -101,7 +101,7 @@ def _ensure_same_topic(wanted: OffsetRange) -> None:
 
 def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]:
     segments = list_segments(wanted.directory.path)
-    _ensure_there(wanted, segments, request)
+    _report_missing_start(wanted, segments, request)
     slices: list[SegmentSlice] = []
     holes = _holes(wanted, request)
     for number, segment in enumerate(segments):
@@ -112,7 +112,7 @@ def _plan_files(wanted: OffsetRange, request: ReadRequest) -> list[SegmentSlice]
         is_final = request.row_filter.min_time > 0 and has_final_times(segments, number, request.count)
         with SegmentPlan(segment, wanted, request, following=upper, has_final_times=is_final) as segment_plan:
             if following is not None and request.looks_for_holes:
-                segment_plan.following = upper = _met_hole(segment_plan, (segment, following), wanted, holes)
+                segment_plan.following = upper = _judge_hole_after(segment_plan, (segment, following), wanted, holes)
             lower = max(wanted.start, segment.base_offset)
             slices += segment_plan.slices(lower, wanted.end if upper is None else min(wanted.end, upper))
     return slices
@@ -129,7 +129,7 @@ def _holes(wanted: OffsetRange, request: ReadRequest) -> Holes:
     )
 
 
-def _met_hole(
+def _judge_hole_after(
     segment_plan: SegmentPlan, files: tuple[SegmentFile, SegmentFile], wanted: OffsetRange, holes: Holes
 ) -> int:
     """Find the offset where the batches of the first of two files end, and judge the hole after it. Raises
@@ -141,11 +141,11 @@ def _met_hole(
     start, first = max(end, wanted.start), min(following, wanted.end)
     if start >= first:
         return following
-    holes.meet(Hole(start, first, *files))
+    holes.judge(Hole(start, first, *files))
     return end
 
 
-def _ensure_there(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
+def _report_missing_start(wanted: OffsetRange, segments: Sequence[SegmentFile], request: ReadRequest) -> None:
     """Record the wanted offsets that lie before the log's beginning. Raises DataLossError where that is an error."""
     first = segments[0].base_offset if segments else wanted.end
     if first <= wanted.start:
@@ -189,10 +189,10 @@ def _spans(offsets: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _cut_by_records(ranges: Sequence[OffsetRange], request: ReadRequest) -> list[OffsetRange]:
-    most = request.max_records_per_partition
-    if most is None:
+    limit = request.max_records_per_partition
+    if limit is None:
         return list(ranges)
-    return [part for wanted in ranges for part in _divide(wanted, -(-(wanted.end - wanted.start) // most))]
+    return [part for wanted in ranges for part in _divide(wanted, -(-(wanted.end - wanted.start) // limit))]
 
 
 def _divide(wanted: OffsetRange, parts: int) -> list[OffsetRange]:
@@ -209,12 +209,12 @@ def _cut_by_offsets(
     """Cut slices until there are ``min_partitions``, each in proportion to its records."""
     assert request.min_partitions is not None
     total = sum(piece.end_offset - piece.start_offset for piece in slices)
-    by_place = {(wanted.directory.topic, wanted.directory.partition): wanted for wanted in ranges}
+    by_partition = {(wanted.directory.topic, wanted.directory.partition): wanted for wanted in ranges}
     pieces: list[SegmentSlice] = []
     for piece in slices:
         records = piece.end_offset - piece.start_offset
         parts = -(-records * request.min_partitions // max(total, 1))
-        wanted = by_place[piece.topic, piece.partition]
+        wanted = by_partition[piece.topic, piece.partition]
         for part in _divide(replace(wanted, start=piece.start_offset, end=piece.end_offset), parts):
             pieces += plan_range(part, replace(request, bytes_per_task=1 << 62))
     return pieces

@@ -33,14 +33,14 @@ def known_high_watermark(
     replicas: Sequence[PartitionDirectory], checkpoints: Sequence[Mapping[TopicPartition, int]]
 ) -> int:
     """Return the largest high watermark that a checkpoint has for the partition. Raises SelectionError."""
-    place = TopicPartition(replicas[0].topic, replicas[0].partition)
+    partition = TopicPartition(replicas[0].topic, replicas[0].partition)
     if not any(checkpoints):
         paths = ", ".join(replica.path for replica in replicas)
         raise SelectionError(
-            f"{place} is in {paths}, and no {REPLICATION_OFFSET_FILE} says how much of it is committed: expected that "
-            "file beside them, or kafka.bootstrap.servers, or one of the paths"
+            f"{partition} is in {paths}, and no {REPLICATION_OFFSET_FILE} says how much of it is committed: expected "
+            "that file beside them, or kafka.bootstrap.servers, or one of the paths"
         )
-    return max(checkpoint.get(place, 0) for checkpoint in checkpoints)
+    return max(checkpoint.get(partition, 0) for checkpoint in checkpoints)
 
 
 def cut_to(bounds: LogBounds, high_watermark: int) -> LogBounds:

@@ -132,10 +132,10 @@ def _timestamp(partition: Partition, spec: OffsetSpec) -> int:
 
 
 def _find_given(partition: Partition, spec: OffsetSpec, given: PartitionOffsets | None) -> int:
-    place = partition.directory
-    found = (given or {}).get(place.topic, {}).get(place.partition)
+    directory = partition.directory
+    found = (given or {}).get(directory.topic, {}).get(directory.partition)
     if found is None:
-        raise OptionError(f"{spec.option} must name every partition: missing {place.topic}-{place.partition}")
+        raise OptionError(f"{spec.option} must name every partition: missing {directory.topic}-{directory.partition}")
     return found
 
 

@@ -34,8 +34,8 @@ class SegmentPlan:
         following: int | None,
         has_final_times: bool,
     ) -> None:
-        """``following`` is the next segment's base offset; None for the active segment. ``has_final_times`` as
-        ``sparse_index`` tells it; it matters only with a smallest time."""
+        """``following`` is the next segment's base offset; None for the active segment. ``has_final_times``: the result
+        of ``sparse_index.has_final_times``, which matters only if the filter has a first time."""
         self._segment = segment
         self._has_final_times = has_final_times
         self._wanted = wanted
@@ -107,12 +107,12 @@ class SegmentPlan:
     def _first_in_time(self, start: int, end: int) -> int:
         """Find the first offset from ``start`` on whose record may be late enough for the time filter; ``end`` when no
         record below it is."""
-        least = self._request.row_filter.min_time
-        if least <= 0:  # times before 1970 (magic 0 has -1) are not in time indices
+        min_time = self._request.row_filter.min_time
+        if min_time <= 0:  # times before 1970 (magic 0 has -1) are not in time indices
             return start
         times = time_index(self._segment, self._request.count)
         try:
-            slot = times.floor(least - 1)
+            slot = times.floor(min_time - 1)
             if slot < 0:
                 return start
             if self._has_final_times and slot == times.entries - 1:
@@ -120,17 +120,17 @@ class SegmentPlan:
             later = max(start, self._segment.base_offset + times.entry(slot).value + 1)
         finally:
             times.close()
-        return later if self._has_final_times else self._pass_early(start, min(later, end), least)
+        return later if self._has_final_times else self._pass_early(start, min(later, end), min_time)
 
-    def _pass_early(self, start: int, end: int, least: int) -> int:
-        """Pass the batches from ``start`` on whose headers show them to be earlier than ``least``; return the offset
+    def _pass_early(self, start: int, end: int, min_time: int) -> int:
+        """Pass the batches from ``start`` on whose headers show them to be earlier than ``min_time``; return the offset
         after them, at most ``end``."""
         position, passed = self._position_of(start), start
         with OpenSegment(self._segment.path, self._request.count) as file:
             file.expect(position, self._end_position(end))
             try:
                 for header in headers(file, position, file.size):
-                    if passed >= end or header.max_timestamp >= least:
+                    if passed >= end or header.max_timestamp >= min_time:
                         break
                     passed = max(passed, header.last_offset + 1)
             except CorruptBatchError:

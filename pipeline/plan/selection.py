@@ -4,9 +4,9 @@ A data directory holds ``<topic>-<partition>`` directories and usually ``meta.pr
 or moved (``-delete``, ``-stray``, ``-future``) are left out. A path that is missing, or holds neither, is refused: a
 mistyped path must not look like an empty topic.
 
-A stream looks at every trigger, so a finder keeps what it found. It lists a data directory only when that has changed,
-and looks only at names that are new; assigned partitions are looked up by name. A trigger costs one ``stat`` of
-``partition.metadata`` per chosen partition, which shows a topic that was created again.
+A stream finds its partitions again at every trigger, so a finder keeps what it found. It lists a data directory only
+when that has changed, and parses only names that are new; assigned partitions are looked up by name. A trigger costs
+one ``stat`` of ``partition.metadata`` per chosen partition, which shows a topic that was created again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.log.files.checkpoints import (
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import SelectionError, TopicRecreatedError
 from tidelog.pipeline.files.stamps import Stamp, settled_stamp_of, stamp_of
-from tidelog.pipeline.files.storage import files_at, for_each, is_directory, names_in, place_of
+from tidelog.pipeline.files.storage import files_at, for_each, is_directory, names_in, resolve_path
 from tidelog.pipeline.options.options import TopicChoice
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.types import uuid_to_str
@@ -44,15 +44,17 @@ class PartitionDirectory:
 
 
 class PartitionFinder:
-    """Finds the directories of the chosen partitions, at each call as they are then. One thread."""
+    """Finder of the chosen partitions' directories; each call finds the current ones. One thread."""
 
     def __init__(self, paths: Iterable[str], choice: TopicChoice, *, accepts_damage: bool = False) -> None:
         """``accepts_damage``: a partition whose metadata cannot be read gets no topic id; otherwise it is an error."""
-        self._places = [_Place(place_of(path), choice, accepts_damage=accepts_damage) for path in paths]
+        self._data_directories = [
+            _DataDirectory(resolve_path(path), choice, accepts_damage=accepts_damage) for path in paths
+        ]
         self._choice = choice
 
     def find(self) -> list[PartitionDirectory]:
-        """Find the directories as they are now, by topic and partition, each in one of the paths.
+        """Find the current directories, by topic and partition, each in one of the paths.
 
         Raises SelectionError as ``find_replicas``, and when one partition lies in two of the paths.
         """
@@ -63,24 +65,24 @@ class PartitionFinder:
         return [directory for (directory,) in found]
 
     def find_replicas(self) -> list[tuple[PartitionDirectory, ...]]:
-        """Find the directories as they are now, by topic and partition; the replicas of one partition in the order of
-        the paths.
+        """Find the current directories, by topic and partition; the replicas of one partition in the order of the
+        paths.
 
         Raises SelectionError when a path is no data directory, or a topic or partition that was named is not there;
         or when the directories of one partition have different topic ids.
         """
         found: dict[tuple[str, int], list[PartitionDirectory]] = {}
-        for place in self._places:
-            for directory in place.partitions():
+        for data_directory in self._data_directories:
+            for directory in data_directory.partitions():
                 found.setdefault((directory.topic, directory.partition), []).append(directory)
         everything = [directory for replicas in found.values() for directory in replicas]
-        _ensure_complete(everything, self._choice, [place.path for place in self._places])
+        _ensure_complete(everything, self._choice, [one.path for one in self._data_directories])
         for replicas in found.values():
             _ensure_one_topic(replicas)
-        return [tuple(found[place]) for place in sorted(found)]
+        return [tuple(found[partition]) for partition in sorted(found)]
 
 
-class _Place:
+class _DataDirectory:
     """One data directory with the partitions found in it so far."""
 
     def __init__(self, path: str, choice: TopicChoice, *, accepts_damage: bool) -> None:
@@ -202,6 +204,7 @@ def _ensure_one_topic(replicas: Sequence[PartitionDirectory]) -> None:
 
 
 def _ensure_complete(found: Iterable[PartitionDirectory], choice: TopicChoice, paths: Iterable[str]) -> None:
+    """Raise SelectionError when a chosen topic or partition was not found, or no topic matches the pattern."""
     places = ", ".join(paths)
     there = {(directory.topic, directory.partition) for directory in found}
     topics = {topic for topic, _ in there}

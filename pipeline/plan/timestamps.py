@@ -2,8 +2,9 @@
 
 Timestamps are as producers sent them, in any order: the answer is the first *offset* whose timestamp is large enough.
 A closed segment whose time index ends below the time is skipped. Within a closed segment the time index says from
-which offset on to search, and batch headers say which batch to decode. That of the active segment may have stale
-entries, which only its batch headers could disprove: so these are searched from the start.
+which offset on to search, and batch headers say which batch to decode. The time index of the active segment may have
+stale entries (of removed records), which only batch headers could disprove: so there all headers are searched, from the
+range's first offset on.
 """
 
 from __future__ import annotations

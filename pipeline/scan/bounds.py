@@ -12,7 +12,7 @@ from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.plan import OffsetRange
 
 Moment = int | str | datetime
-"""Milliseconds since 1970, ISO 8601 text, or a datetime; both in local time if they have no zone."""
+"""Milliseconds since 1970, ISO 8601 text, or a datetime; text and datetime are in local time if they have no zone."""
 Span = tuple[int | None, int | None]
 """First offset, and the offset after the last; None stands for the log's own start or end."""
 Offsets = Span | Mapping[int, Span]
@@ -74,9 +74,9 @@ def time_filter(times: tuple[Moment | None, Moment | None], key: bytes | None) -
         begin, end = times
     except (TypeError, ValueError):
         raise OptionError(f"times={times!r}: expected (begin, end), each a time or None") from None
-    least = MIN_TIME if begin is None else _milliseconds(begin)
-    most = MAX_TIME if end is None else _milliseconds(end) - 1
-    return RowFilter(least, most, key)
+    first = MIN_TIME if begin is None else _milliseconds(begin)
+    last = MAX_TIME if end is None else _milliseconds(end) - 1
+    return RowFilter(first, last, key)
 
 
 def _milliseconds(moment: Moment) -> int:

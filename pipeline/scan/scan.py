@@ -57,8 +57,9 @@ def scan(
 
     ``path``: a data directory (``log.dirs``), or several. ``topic``: a name, several, or topic -> partitions.
     ``offsets``: (begin, end) of every partition, or partition -> (begin, end); the end is not included, None stands for
-    the log's own. ``times``: (begin, end), the end not included: ms since 1970, datetimes, or ISO 8601 (in local time
-    without a zone). ``keys``: only records with these keys; a single key is looked up in the topic's key index, if any.
+    the log's own start or end. ``times``: (begin, end), the end not included: ms since 1970, datetimes, or ISO 8601 (in
+    local time without a zone). ``keys``: only records with these keys; a single key is looked up in the topic's key
+    index, if any.
     ``isolation``: as a consumer's ``isolation.level``. ``columns``: names among ``key value topic partition offset
     timestamp timestampType headers``; by default all but headers. ``skip_damage``: damaged batches are left out, as by
     an export, each with a warning that says what was lost; otherwise they raise CorruptBatchError.
@@ -175,5 +176,5 @@ def _of_keys(batches: Iterator[pa.RecordBatch], keys: frozenset[bytes]) -> Itera
 
 
 def _warn(damage: Damage) -> None:
-    place = f"{damage.piece.topic}-{damage.piece.partition}"
-    logger.warning("%s: %s at byte %d: %s", place, damage.piece.path, damage.position, damage.reason)
+    name = f"{damage.piece.topic}-{damage.piece.partition}"
+    logger.warning("%s: %s at byte %d: %s", name, damage.piece.path, damage.position, damage.reason)

@@ -74,11 +74,11 @@ class MarkerWalk:
     opened."""
 
     def __init__(
-        self, place: TopicPartition, segment: SegmentFile, file: OpenSegment, *, position: int, end_offset: int,
+        self, partition: TopicPartition, segment: SegmentFile, file: OpenSegment, *, position: int, end_offset: int,
         engine: AuditEngine,
     ) -> None:  # fmt: skip
         """The walk begins at byte ``position``; only transactions that begin below ``end_offset`` matter."""
-        self._place = place
+        self._partition = partition
         self._end_offset = end_offset
         self._engine = engine
         self._own = self._at = _Bytes(segment, file, position)
@@ -102,7 +102,7 @@ class MarkerWalk:
         """Collect the aborted transactions of the file's records up to byte ``position + size``: sorted rows of
         producer id, first and last offset. ``buffer[:size]`` holds the file's bytes from ``position`` on.
 
-        Raises PipelineError when damage leaves it open whether a transaction was aborted.
+        Raises PipelineError when damage hides whether a transaction was aborted.
         """
         self.verified = (0, 0)
         self._step = STEP_BYTES
@@ -253,7 +253,7 @@ class MarkerWalk:
 
     def _cleaned_below(self) -> int:
         try:
-            return checkpointed_below(self._place, os.path.dirname(self._at.file.path))
+            return checkpointed_below(self._partition, os.path.dirname(self._at.file.path))
         except CheckpointCorruptError:
             return 0
 

@@ -13,7 +13,7 @@ from tidelog.pipeline.errors import OptionError, RemoteError
 from tidelog.pipeline.files import remote
 from tidelog.pipeline.files.remote import info_of, is_remote, list_directory, locate, reason, remote_path
 from tidelog.pipeline.files.stamps import settled_stamp_of, stamp_of
-from tidelog.pipeline.files.storage import files_at, for_each, is_directory, names_in, place_of, require_mounted
+from tidelog.pipeline.files.storage import files_at, for_each, is_directory, names_in, require_mounted, resolve_path
 
 
 @pytest.fixture
@@ -153,8 +153,8 @@ def _fails_from_three_on(number: int) -> int:
 
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert place_of("data") == os.path.join(os.getcwd(), "data")
-    assert place_of("file:/x") == place_of("file:///x") == "/x"
+    assert resolve_path("data") == os.path.join(os.getcwd(), "data")
+    assert resolve_path("file:/x") == resolve_path("file:///x") == "/x"
     assert require_mounted("file:///x", "table") == "/x"
     with pytest.raises(OptionError, match="table s3://b/x: expected a directory that is mounted"):
         require_mounted("s3://b/x", "table")

@@ -32,11 +32,11 @@ from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
 from tidelog.pipeline.files.tier_keys import chunk_decrypter, parse_encryption
 from tidelog.pipeline.files.tiered import (
-    MOST_OFFSET,
+    MAX_OFFSET,
     SegmentReader,
     TieredHandler,
     TieredSegment,
-    _lineage,
+    _choose_uploads,
     decode_sizes,
     parse_manifest,
 )
@@ -224,13 +224,13 @@ def test_what_a_leader_wrote_whom_the_last_one_never_followed_is_no_part_of_the_
     others = [
         segment_of(550, 650, (2, 550), (3, 600)), segment_of(651, 700, (3, 651)), segment_of(1000, 1499, (2, 1000))
     ]  # fmt: skip
-    found = _lineage([*others, *ours], MOST_OFFSET)
-    assert found == list(zip(ours, (500, 800, MOST_OFFSET), strict=True))
+    found = _choose_uploads([*others, *ours], MAX_OFFSET)
+    assert found == list(zip(ours, (500, 800, MAX_OFFSET), strict=True))
 
 
 def test_uploads_without_epochs_are_taken_by_their_ends() -> None:
     earlier, later = segment_of(0, 700), segment_of(500, 999)
-    assert _lineage([later, earlier, segment_of(0, 300)], MOST_OFFSET) == [(earlier, 500), (later, MOST_OFFSET)]
+    assert _choose_uploads([later, earlier, segment_of(0, 300)], MAX_OFFSET) == [(earlier, 500), (later, MAX_OFFSET)]
 
 
 def test_a_segment_that_is_in_neither_is_missing(store: MotoStore, data: DataDirectory, prefix: str) -> None:

@@ -295,7 +295,7 @@ class TestALiveCleaner:
         for number in range(5):
             say_cleaned(data.path, 3)
             assert checkpointed_below(TopicPartition("t", 0), str(data.path / str(number) / "t-0")) == 0
-        assert len(holes._KNOWN) <= 2
+        assert len(holes._CHECKPOINTS) <= 2
 
 
 class TestStreams:
