@@ -18,7 +18,8 @@ SAMPLE_BYTES = 1024 * 1024
 """About the size of a page, which is what zstd compresses at once."""
 EVIDENCE_BYTES = 64 * 1024
 """A column with fewer bytes in the sample is compressed in any case."""
-WORTH_SAVING = 0.05
+MIN_SAVING = 0.05
+"""The share of a column's bytes that zstd must save, so that the column is compressed."""
 _NONE, _ZSTD = "none", "zstd"
 ENCODING: dict[str, Any] = {
     "use_dictionary": ["topic", "partition", "timestampType"],
@@ -59,7 +60,7 @@ def compression_of(codecs: Codecs) -> dict[str, Any]:
 
 def _is_worth(column: pq.ColumnChunkMetaData) -> bool:
     raw, compressed = int(column.total_uncompressed_size), int(column.total_compressed_size)
-    return raw < EVIDENCE_BYTES or compressed < (1 - WORTH_SAVING) * raw
+    return raw < EVIDENCE_BYTES or compressed < (1 - MIN_SAVING) * raw
 
 
 def _columns(group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:

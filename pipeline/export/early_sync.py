@@ -1,8 +1,8 @@
-"""Syncs of a growing file while more of it is written, so that the last one is short.
+"""Syncs of a growing file while more of it is written, so that the last sync is short.
 
 A thread of the file's own calls ``fdatasync``, one call at a time. Linux reports a failed write only once, to the
 descriptors that are open. So all calls are made on one descriptor, and a failure of any is raised by the next
-``go_on`` or ``end``.
+``begin_sync`` or ``end``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 class FileSync(Protocol):
     """The syncs of one file."""
 
-    def go_on(self) -> None:
+    def begin_sync(self) -> None:
         """Begin a sync of the bytes written so far, if none is under way. Raises OSError."""
 
     def end(self) -> None:
@@ -33,7 +33,7 @@ class EarlySync:
         self._pool = ThreadPoolExecutor(1, "file sync")
         self._running: Future[None] | None = None
 
-    def go_on(self) -> None:
+    def begin_sync(self) -> None:
         """Begin a sync of the bytes written so far, if none is under way. Raises OSError."""
         if self._running is None or self._running.done():
             self._raise_failure()
@@ -60,9 +60,9 @@ class EarlySync:
 
 
 class NoSync:
-    """A replacement that syncs nothing: an object in a store is durable once it is closed."""
+    """The syncs of an object in a store, which do nothing: it is durable once it is closed."""
 
-    def go_on(self) -> None:
+    def begin_sync(self) -> None:
         """Do nothing."""
 
     def end(self) -> None:

@@ -1,4 +1,4 @@
-"""The work of one export task: the slices of one file become a Parquet file, damaged bytes a second one.
+"""The work of one export task: slices of a log become one Parquet file, and damaged bytes a second one.
 
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason
@@ -44,9 +44,9 @@ class FilePlan:
 
     ``grows``: path and description of an earlier, small file, to which these rows are appended. ``ends_in_name``: the
     file never grows, and its name has its end offset. ``split_by`` hour or day: one file for each hour or day of the
-    rows, which are then held in memory. ``latest``: only the last row of each key, including deletes.
-    ``store`` has the files; ``suffix`` ends each name.
-    ``values`` decodes values to columns.
+    rows, which are then held in memory. ``latest``: only the last row of each key, including deletes. ``keep_damaged``:
+    damaged batches become dead letters; otherwise the first one is an error. ``store`` has the files; ``suffix`` ends
+    each name. ``values`` decodes values to columns.
     """
 
     slices: tuple[SegmentSlice, ...]

@@ -1,7 +1,8 @@
 """The state that exports keep in an Iceberg table: the offsets that the table has.
 
     a snapshot's summary       the state as of the export's commit
-    the table's properties     the newest of these, with that snapshot's id and sequence number, as snapshots expire
+    the table's properties     a copy of the newest of these, with its snapshot's id and sequence number, because
+                               snapshots expire
 
 The long state of many partitions is compressed (base64 of zlib), because each snapshot has one, and all are in the
 metadata file. The state is that of the newest snapshot, or of its first ancestor that has one; after a rollback it is
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 STATE_KEY = "tidelog.export"
 STATE_SNAPSHOT = "tidelog.export.snapshot"
 STATE_SEQUENCE = "tidelog.export.sequence"
-"""The key of that snapshot's sequence number: later snapshots have larger ones."""
+"""Keys of the table's properties: the id and the sequence number of the snapshot with the newest state. Later snapshots
+have larger sequence numbers."""
 
 #: A longer state is compressed. The state of some forty partitions is shorter, and stays readable.
 PLAIN_CHARACTERS = 4096
 #: Limit of a state's bytes after decompression; the state of a million partitions has fewer.
-MOST_BYTES = 1 << 30
+MAX_STATE_BYTES = 1 << 30
 
 
 def pack(state: Manifest) -> str:
@@ -39,14 +41,15 @@ def pack(state: Manifest) -> str:
     return text if len(text) <= PLAIN_CHARACTERS else base64.b64encode(zlib.compress(text.encode())).decode()
 
 
-def unpack(text: str, place: str) -> Manifest:
-    """Decode a state from the text of ``pack``; ``place`` is its place, for errors. Raises JobError."""
+def unpack(text: str, origin: str) -> Manifest:
+    """Decode a state from the text of ``pack``; ``origin`` says where the text was found, for errors. Raises
+    JobError."""
     if not text.startswith("{"):
         try:
-            text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MOST_BYTES).decode()
+            text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MAX_STATE_BYTES).decode()
         except (ValueError, zlib.error) as error:
-            raise JobError(f"{place} is no state of a Tidelog export: {error}") from error
-    return Manifest.from_json(text, place)
+            raise JobError(f"{origin} is no state of a Tidelog export: {error}") from error
+    return Manifest.from_json(text, origin)
 
 
 def state_of(table: Table) -> Manifest:
@@ -69,8 +72,8 @@ def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
     """Read the state from the table's properties, if the snapshot that it belongs to has expired.
 
     ``oldest``: the oldest ancestor of the newest snapshot that has not expired. Raises JobError if there is no state
-    but an ancestor has expired. Also if the state's snapshot was rolled back: it still exists, or is newer than
-    ``oldest``.
+    but an ancestor has expired. Raises it, too, if the state's snapshot was rolled back: it still exists, or is newer
+    than ``oldest``.
     """
     text = table.properties.get(STATE_KEY)
     if text is None:
@@ -81,8 +84,8 @@ def _state_of_properties(table: Table, oldest: Snapshot) -> Manifest:
         is_unknown = is_there or (oldest.sequence_number or 0) < sequence
     if is_unknown:
         raise JobError(
-            f"Iceberg table {'.'.join(table.name())}: the snapshot that says which offsets the table has "
-            "expired or was rolled back; expected a new table"
+            f"Iceberg table {'.'.join(table.name())}: the snapshot that recorded its offsets has expired or was "
+            "rolled back; expected a new table"
         )
     return Manifest() if text is None else unpack(text, "the table's properties")
 
@@ -93,7 +96,7 @@ def state_text(snapshot: Snapshot) -> str | None:
     return summary[STATE_KEY] if summary is not None and STATE_KEY in summary else None
 
 
-def place_of(transaction: Transaction) -> dict[str, str]:
+def snapshot_properties(transaction: Transaction) -> dict[str, str]:
     """Return the table properties with the id and sequence number of the snapshot that a transaction adds."""
     snapshot = transaction.table_metadata.current_snapshot()
     assert snapshot is not None

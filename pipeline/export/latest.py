@@ -22,7 +22,7 @@ from tidelog.pipeline.export.store import LOCAL, TableStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows are collected up to this size, or twice the size after the last pass, before superseded rows are dropped.
+#: Superseded rows are dropped each time the collected rows reach this size, or twice their size after the last time.
 PASS_BYTES = 64 * 1024 * 1024
 _IDENTITY = ("topic", "partition", "key")
 Place = tuple[str, int]
@@ -133,7 +133,7 @@ def merge_files(plan: MergePlan) -> MergeResult:
     JobError, OSError.
     """
     gone = _keys_of(plan)
-    masks = {path: _stays(path, gone, plan) for path in plan.paths}
+    masks = {path: _find_remaining(path, gone, plan) for path in plan.paths}
     stays, written = list[tuple[str, int]](), list[tuple[str, int]]()
     for number, paths in enumerate(_with_equal_columns(plan)):
         rows = sum(int(masks[path].sum()) for path in paths)
@@ -213,8 +213,8 @@ def _keys_of(plan: MergePlan) -> dict[Place, Any]:
     return {place: pa.chunked_array(keys, pa.binary()) for place, keys in found.items()}
 
 
-def _stays(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
-    """Compute which rows of a file remain: a numpy array of booleans."""
+def _find_remaining(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
+    """Compute which rows of a file remain: a numpy array of booleans. ``gone``: the keys that have later records."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 

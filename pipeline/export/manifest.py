@@ -1,4 +1,5 @@
-"""The manifest of an exported table: its files and the offsets that it has of each topic; and the commit of an export.
+"""The manifest of an exported table, which lists its files and the exported offsets of each topic; and the commit of an
+export.
 
     TABLE/_tidelog/manifest-00000007.json     version 7; each version is a file of its own, never changed
     TABLE/_tidelog/commit.lock                held while a version is added
@@ -63,7 +64,7 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Contents of a table for one partition: every committed record from offset ``start`` to below ``end``.
+    """Contents of a table for one partition: its committed records from offset ``start`` to below ``end``.
 
     ``complete_timestamp`` is the largest record time in ms, -1 without records. ``lost``: ranges (start, end) whose
     records were gone before they could be exported. ``leader_epoch``: epoch of offset ``end - 1``, -1 if not known.
@@ -98,8 +99,8 @@ class EarlierRange(NamedTuple):
 class Manifest:
     """One version of a table's state; version 0 is the empty table.
 
-    ``mode``: the rows are all records (``append``), or the latest of each key (``upsert``). ``values``: the pinned
-    schema of the value columns (``tidelog.pipeline.values.columns``), empty without. ``earlier``: ranges of topics that
+    ``mode``: the rows are all records (``append``), or the latest of each key (``upsert``). ``values``: the schema of
+    the value columns as text (``tidelog.pipeline.values.columns``), empty without. ``earlier``: ranges of topics that
     were deleted and created again since.
     """
 
@@ -187,7 +188,7 @@ class ExportTable:
             raise BadRequestError(f"table {self.path} cannot be created: {error.strerror}") from error
         with self.hold_lock():
             manifest = self.read()
-            self._settle(manifest)
+            self._finish_commit(manifest)
         return manifest
 
     def _make_durable(self, path: str) -> None:
@@ -257,16 +258,19 @@ class ExportTable:
                 raise self._conflict(manifest) from None
             self._file_system.sync_directory(self._own)
             staged.close()
-            self._settle(manifest)
+            self._finish_commit(manifest)
 
     def _conflict(self, manifest: Manifest) -> ConflictError:
         return ConflictError(
-            f"another export committed version {manifest.version} to {self.path} meanwhile: nothing of this run was "
-            "kept; run it again to continue from there"
+            f"another export committed version {manifest.version} to {self.path} meanwhile: this run kept what it had "
+            "committed before; run it again to go on from there"
         )
 
-    def _settle(self, manifest: Manifest) -> None:
-        """Move the newest version's files into the table, and remove the staging of dead runs. Repeatable."""
+    def _finish_commit(self, manifest: Manifest) -> None:
+        """Move the newest version's files into the table, and remove the staging of dead runs and old versions.
+
+        It may be repeated.
+        """
         staging = self.directory(DIRECTORY, STAGING)
         for folder, files in ((DATA, manifest.files), (DEAD_LETTER, manifest.dead_letters)):
             staged = os.path.join(staging, manifest.run, folder)
@@ -310,7 +314,7 @@ class _Lock:
 class StagingRun:
     """One run's staging directory, owned as long as its lock is held.
 
-    ``store`` is where it lies; ``suffix`` ends the names of its files.
+    ``store`` has its files; ``suffix`` ends their names.
     """
 
     run: str

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Size of a row group in memory, about.
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Each growth adds a row group and a footer to a file; with this many row groups it grows no more.
-MOST_ROW_GROUPS = 64
+MAX_ROW_GROUPS = 64
 _COMPARED_BYTES = 1024 * 1024
 
 
@@ -74,7 +74,7 @@ class RowWriter:
             else:
                 found, expected = (", ".join(names) for names in (file.schema_arrow.names, self._schema.names))
                 raise JobError(f"{earlier} has the columns {found}: expected {expected} (the headers option)")
-            if file.num_row_groups >= MOST_ROW_GROUPS:
+            if file.num_row_groups >= MAX_ROW_GROUPS:
                 return False
             self._begin(codecs_of(file.metadata.row_group(0)))
             for number in range(file.num_row_groups):
@@ -117,7 +117,7 @@ class RowWriter:
     def _write_group(self, table: pa.Table) -> None:
         writer = self._writer or self._begin(choose_codecs(table))
         writer.write_table(table.combine_chunks())  # pages end where chunks end: a single chunk makes equal pages
-        self._sync.go_on()
+        self._sync.begin_sync()
 
     def close(self) -> None:
         """Finish the file, which has rows, and wait until it is on disk. Raises OSError."""

@@ -1,6 +1,6 @@
 """The audit job: checks that logs on disk are complete and valid, and that an exported table has the log's records.
 
-    driver     segments, the cleaner's progress, last stable offsets -> a task per segment
+    driver     lists segments, the cleaner's progress and last stable offsets -> a task per segment
     workers    tidelog.pipeline.audit.segment: checksums, gaps, duplicates, indices, records per ten minutes
     driver     joins segments: offsets and producers' sequences across segment borders; sums
 
@@ -9,7 +9,7 @@
     (tidelog.pipeline.jobs.reports.foreign_rows)
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. An incomplete write at the active segment's end
-is no finding. Two audits of the same log give equal reports.
+is no finding. Two audits of the same log have the same findings and counts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ SUMMED = (
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
     """An audit's request. ``table``: an exported table to compare with; with ``iceberg`` its name in a catalog.
-    ``records``: hash every record."""
+    ``records``: whether every record is hashed."""
 
     source: LogSource
     table: str | None = None
@@ -73,7 +73,11 @@ class AuditRequest:
 
 @dataclass(slots=True)
 class PartitionAudit:
-    """Audit result of one partition: its segments, and the faults between segments."""
+    """Audit result of one partition: its segments, and the faults between segments.
+
+    ``buckets``: records per ten minutes. ``comparisons``: with an exported table. ``duplicates_between``: batches that
+    repeat one of the segment before.
+    """
 
     topic: str
     partition: int
@@ -354,13 +358,14 @@ def _compare(
 
 
 def _scan(spark: SparkSession | None, table: AuditedTable, result: AuditResult, progress: Progress) -> None:
-    """Look for foreign rows. What the comparisons could not read either is not reported again."""
+    """Search the table for rows that no export recorded. A file that a comparison could not read either is not reported
+    again."""
     progress.job = "foreign rows"
     (found,) = run_tasks(spark, [Task(f"all rows of {table.name}", table.scan.size, table.scan)], scan, progress)
-    told = [comparison.unreadable for audited in result.partitions for comparison in audited.comparisons]
+    reported = [comparison.unreadable for audited in result.partitions for comparison in audited.comparisons]
     result.foreign = table.foreign
     result.unrecorded = tuple(found.unrecorded)
-    result.unread = tuple(one for one in found.unread if not any(f"from {one[0]}: " in text for text in told))
+    result.unread = tuple(one for one in found.unread if not any(f"from {one[0]}: " in text for text in reported))
 
 
 def _list_exported(manifest: Manifest, topic: str) -> Collection[int]:

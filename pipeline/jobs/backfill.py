@@ -7,7 +7,7 @@ Columns are those of an exported table. ``value`` is required; key and value are
 ``timestamp`` (default: now), ``headers``, and ``partition`` (default: by key as Kafka's producer does, rows without key
 in turn). ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
 column is refused, because it would be lost. A file is identified by its path and the first bytes of its first row
-group. So a file that has grown since, as in an exported table, goes on with its new rows, while other content at the
+group. So if a file has grown since, as in an exported table, only its new rows are written, while other content at the
 same path is another file.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_PASSED_OVER = ("topic", "offset", "timestampType")
+_IGNORED = ("topic", "offset", "timestampType")
 SUFFIX = ".parquet"
 IDENTIFYING_BYTES = 1024 * 1024
 
@@ -128,7 +128,7 @@ def sink_schema(path: str) -> pa.Schema:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise BadRequestError(f"{path} is no Parquet file: {str(error).splitlines()[0]}") from error
-    fields = [_field(path, field) for field in schema if field.name not in _PASSED_OVER]
+    fields = [_field(path, field) for field in schema if field.name not in _IGNORED]
     if "value" not in schema.names:
         raise BadRequestError(f"{path} has no column value: expected one of type string or binary")
     return pa.schema(fields)
@@ -151,7 +151,7 @@ def _field(path: str, field: Any) -> Any:
     }
     if field.name not in known:
         raise BadRequestError(
-            f"{path}: column {field.name} cannot be written; expected some of {', '.join((*known, *_PASSED_OVER))}"
+            f"{path}: column {field.name} cannot be written; expected some of {', '.join((*known, *_IGNORED))}"
         )
     fits, target, expected = known[field.name]
     if not fits:
@@ -161,7 +161,7 @@ def _field(path: str, field: Any) -> Any:
 
 def backfill_file(plan: BackfillPlan) -> BackfillResult:
     """Write one file's rows. Raises PipelineError, OSError."""
-    with TopicWriter(plan.target, plan.writer, first=plan.number) as writer:
+    with TopicWriter(plan.target, plan.writer, first_partition=plan.number) as writer:
         done = before = writer.begin(0)
         chunks = Chunks(plan.target.chunk_rows)
         for batch in _rows(plan.path, before):

@@ -2,8 +2,8 @@
 
 Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.round.cleaner``), so the new segments
 are those that the broker would have written. The driver then saves up to which offset each log is clean, in the
-broker's checkpoint. If the job is killed and run again, a finished log is found clean or cleaned once more, with the
-same records left.
+broker's checkpoint. If the job is killed and run again, it skips a finished log or cleans it once more, with the same
+records.
 
 Only topics with ``cleanup.policy=compact`` are changed; it is an error to name one with another policy.
 """
@@ -93,15 +93,15 @@ def compact(
             Task(
                 plan.name,
                 plan.size,
-                CompactWork(plan, _read_known(checkpoints, plan), now_ms, request.map_bytes, request.dry_run),
+                CompactWork(plan, _checkpoint_of(checkpoints, plan), now_ms, request.map_bytes, request.dry_run),
             )
             for plan in plans
         ]
         results = run_tasks(spark, tasks, compact_log, progress or Progress("compact", quiet=True))
         if not request.dry_run:
             for plan, result in zip(plans, results, strict=True):
-                place = TopicPartition(plan.topic, plan.partition)
-                checkpoints[os.path.dirname(plan.path)][place] = result.clean_below
+                partition = TopicPartition(plan.topic, plan.partition)
+                checkpoints[os.path.dirname(plan.path)][partition] = result.clean_below
             for path, offsets in checkpoints.items():
                 write_offset_checkpoint(file_system, os.path.join(path, CLEANER_OFFSET_FILE), offsets)
     return results
@@ -119,7 +119,7 @@ def _select_compacted(plans: list[LogPlan], source: LogSource) -> list[LogPlan]:
     return wanted
 
 
-def _read_known(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> int | None:
+def _checkpoint_of(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogPlan) -> int | None:
     return checkpoints[os.path.dirname(plan.path)].get(TopicPartition(plan.topic, plan.partition))
 
 

@@ -1,18 +1,19 @@
 """The export job: writes committed records of topics to a table of Parquet files, over many runs, each exactly once.
 
-    manifest (offset vector, topic ids) -> new offsets of the log -> files of about ``file_bytes`` of the log each
-    -> workers write them into staging -> a commit after some files: the next version of the manifest, or nothing
+    manifest (topic ids, the exported offsets of each partition) -> new offsets of the log
+    -> files for about ``file_bytes`` of the log each -> workers write them into staging
+    -> a commit after some files: the next version of the manifest, or nothing
 
 The first run begins at the log start. A later one continues where the newest version ends. A small last file grows, so
-that there are few small files: one rename gives its name to a file that begins with the same bytes. No two files of a
-table have the same row at any moment. Offsets of compacted or aborted records give no rows: a range of offsets may have
-fewer rows, or none. These are errors; the first two only until the request allows them:
+that there are few small files: one rename replaces it by a longer file that begins with the same bytes. No two files of
+a table have the same row at any moment. Offsets of compacted or aborted records give no rows: a range of offsets may
+have fewer rows, or none. These are errors; the first two only unless the request allows them:
 
 - a topic that was deleted and created again (its id is another one): ``restart_recreated`` begins with the new one, the
   rows of the old one stay;
 - records that retention deleted before they were exported, or that are missing in the middle of the log (a segment that
   was removed; ``tidelog.pipeline.plan.holes``): ``fail_on_data_loss=False`` continues and records the gap;
-- a log that ends before the exported offsets.
+- a log that ends before the exported offsets, or that was truncated and written again since.
 
 Two exports into one table may run at the same time: one commits, the other one gets ConflictError. If the job is killed
 at any point and run again, the table has the same rows as without the kill.
@@ -47,7 +48,7 @@ def export(spark: SparkSession | None, request: ExportRequest, progress: Progres
 
 
 class _ParquetTarget:
-    """A folder of Parquet files with a manifest, as the target of an export."""
+    """The target of an export: a folder of Parquet files with a manifest."""
 
     may_grow = True
 

@@ -1,11 +1,12 @@
 """The export into an Iceberg table through pyiceberg: the driver commits, Spark needs no Iceberg of its own.
 
 The files are those of :mod:`tidelog.pipeline.jobs.export`, in ``<location>/data``, and each commit adds them by one
-snapshot. Its summary has the offset vector under ``tidelog.export``. A run continues from the newest snapshot that
-has one (``export.iceberg_states``), so snapshots of others (compaction, deletes) may lie between. A commit requires
-that the table's main branch has not changed since the run read it. Automatic retries are switched off in the table's
-properties, because a retry would add the files after those of another run. To a table of all records, files are only
-added: small ones are merged by the owner's own maintenance, as in any Iceberg table.
+snapshot. Its summary has the exported offsets of each partition, under ``tidelog.export``. A run continues from the
+newest snapshot that has them (``export.iceberg_states``), so other writers may add snapshots (compaction, deletes)
+between two exports. A commit requires that the table's main branch has not changed since the run read it. Automatic
+retries are switched off in the table's properties, because a retry would add the files after those of another run. An
+export of all records (not of latest values) only adds files: small ones are merged by the owner's own maintenance, as
+in any Iceberg table.
 
 Dead letters are added to a second table, ``<name>_dead_letter``, after the commit; if the run was killed in between,
 the next run adds them. Adding a file twice has no effect there. ``exporting.areas`` describes where files wait for
@@ -24,14 +25,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.export.file import dead_letter_schema
-from tidelog.pipeline.export.iceberg_states import STATE_KEY, pack, place_of, state_of, state_text, unpack
+from tidelog.pipeline.export.iceberg_states import STATE_KEY, pack, snapshot_properties, state_of, state_text, unpack
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import properties_of
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing_package_error
 from tidelog.pipeline.jobs.exporting.areas import TableArea, area_of
 from tidelog.pipeline.jobs.exporting.commits import export_into
 from tidelog.pipeline.jobs.exporting.data_files import add_files, data_files
-from tidelog.pipeline.jobs.exporting.partitioning import is_by_time, settle_spec
+from tidelog.pipeline.jobs.exporting.partitioning import apply_spec, is_by_time
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
@@ -72,13 +73,13 @@ class IcebergTarget:
     partition_by: tuple[str, ...] = ()
 
     @property
-    def place(self) -> str:
+    def shown_catalog(self) -> str:
         """The catalog's URI or name for messages, without a password."""
         return _PASSWORD.sub("://...@", self.catalog)
 
     def describe_error(self, error: BaseException) -> str:
         """Write an error in one line, without a password."""
-        return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.place)
+        return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.shown_catalog)
 
 
 def export_to_iceberg(
@@ -108,27 +109,28 @@ def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
     try:
         yield
     except tuple(kinds) as error:
-        raise JobError(f"Iceberg table {target.name} in {target.place}: {target.describe_error(error)}") from error
+        message = f"Iceberg table {target.name} in {target.shown_catalog}: {target.describe_error(error)}"
+        raise JobError(message) from error
 
 
-def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, workers: Merger) -> ExportResult:
+def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, merger: Merger) -> ExportResult:
     columns = Columns.default(headers=request.headers)
     table = _table(catalog, target.name, columns.arrow_schema())
-    request = replace(request, split_by=settle_spec(table, target.partition_by))
-    committing = _IcebergCommits(catalog, table, workers if request.mode == UPSERT else None)
+    request = replace(request, split_by=apply_spec(table, target.partition_by))
+    committing = _IcebergCommits(catalog, table, merger if request.mode == UPSERT else None)
     before = committing.open()
     try:
-        return export_into(workers.spark, request, committing, before, workers.progress)
+        return export_into(merger.spark, request, committing, before, merger.progress)
     finally:
         committing.open()  # removes the staging directory
 
 
 class _IcebergCommits:
-    """An Iceberg table as the target of an export: each part is a snapshot.
+    """The target of an export: an Iceberg table. Each part of a run (``exporting.commits``) is a snapshot.
 
-    A later run finds the files of a killed one by its staging directory or by the run's id in their names. It removes
-    files that are in no snapshot, once a commit of the killed run can no longer succeed: even if the catalog still
-    processes that commit, it is only valid for an older snapshot.
+    A later run finds the files of a killed one by its staging directory or by the killed run's id in their names. It
+    removes files that are in no snapshot, once a commit of the killed run can no longer succeed: even if the catalog
+    still processes that commit, it is only valid for an older snapshot.
     """
 
     may_grow = False
@@ -258,7 +260,7 @@ def look_at(target: IcebergTarget) -> Snapshot:
         files = tuple(task.file.file_path for task in table.scan().plan_files())
         letters = _letters_of(catalog, target.name)
     except NoSuchTableError:
-        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.place}") from None
+        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.shown_catalog}") from None
     finally:
         catalog.close()
     snapshot = table.current_snapshot()
@@ -293,14 +295,15 @@ def _catalog(target: IcebergTarget) -> Catalog:
     try:
         return load_catalog(name, **properties)
     except _catalog_errors() as error:
-        raise BadRequestError(f"Iceberg catalog {target.place}: {target.describe_error(error)}") from error
+        raise BadRequestError(f"Iceberg catalog {target.shown_catalog}: {target.describe_error(error)}") from error
     except OSError as error:
-        raise JobError(f"Iceberg catalog {target.place} cannot be reached: {target.describe_error(error)}") from error
+        message = f"Iceberg catalog {target.shown_catalog} cannot be reached: {target.describe_error(error)}"
+        raise JobError(message) from error
 
 
 def _warehouse(given: str, catalog: str) -> str:
-    """Return a warehouse as the catalog needs it: an address, or a directory as a ``file:`` address. The name of a REST
-    catalog's warehouse stays.
+    """Return a warehouse as the catalog needs it: an address without change, a directory as a ``file:`` address. The
+    name of a REST catalog's warehouse is not changed either.
     """
     if "://" in given or catalog.startswith(("http://", "https://")):
         return given
@@ -356,7 +359,7 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
                 _replace_files(transaction, table, paths, change.removed, summary)
             else:
                 add_files(transaction, table.io, paths, summary)
-            transaction.set_properties({**summary, **place_of(transaction)})  # as snapshots expire
+            transaction.set_properties({**summary, **snapshot_properties(transaction)})  # as snapshots expire
     except (CommitFailedException, ValidationException):
         raise _conflict(table) from None
     except ValueError as error:

@@ -51,7 +51,8 @@ class IndexResult:
     """Result for one log.
 
     ``rebuilt_segments``: segments whose offset and time index were rebuilt. ``indexed_bytes``: bytes of the log that
-    went into key and tag indices. Entries and files are totals; ``next_offset`` follows the last record indexed.
+    this run added to key and tag indices. Entries and files are totals; ``next_offset`` follows the last record
+    indexed. ``skipped_batches``: batches that could not be read.
     """
 
     name: str
@@ -83,7 +84,7 @@ def index_log(work: IndexWork) -> IndexResult:
         rebuilt = log.environment.damage.indices
         if work.rebuild:
             rebuilt = _rebuild(log)
-        return _follow(log, work, rebuilt)
+        return _extend_key_and_tag_indices(log, work, rebuilt)
     finally:
         close_log(log)
 
@@ -96,7 +97,7 @@ def _rebuild(log: UnifiedLog) -> int:
     return count
 
 
-def _follow(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
+def _extend_key_and_tag_indices(log: UnifiedLog, work: IndexWork, rebuilt: int) -> IndexResult:
     indexer = LogIndexer(log)
     indexer.configure()
     if work.rebuild and (indexer.keys is not None or indexer.tags is not None):

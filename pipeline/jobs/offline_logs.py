@@ -1,9 +1,9 @@
-"""The opening of a stopped broker's logs for changes: locks directories, reads checkpoints, keeps the clean-shutdown
-marker.
+"""The opening of a stopped broker's logs for changes: locks directories, reads checkpoints, and removes and restores
+the clean-shutdown marker.
 
     lock       the broker's own lock of each data directory: no broker runs there, and none can start while it is held
-    marker     the clean-shutdown marker is removed during the work and restored after it; after a kill in between, the
-               next start of the broker recovers from the recovery points, as after any crash
+    marker     the clean-shutdown marker is removed before the work and restored once it has succeeded; after an error
+               or a kill, the next start of the broker recovers from the recovery points, as after any crash
     plan       the settings with which a worker opens one log as the broker would; picklable
 
 Records count as committed up to the high watermark in ``replication-offset-checkpoint``: in a cluster, a new leader may
@@ -60,7 +60,8 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class LogPlan:
-    """Settings to open one log with."""
+    """Settings to open one log with. ``high_watermark`` None: all records count as committed. ``size``: bytes of its
+    segments."""
 
     topic: str
     partition: int
@@ -106,9 +107,9 @@ def close_log(log: UnifiedLog) -> None:
     log.environment.deletions.run(everything=True)
 
 
-class _Known(NamedTuple):
-    """Checkpoints of a data directory, and whether it has the marker; ``high_watermarks`` is None if the file is
-    missing."""
+class _Checkpoints(NamedTuple):
+    """Checkpoints of a data directory, and whether it has the clean-shutdown marker; ``high_watermarks`` is None if
+    that file is missing."""
 
     starts: Mapping[TopicPartition, int]
     recovery_points: Mapping[TopicPartition, int]
@@ -164,35 +165,35 @@ class OfflineLogs:
         Raises KafkaStorageError, ConfigError; JobError if logs must not be changed and opening would recover them.
         """
         configs = {directory.topic: self._configuration.of(directory.topic) for directory in self._directories}
-        known: dict[str, _Known] = {}
+        checkpoints: dict[str, _Checkpoints] = {}
         for path in self.data_directories:
-            known[path] = found = self._read_known(path)
+            checkpoints[path] = found = self._read_checkpoints(path)
             if found.is_clean and changing:
-                self._take_marker(path)
+                self._remove_marker(path)
             elif not changing and not found.is_clean:
                 raise JobError(
                     f"{path} was not stopped cleanly (no {CLEAN_SHUTDOWN_FILE}), and reading its logs would recover "
                     "them, which changes files: start and stop the broker there first, or leave out --dry-run"
                 )
         return [
-            self._plan(directory, configs[directory.topic], known[os.path.dirname(directory.path)])
+            self._plan(directory, configs[directory.topic], checkpoints[os.path.dirname(directory.path)])
             for directory in self._directories
         ]
 
-    def _read_known(self, path: str) -> _Known:
+    def _read_checkpoints(self, path: str) -> _Checkpoints:
         def read(name: str) -> dict[TopicPartition, int]:
             return read_offset_checkpoint(self._file_system, os.path.join(path, name))
 
         has_watermarks = self._file_system.exists(os.path.join(path, REPLICATION_OFFSET_FILE))
-        return _Known(
+        return _Checkpoints(
             read(LOG_START_OFFSET_FILE),
             read(RECOVERY_POINT_FILE),
             read(REPLICATION_OFFSET_FILE) if has_watermarks else None,
             self._file_system.exists(os.path.join(path, CLEAN_SHUTDOWN_FILE)),
         )
 
-    def _plan(self, directory: PartitionDirectory, config: Mapping[str, str], known: _Known) -> LogPlan:
-        place = TopicPartition(directory.topic, directory.partition)
+    def _plan(self, directory: PartitionDirectory, config: Mapping[str, str], checkpoints: _Checkpoints) -> LogPlan:
+        partition = TopicPartition(directory.topic, directory.partition)
         files = self._file_system.list_directory(directory.path)
         return LogPlan(
             directory.topic,
@@ -200,14 +201,14 @@ class OfflineLogs:
             directory.topic_id,
             directory.path,
             config,
-            known.starts.get(place, 0),
-            known.recovery_points.get(place, 0),
-            None if known.high_watermarks is None else known.high_watermarks.get(place, 0),
-            known.is_clean,
+            checkpoints.starts.get(partition, 0),
+            checkpoints.recovery_points.get(partition, 0),
+            None if checkpoints.high_watermarks is None else checkpoints.high_watermarks.get(partition, 0),
+            checkpoints.is_clean,
             sum(entry.size for entry in files if entry.name.endswith(".log")),
         )
 
-    def _take_marker(self, path: str) -> None:
+    def _remove_marker(self, path: str) -> None:
         marker = os.path.join(path, CLEAN_SHUTDOWN_FILE)
         self._markers[path] = self._file_system.read_file(marker)
         self._file_system.unlink(marker)

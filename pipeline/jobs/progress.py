@@ -33,7 +33,7 @@ class Progress:
         self._width = 0
 
     def begin(self, tasks: int, size: int) -> None:
-        """Set the total of tasks and bytes."""
+        """Set the total of tasks and bytes, and start the clock."""
         self._tasks, self._bytes = tasks, size
         self._began = self._shown = self._clock()
 
@@ -46,9 +46,9 @@ class Progress:
             self._shown = now
             self._write(self.line(tasks_done, bytes_done))
 
-    def end(self, *, whole: bool = True) -> None:
-        """Write the last line. With ``whole`` false a task failed, and the line before stays."""
-        if whole:
+    def end(self, *, succeeded: bool = True) -> None:
+        """Write the last line. With ``succeeded`` false a task failed, and the previous line stays the last."""
+        if succeeded:
             self._write(self.line(self._tasks, self._bytes))
         if self._is_terminal and not self._quiet and self._width:
             self._stream.write("\n")

@@ -1,7 +1,8 @@
 """The replay job: writes a range of a log's committed records into a topic again, in order, each once.
 
-    a task per source partition: slices -> rows, with a header ``replayed-from`` = ``topic-partition@offset``
-    -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number is its offset in the source
+    a task per source partition: slices of its segments -> rows, with a header ``replayed-from`` =
+    ``topic-partition@offset`` -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number is its
+    offset in the source
 
 Keys, values, headers and timestamps are kept. Records go to the partition that they come from, or with ``by_key`` to
 the one of their key's hash. If the job is run again under the same name, it continues after the last written record and
@@ -26,9 +27,9 @@ from tidelog.pipeline.jobs.writing import (
     TopicWriter,
     check_broker,
     check_names,
-    is_there,
     partitions_of,
     read_written,
+    topic_exists,
 )
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import SourceOptions, parse_options
@@ -74,7 +75,10 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The written range of one partition: offsets ``start`` to below ``end``; this run began at offset ``resumed``."""
+    """The replayed range of one partition: offsets ``start`` to below ``end``.
+
+    This run began at offset ``resumed``, and wrote ``rows`` rows.
+    """
 
     topic: str
     partition: int
@@ -144,22 +148,22 @@ def _check_partitions(plans: list[ReplayPlan], request: ReplayRequest) -> None:
     largest = max(plan.partition for plan in plans)
     if request.by_key:
         return
-    if largest and not is_there(request.target):  # a topic that the broker creates may have too few
+    if largest and not topic_exists(request.target):  # a topic that the broker creates may have too few
         raise BadRequestError(
             f"--to {request.target.topic}: the topic does not exist: expected one with {largest + 1} partitions, "
             "or --by-key"
         )
-    if largest >= (there := partitions_of(request.target)):
+    if largest >= (count := partitions_of(request.target)):
         raise BadRequestError(
-            f"--to {request.target.topic}: the topic has {there} partitions, records come from partition {largest}: "
+            f"--to {request.target.topic}: the topic has {count} partitions, records come from partition {largest}: "
             "expected a topic with as many partitions, or --by-key"
         )
 
 
 def _check_starts(plans: list[ReplayPlan], request: ReplayRequest) -> None:
-    """Raise BadRequestError, before anything is written, if records of this range would be left out.
+    """Raise BadRequestError, before anything is written, if records of this range would not be written.
 
-    That is so if the range written under the name begins later, or was written to another topic.
+    They would not if the range written under the name begins later, or was written to another topic.
     """
     for plan in plans:
         written = read_written(request.target, plan.writer)
@@ -190,7 +194,7 @@ def _plan(wanted: OffsetRange, request: ReplayRequest, target: Target) -> Replay
 def replay_partition(plan: ReplayPlan) -> ReplayResult:
     """Replay one partition's range. Raises PipelineError."""
     rows = 0
-    with TopicWriter(plan.target, plan.writer, first=plan.partition) as writer:
+    with TopicWriter(plan.target, plan.writer, first_partition=plan.partition) as writer:
         begin = writer.begin(plan.start)
         chunks = Chunks(plan.target.chunk_rows)
         for piece in plan.slices:
@@ -217,8 +221,8 @@ def _write(writer: TopicWriter, chunk: list[pa.RecordBatch], plan: ReplayPlan) -
     return sum(batch.num_rows for batch in chunk)
 
 
-def mark(batch: pa.RecordBatch, place: str, *, keep_partition: bool) -> pa.RecordBatch:
-    """Append ``replayed-from`` to the rows' headers, for the sink."""
+def mark(batch: pa.RecordBatch, source: str, *, keep_partition: bool) -> pa.RecordBatch:
+    """Build rows for the sink, with ``replayed-from`` as their last header; ``source``: ``topic-partition``."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -226,7 +230,7 @@ def mark(batch: pa.RecordBatch, place: str, *, keep_partition: bool) -> pa.Recor
     headers = batch.column("headers")
     counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy().astype(np.int64)
     old = headers.flatten()
-    origin = pc.binary_join_element_wise(f"{place}@", batch.column("offset").cast(pa.string()), "").cast(pa.binary())
+    origin = pc.binary_join_element_wise(f"{source}@", batch.column("offset").cast(pa.string()), "").cast(pa.binary())
     names = pa.array([HEADER] * batch.num_rows, pa.string())
     new = pa.StructArray.from_arrays([names, origin], fields=list(old.type))
     ends = np.cumsum(counts + 1)

@@ -1,11 +1,11 @@
 """The runner of a job's tasks: on Spark as an RDD of plan rows, or in this process.
 
     plan row      task number, its plan (pickled)
-    commit row    task number, whether it succeeded, result (pickled) or the error's one line
+    commit row    task number, whether it succeeded, the result or the error's class and line (pickled)
 
 The RDD has one partition per task, so Spark distributes and retries tasks one by one. A DataFrame through
 ``mapInArrow`` would be planned and compiled for each job, which costs the JVM three times as much. An error that a user
-can resolve (PipelineError, KafkaError, OSError) comes back as a commit row and is raised in the driver with its own
+can resolve (PipelineError, KafkaError, OSError) is returned as a commit row, and the driver raises an error with its
 message. Any other error is a defect, and fails the Spark job with its stack trace. A worker's function must be defined
 in a module, because it is pickled by name.
 """
@@ -77,7 +77,7 @@ def run_tasks(
     if not tasks:
         return []
     rows = _on_spark(spark, tasks, work, progress) if spark is not None else _run_here(tasks, work, progress)
-    progress.end(whole=all(ok for _, ok, _ in rows))
+    progress.end(succeeded=all(ok for _, ok, _ in rows))
     results: list[Result] = []
     for number, ok, result in sorted(rows, key=lambda row: row[0]):
         if not ok:
@@ -226,7 +226,7 @@ def start_spark(job: str, master: str) -> SparkSession:
 
 
 def unfit_java() -> str | None:
-    """Explain why the Java that Spark uses (of JAVA_HOME, else of PATH) cannot run it; None when it can."""
+    """Explain why the Java of JAVA_HOME, else of PATH, cannot run Spark; None when it can."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     if shutil.which(java) is None:

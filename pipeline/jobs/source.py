@@ -13,7 +13,7 @@ from tidelog.pipeline.plan.request import find_bounds
 from tidelog.pipeline.plan.selection import PartitionDirectory, find_partitions
 
 ALL_PATTERN = "(?!__).*"
-"""Every topic but the broker's own."""
+"""Every topic but the broker's own, whose names begin with ``__``."""
 ALL_TOPICS = TopicChoice(pattern=ALL_PATTERN)
 
 

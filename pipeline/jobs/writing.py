@@ -1,12 +1,13 @@
-"""The writer of replay and backfill: rows are written to a topic in transactions, each with the position in the source.
+"""The writer of replay and backfill: writes rows to a topic in transactions, each with its position in the source.
 
     rows -> record batches, staged      (tidelog.pipeline.sink.rows)
     one transaction: the batches, and the last row's number as an offset of a group   (tidelog.pipeline.sink.commit)
 
-The transactional id and the group are ``tidelog-spark-<writer>``; a writer reads a range of one source in order,
-and numbers its rows. After a run was killed, the next one continues after the last committed number, so a reader of
-committed records sees each row once. One run per writer at a time. The group's offset expires with the broker's
-``offsets.retention.minutes`` (7 days): a run that is repeated later than that would write all rows again.
+The transactional id and the group are ``tidelog-spark-<writer>``, where ``<writer>`` names the job, its ``--name`` and
+the source: a partition or a file. A writer reads a range of its source in order, and numbers its rows. After a run was
+killed, the next one continues after the last committed number, so a reader of committed records sees each row once. One
+run per writer at a time. The group's offset expires with the broker's ``offsets.retention.minutes`` (7 days): a run
+that is repeated later than that would write all rows again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NOTED = re.compile(r"rows from (\d+) on")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _PATIENCE_S = 30.0
 _RETRY_S = 0.2
-#: Transactions per second when the rate is limited, at most.
+#: Transactions per second under a limited rate, unless one would have over CHUNK_ROWS rows, or less than one row.
 _CHUNKS_PER_SECOND = 4
 
 
@@ -66,7 +67,7 @@ class Target:
 
     @property
     def chunk_rows(self) -> int:
-        """Rows of one transaction."""
+        """Limit of the rows in one transaction."""
         return CHUNK_ROWS if self.rate is None else max(1, min(CHUNK_ROWS, int(self.rate / _CHUNKS_PER_SECOND)))
 
     def share(self, tasks: int) -> Target:
@@ -107,7 +108,7 @@ def check_broker(target: Target) -> None:
         raise JobError(f"cannot write to topic {target.topic}: {error}") from error
 
 
-def is_there(target: Target) -> bool:
+def topic_exists(target: Target) -> bool:
     """Return whether the topic exists, without creating it. Raises JobError."""
     try:
         with Cluster(target.bootstrap, _PATIENCE_S, target.security) as cluster:
@@ -153,7 +154,7 @@ def read_written(target: Target, writer: str) -> Written:
 
 
 class Pace:
-    """Limits writing to a rate in rows per second."""
+    """A limit of the rate of writing, in rows per second; None: no limit."""
 
     def __init__(
         self,
@@ -168,7 +169,7 @@ class Pace:
         self._rows = 0
 
     def wait_after(self, rows: int) -> None:
-        """Wait until the rate allows ``rows`` more rows than before."""
+        """Add ``rows`` to the rows written so far, and wait until their average rate is below the limit."""
         self._rows += rows
         if self._rate is not None:
             ahead = self._rows / self._rate - (self._clock() - self._began)
@@ -179,10 +180,11 @@ class Pace:
 class TopicWriter:
     """Writer of one source's rows, a context manager. One thread."""
 
-    def __init__(self, target: Target, writer: str, *, first: int = 0) -> None:
+    def __init__(self, target: Target, writer: str, *, first_partition: int = 0) -> None:
+        """``writer`` is the name in the transactional id. ``first_partition``: the first one for rows without key."""
         self._target = target
         self._writer = writer
-        self._first = first
+        self._first_partition = first_partition
         self._note = ""
         self._stack = ExitStack()
         self._pace = Pace(target.rate)
@@ -219,13 +221,13 @@ class TopicWriter:
         PipelineError."""
         batches = list(rows)
         names = batches[0].schema.names if batches else []
-        task = TaskIdentity(self._writer, number, self._first, 0)
+        task = TaskIdentity(self._writer, number, self._first_partition, 0)
         builder = BatchBuilder(
             options=self._options,
             columns={name: names.index(name) for name in ("key", "value", "partition", "headers", "timestamp")
                      if name in names},
             partitions_of=self._counts.of,
-            first=self._first,
+            first=self._first_partition,
             keyless_bytes={},
         )  # fmt: skip
         with StagingFile(self._options.staging, task) as file:
@@ -258,8 +260,8 @@ def written_of(name: str, topic: str, answer: OffsetFetchResponse) -> Written:
             written = Written(partition.committed_offset, int(noted[1]) if noted else None)
     if written.last >= 0 and topic not in topics:
         raise BadRequestError(
-            f"--to {topic}: under this --name rows were written to {', '.join(topics)} (group {name}), and would be "
-            "left out here: expected that topic, or another --name"
+            f"--to {topic}: under this --name rows were written to {', '.join(topics)} (group {name}), and would not "
+            "be written again here: expected that topic, or another --name"
         )
     return written
 
@@ -283,6 +285,6 @@ class Chunks:
                 yield self.rest()
 
     def rest(self) -> list[pa.RecordBatch]:
-        """Return the remaining rows."""
+        """Remove and return the rows that do not fill a chunk yet."""
         held, self._held, self._rows = self._held, [], 0
         return held

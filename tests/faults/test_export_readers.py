@@ -219,7 +219,7 @@ def test_a_reader_that_never_rests(world: World) -> None:
 
 
 def test_a_file_grows_so_often_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export_parquet, "MOST_ROW_GROUPS", 3)
+    monkeypatch.setattr(export_parquet, "MAX_ROW_GROUPS", 3)
     for number in range(7):
         fill(world.data.log("t"), 1)
         export(None, ExportRequest(world.data.source(), str(world.table)))

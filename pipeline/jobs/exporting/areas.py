@@ -1,7 +1,8 @@
-"""The areas in which runs write new files of an Iceberg or Delta table, and by which a later run finds those of a dead
-one.
+"""The areas in which runs write new files of an Iceberg or Delta table, and in which a later run finds the files of a
+killed run.
 
-    mounted            TABLE/_tidelog/staging/<run>/, owned by a lock, with the version; links give files their names
+    mounted            TABLE/_tidelog/staging/<run>/, owned by a lock; its file ``version`` has the version of the
+                       table's state with which the run began; links give files their names in the table
     object store       TABLE/_tidelog/runs/<version>-<run>, and the run's id at the end of each file's name
                        (a Delta table's dead letters are moved once the run has committed)
 
@@ -35,7 +36,7 @@ None if not known. It returns whether the run is finished, so that its staging c
 
 
 class TableArea(Protocol):
-    """Area of a table in which runs of exports write files. ``has_locks``: locks show whether a run still goes on."""
+    """Area of a table in which runs of exports write files. ``has_locks``: locks show whether a run has ended."""
 
     @property
     def has_locks(self) -> bool:
@@ -54,7 +55,7 @@ class TableArea(Protocol):
         """List the names of a run's files in a folder; empty if the run was killed before it wrote any."""
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Move or link files to their place in the table, and return their addresses."""
+        """Move or link files into a folder of the table, and return their addresses."""
 
     def remove_orphans(self, run: str, staging: str, known: Callable[[], Set[str]]) -> None:
         """Remove a run's files from the table, except those with names in ``known``."""
@@ -98,7 +99,7 @@ class MountedArea:
         return LOCAL.names_in(os.path.join(staging, folder))
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Link files to their place in the table. A link that exists is this run's own and stays."""
+        """Link files into a folder of the table. A link that exists is this run's own and stays."""
         paths = []
         for name in names:
             path = self._table.directory(self._letters if folder == DEAD_LETTER else folder, name)
@@ -171,7 +172,7 @@ class StoreArea:
         return [name for name in self._store.names_in(self._place(folder)) if f"-{run}" in name]
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
-        """Return the addresses of files. Data files were written at their place; dead letters may have to be moved."""
+        """Return the addresses of files. Data files were written there at once; dead letters may have to be moved."""
         target = self._letters if folder == DEAD_LETTER else folder
         paths = [(self._place(folder, name), self._place(target, name)) for name in names]
         for written, path in paths:

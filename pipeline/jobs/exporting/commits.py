@@ -21,7 +21,7 @@ from tidelog.pipeline.export.manifest import DATA, Manifest, StagingRun, id_text
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.exporting.plan import PartitionPlan, next_version, plan_files, plan_partition, share_out
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult, Look
-from tidelog.pipeline.jobs.exporting.values import settle_values
+from tidelog.pipeline.jobs.exporting.values import choose_value_columns
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.runner import Task, context_of, run_tasks
 
@@ -77,7 +77,8 @@ class CommitPace:
         self._bytes_per_second = log_bytes / max(self.clock() - self._began, 1e-3)
 
     def has_room(self, files: int, log_bytes: int) -> bool:
-        """Return whether a part may have this many files and bytes of the log."""
+        """Return whether a part may have this many files and bytes of the log. A file per worker is never too many
+        bytes."""
         if files <= self.workers:
             return files <= self.files
         return files <= self.files and log_bytes <= self._bytes_per_second * self.seconds
@@ -91,13 +92,13 @@ def export_into(
     progress: Progress | None = None,
 ) -> ExportResult:
     """Export new records into a table with the state ``before``. Raises the errors of ``export``."""
-    request, before = settle_values(request, _with_mode(before, request))
+    request, before = choose_value_columns(request, _with_mode(before, request))
     looked = Look.take(request.source)
     if request.values and request.columns is None:
         return looked.unchanged_result(before)  # no value to infer columns from: a later run decides them
     target.widen(request)
     plans = [plan_partition(partition, before, request, may_grow=target.may_grow) for partition in looked.partitions]
-    waiting = _plan_files([plan for plan in plans if plan.is_new], request, _workers(spark))
+    waiting = _plan_files([plan for plan in plans if plan.changes_state], request, _workers(spark))
     if not waiting:
         return looked.unchanged_result(before)
     progress = progress or Progress("export", quiet=True)
@@ -165,8 +166,8 @@ def _commit_part(
 def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
     """Split off the next part; returns it and the rest.
 
-    Parts take partition after partition, so only the first one that waits may be committed in part: then its plan
-    continues from ``manifest``.
+    Parts take partition after partition. So only of the first waiting partition some files may be committed already:
+    its plan then continues from ``manifest``.
     """
     part: list[Planned] = []
     is_full = False

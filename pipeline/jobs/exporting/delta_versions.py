@@ -1,4 +1,5 @@
-"""The state to which the rows of a Delta table belong: that of the newest export, unless the table was restored since.
+"""The state (exported offsets) to which a Delta table's rows belong: that of the newest export, unless the table was
+restored since.
 
     version 0    export, state 1              txn 1
     version 1    export, state 2              txn 2

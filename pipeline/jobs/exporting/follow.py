@@ -95,12 +95,12 @@ def _labels(place: tuple[str, int] | tuple[()]) -> str:
 class Follower:
     """A loop over runs of an export.
 
-    ``told`` is called with lines to print. ``metrics_path``: a file for Prometheus' textfile collector, replaced after
+    ``show`` is called with lines to print. ``metrics_path``: a file for Prometheus' textfile collector, replaced after
     each run.
     """
 
     run: Callable[[], ExportResult]
-    told: Callable[[str], None]
+    show: Callable[[str], None]
     interval_s: float
     metrics_path: str | None = None
     metrics: FollowMetrics = field(default_factory=FollowMetrics)
@@ -110,8 +110,8 @@ class Follower:
     def stop(self) -> None:
         """End after the run that is under way; for signal handlers and other threads.
 
-        It uses a queue: a handler runs on the waiting thread, which may hold an Event's lock, so that ``set`` would
-        hang.
+        It uses a queue in place of an Event: a handler runs on the waiting thread, which may hold the Event's lock, so
+        that ``set`` would hang.
         """
         self._stops.put(None)
 
@@ -138,11 +138,11 @@ class Follower:
             raise
         except (PipelineError, KafkaError, OSError) as error:
             self.metrics.failures_total += 1
-            self.told(f"{error}; the next attempt is in {self.interval_s:g} s")
+            self.show(f"{error}; the next attempt is in {self.interval_s:g} s")
         else:
             self.metrics.note(result)
             for line in _lines(result) if result.committed else ():
-                self.told(line)
+                self.show(line)
         self._write_metrics()
 
     def _write_metrics(self) -> None:
@@ -152,7 +152,7 @@ class Follower:
         try:
             OsFileSystem().replace_file(os.path.abspath(self.metrics_path), self.metrics.text().encode())
         except (KafkaError, OSError) as error:
-            self.told(f"the metrics cannot be written: {error}")
+            self.show(f"the metrics cannot be written: {error}")
 
 
 def _lines(result: ExportResult) -> list[str]:

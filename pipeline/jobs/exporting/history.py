@@ -8,8 +8,9 @@ Offsets alone do not show the difference once the log is as long again. If the l
 epoch; such a leader truncates only records above the high watermark, which are never exported. A log without
 ``leader-epoch-checkpoint`` (an old format, or a copy without it) is accepted.
 
-Epochs of a replica that was fetched from a compacted leader, or that were rebuilt from a compacted log, may begin later
-than they did. So the epoch in the offset's batch decides, and if a cleaner has removed the batch, the log is accepted.
+In a replica that was fetched from a compacted leader, and in epochs that were rebuilt from a compacted log, an epoch
+may begin at a larger offset than it did at first. So if epochs differ, the epoch in the offset's batch decides. If a
+cleaner has removed the batch, the log is accepted.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ def epoch_at(epochs: tuple[EpochEntry, ...], offset: int) -> int:
 
 def require_same_history(directory: PartitionDirectory, state: PartitionState, epochs: tuple[EpochEntry, ...]) -> None:
     """Check that the log's epoch of the last exported offset has not changed. Raises LogRewrittenError."""
-    known, found = state.leader_epoch, epoch_at(epochs, state.end - 1)
-    if NO_EPOCH in (known, found) or known == found:
+    exported, found = state.leader_epoch, epoch_at(epochs, state.end - 1)
+    if NO_EPOCH in (exported, found) or exported == found:
         return
     found = _epoch_of_batch(directory, state.end - 1)
-    if found in (NO_EPOCH, known):
+    if found in (NO_EPOCH, exported):
         return
     raise LogRewrittenError(
-        f"{directory.topic}-{directory.partition}: offset {state.end - 1} was exported in leader epoch {known}, the "
+        f"{directory.topic}-{directory.partition}: offset {state.end - 1} was exported in leader epoch {exported}, the "
         f"log has epoch {found} there: it was truncated and written again; expected the log that was exported before"
     )
 

@@ -31,7 +31,7 @@ def parse_fields(text: str) -> tuple[str, ...]:
     return fields
 
 
-def settle_spec(table: Table, wanted: Sequence[str]) -> str:
+def apply_spec(table: Table, wanted: Sequence[str]) -> str:
     """Set the wanted spec of a table without rows; return how files must be split: "hour", "day", or "" for not at all.
 
     Raises BadRequestError for a table with another spec.

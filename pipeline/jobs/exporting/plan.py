@@ -36,8 +36,9 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 class PartitionPlan:
     """The offsets from ``start`` to below ``end`` of one partition that a run adds to the table.
 
-    ``grows`` is a small file that gets the first rows; ``may_grow``: whether files of this table grow. ``epochs``: the
-    log's leader epochs.
+    ``before``: the partition's state in the table. ``lost``: ranges of offsets, in that state or found by this run,
+    whose records are gone. ``grows`` is a small file that gets the first rows; ``may_grow``: whether files of this
+    table grow. ``epochs``: the log's leader epochs.
     """
 
     partition: Partition
@@ -51,7 +52,7 @@ class PartitionPlan:
     results: list[FileResult] = field(default_factory=list)
 
     @property
-    def is_new(self) -> bool:
+    def changes_state(self) -> bool:
         """Return whether the run changes the partition's state."""
         return self.before is None or self.end > self.before.end or self.lost != self.before.lost
 
@@ -121,8 +122,8 @@ def plan_partition(
 def _find_growing_file(
     before: Manifest, directory: PartitionDirectory, start: int, file_bytes: int
 ) -> TableFile | None:
-    """Return the partition's last file if it is small, ends at ``start`` and has no end offset in its name; else
-    None."""
+    """Return the partition's last file if it covers at most half of ``file_bytes``, ends at ``start`` and has no end
+    offset in its name; else None."""
     identity = (directory.topic, id_text(directory.topic_id), directory.partition)
     mine = (file for file in before.files if (file.topic, file.topic_id, file.partition) == identity)
     last = max(mine, key=lambda file: file.end, default=None)
@@ -181,7 +182,7 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
 
 
 def next_version(before: Manifest, plans: list[PartitionPlan], run: str) -> Manifest:
-    """Build the next version, which has the results of the plans."""
+    """Build the table's next state, which has the results of the plans."""
     topics: dict[str, TopicState] = dict(before.topics)
     earlier = list(before.earlier)
     for plan in plans:

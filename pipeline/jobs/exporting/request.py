@@ -15,7 +15,7 @@ from tidelog.pipeline.values.columns import ValueColumns
 from tidelog.pipeline.values.registry import Registry
 
 DEFAULT_FILE_BYTES = 256 * 1024 * 1024
-#: 16 GB of the log, or ten minutes of work: the most that is done again after a run was killed.
+#: 16 GB of the log, or ten minutes of work: about the most that is repeated after a run was killed.
 DEFAULT_COMMIT_FILES = 64
 DEFAULT_COMMIT_MINUTES = 10.0
 
@@ -28,7 +28,7 @@ class ExportRequest:
     batches become dead letters; otherwise they end the job. ``commit_files``: files per commit, with at most about
     ``commit_minutes`` of work. ``split_by`` hour or day: each file has rows of a single one. ``mode``: a row for each
     record (``append``), or for the latest of each key (``upsert``). ``values``: json or registry, for value columns;
-    ``registry`` has their schemas. ``columns``: decoder of the value columns, set by ``settle_values``.
+    ``registry`` has their schemas. ``columns``: decoder of the value columns, set by ``choose_value_columns``.
     """
 
     source: LogSource
@@ -68,8 +68,8 @@ class ExportResult:
     lost: tuple[LostRange, ...] = ()
 
     def lag(self) -> dict[tuple[str, int], int]:
-        """Map (topic, partition) to the number of the log's offsets that the table lacks: those of open
-        transactions."""
+        """Map (topic, partition) to the number of the log's offsets that the table lacks: those from the first open
+        transaction on."""
         exported = self.manifest.offsets()
         return {
             (topic, partition): max(0, end - exported.get(topic, {}).get(partition, 0))

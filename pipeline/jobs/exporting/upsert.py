@@ -1,10 +1,10 @@
 """The files of a table before and after an upsert: the files that one commit removes, and those that it adds.
 
-    staged files     a row for the latest of each key, including deletes; later files of a partition override earlier
-    ones
+    staged files     a row for the latest record of each key, including deletes; later files of a partition override
+                     earlier ones
     table files      a file stays if no staged row has one of its keys; otherwise it is written without those rows
 
-So the cost of a commit grows with the files that have a changed key. Small files of one partition are merged meanwhile.
+So the cost of a commit grows with the files that have a changed key. The same commit merges small files of a partition.
 Files are never changed: a reader of an earlier version still finds its files, until the table's maintenance removes
 them.
 """

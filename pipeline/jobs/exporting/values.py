@@ -3,7 +3,7 @@
     registry     the schemas of each topic's subject, ``<topic>-value``, and the columns that the table has
     plain JSON   inferred from the first values of the first run; the table keeps them
 
-They are kept in the table's state, and sent to the workers with their plans.
+The columns are kept in the table's state, and sent to the workers with their plans.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SAMPLE = 1000
 """Number of values of each partition from which the schema of plain JSON is inferred."""
 
 
-def settle_values(request: ExportRequest, before: Manifest) -> tuple[ExportRequest, Manifest]:
+def choose_value_columns(request: ExportRequest, before: Manifest) -> tuple[ExportRequest, Manifest]:
     """Return the request and the state, both with the table's value columns. Raises BadRequestError, JobError."""
     has, wants = bool(before.values), bool(request.values)
     if before.version and has != wants:

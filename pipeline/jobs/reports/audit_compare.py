@@ -213,7 +213,7 @@ class _SnapshotTable:
     @property
     def scan(self) -> SnapshotScan:
         recorded = {**recorded_ranges(self.manifest)}
-        for name, topic in self.manifest.topics.items():  # states that older releases wrote have no earlier topics
+        for name, topic in self.manifest.topics.items():  # states that older releases wrote do not list deleted topics
             for match in _match_names(self.files, name):
                 if match["id"] != topic.topic_id:
                     place = name, int(match["partition"])

@@ -28,19 +28,19 @@ from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
 PICTURES = ("timeline.png", "offsets.png")
 FloatArray = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-MOST_TOPICS = 10
-MOST_PARTITIONS = 60
+MAX_TOPICS = 10
+MAX_PARTITIONS = 60
 TIME_STEPS = 600
 OFFSET_STEPS = 400
-#: Limit of segments for which a bar has lines between them.
-MOST_LINES = 40
-#: Times beyond it, in ms, are later than the year 9999 and are not drawn.
-MOST_MS = 250_000_000_000_000
+#: A bar with more segments than this has no lines between them.
+MAX_SEGMENTS_WITH_LINES = 40
+#: Times in ms from this one on, in the year 9892, are not drawn: matplotlib's dates end with the year 9999.
+MAX_MS = 250_000_000_000_000
 _DAY_MS = 86_400_000
 _HEIGHT = 0.8
-_LEAST_LOST = 0.3
-_THERE, _COMPACTED, _LOST = "there", "compacted", "lost"
-_COLOURS = {_THERE: "#4c78a8", _COMPACTED: "#f2c288", _LOST: "#d62728"}
+_MIN_LOST_SHARE = 0.3
+_PRESENT, _COMPACTED, _LOST = "present", "compacted", "lost"
+_COLOURS = {_PRESENT: "#4c78a8", _COMPACTED: "#f2c288", _LOST: "#d62728"}
 
 
 def draw(result: AuditResult, directory: str) -> list[str]:
@@ -81,7 +81,7 @@ def timeline(result: AuditResult) -> Timeline | None:
     for partition in result.partitions:
         counts = topics.setdefault(partition.topic, {})
         for begin, (count, _) in partition.buckets.items():
-            if abs(begin) < MOST_MS:
+            if abs(begin) < MAX_MS:
                 counts[begin] = counts.get(begin, 0) + count
     begins = [begin for counts in topics.values() for begin in counts]
     if not begins:
@@ -92,8 +92,8 @@ def timeline(result: AuditResult) -> Timeline | None:
     found = {}
     for topic, counts in topics.items():
         if counts:
-            places = (np.array(list(counts), np.int64) - first) // step
-            found[topic] = np.bincount(places, list(counts.values()), steps).astype(np.int64)
+            numbers = (np.array(list(counts), np.int64) - first) // step
+            found[topic] = np.bincount(numbers, list(counts.values()), steps).astype(np.int64)
     return Timeline(first + step * np.arange(steps + 1), found)
 
 
@@ -102,17 +102,17 @@ def _draw_timeline(figure: Any, result: AuditResult) -> None:
     if found is None:
         figure.suptitle("No committed records")
         return
-    topics = sorted(found.counts, key=lambda topic: (-int(found.counts[topic].sum()), topic))[:MOST_TOPICS]
+    topics = sorted(found.counts, key=lambda topic: (-int(found.counts[topic].sum()), topic))[:MAX_TOPICS]
     figure.set_size_inches(10, 1 + 1.6 * len(topics))
     figure.suptitle(
         _title(f"Committed records per {_duration(found.minutes)}", len(topics), len(found.counts), "topics")
     )
-    places = figure.subplots(len(topics), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, topic in zip(places, topics, strict=True):
-        axes.stairs(found.counts[topic], found.edges / _DAY_MS, fill=True, color=_COLOURS[_THERE])
+    diagrams = figure.subplots(len(topics), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, topic in zip(diagrams, topics, strict=True):
+        axes.stairs(found.counts[topic], found.edges / _DAY_MS, fill=True, color=_COLOURS[_PRESENT])
         axes.set_ylim(0, None)
         axes.set_title(f"{topic}: {int(found.counts[topic].sum()):,}", loc="left", fontsize="medium")
-    _as_dates(places[-1])
+    _as_dates(diagrams[-1])
 
 
 def _as_dates(axes: Any) -> None:
@@ -135,11 +135,11 @@ def _duration(minutes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Offsets from ``start`` to below ``end``: the share ``there`` of them has records, the rest is of ``kind``."""
+    """Offsets from ``start`` to below ``end``: the share ``present`` of them has records, the rest is of ``kind``."""
 
     start: int
     end: int
-    there: float
+    present: float
     kind: str
 
 
@@ -171,14 +171,14 @@ def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray
     width = np.maximum(np.diff(edges), 1e-9)
     for stretch in stretches(partition):
         inside = np.diff(np.clip(edges, stretch.start, stretch.end)) / width
-        found[_THERE] += stretch.there * inside
-        found[_LOST if stretch.kind == "damaged" else stretch.kind] += (1 - stretch.there) * inside
+        found[_PRESENT] += stretch.present * inside
+        found[_LOST if stretch.kind == "damaged" else stretch.kind] += (1 - stretch.present) * inside
     return found
 
 
 def _draw_offsets(figure: Any, result: AuditResult) -> None:
     drawn = [partition for partition in result.partitions if partition.end > partition.start]
-    shown = sorted(sorted(drawn, key=lambda partition: not partition.is_wrong)[:MOST_PARTITIONS], key=_place)
+    shown = sorted(sorted(drawn, key=lambda partition: not partition.is_wrong)[:MAX_PARTITIONS], key=_place)
     if not shown:
         figure.suptitle("No offsets")
         return
@@ -198,15 +198,15 @@ def _draw_bar(axes: Any, row: int, partition: PartitionAudit) -> None:
     """Draw the bar of one partition: from the bottom the present, compacted and lost share. The y axis points down."""
     edges = np.linspace(partition.start, partition.end, OFFSET_STEPS + 1)
     found = shares(partition, edges)
-    lost = np.where(found[_LOST] > 0, np.maximum(found[_LOST], _LEAST_LOST), 0.0)
-    there = np.minimum(found[_THERE], 1 - lost)
-    bottom, tops = row + _HEIGHT, {_THERE: there, _COMPACTED: 1 - lost, _LOST: np.ones(OFFSET_STEPS)}
+    lost = np.where(found[_LOST] > 0, np.maximum(found[_LOST], _MIN_LOST_SHARE), 0.0)
+    present = np.minimum(found[_PRESENT], 1 - lost)
+    bottom, tops = row + _HEIGHT, {_PRESENT: present, _COMPACTED: 1 - lost, _LOST: np.ones(OFFSET_STEPS)}
     base = np.full(OFFSET_STEPS, bottom)
     for kind, top in tops.items():
         upper = bottom - _HEIGHT * top
         axes.stairs(upper, edges, baseline=base, fill=True, color=_COLOURS[kind])
         base = upper
-    if len(partition.segments) <= MOST_LINES:
+    if len(partition.segments) <= MAX_SEGMENTS_WITH_LINES:
         for segment in partition.segments[1:]:
             axes.plot([segment.base_offset] * 2, [row, bottom], color="white", linewidth=1)
 
@@ -222,5 +222,5 @@ def _place(partition: PartitionAudit) -> tuple[str, int]:
     return partition.topic, partition.partition
 
 
-def _title(text: str, shown: int, there: int, what: str) -> str:
-    return text if shown == there else f"{text} ({shown} of {there} {what})"
+def _title(text: str, shown: int, count: int, what: str) -> str:
+    return text if shown == count else f"{text} ({shown} of {count} {what})"

@@ -4,7 +4,7 @@
     DIR/report.md         the report as Markdown, with links to the pictures
     DIR/report.html       the report as one page with its pictures inside
     DIR/timeline.png      records per ten minutes, a diagram per topic
-    DIR/offsets.png       each partition's offsets: there, compacted, lost
+    DIR/offsets.png       each partition's offsets: present, compacted, lost
 
 Pictures need matplotlib; without it the report has none and says so.
 """
@@ -233,7 +233,7 @@ def _describe(result: AuditResult) -> list[str]:
 def as_markdown(result: AuditResult, pictures: list[str]) -> str:
     """Write the report as Markdown; pictures are linked."""
     lines = [f"# Audit of {_moment(result.created_ms)}"]
-    lines += [line for told in _describe(result) for line in ("", told)]
+    lines += [line for sentence in _describe(result) for line in ("", sentence)]
     lines += ["", *_markdown_table(_rows(result)), ""]
     lines += [line for name in pictures for line in (f"![{name}]({name})", "")]
     if not pictures:
@@ -258,7 +258,7 @@ def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
 def as_html(result: AuditResult, directory: str, pictures: list[str]) -> str:
     """Write the report as one page, pictures inside."""
     title = f"Audit of {_moment(result.created_ms)}"
-    parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(told)}</p>" for told in _describe(result))]
+    parts = [f"<h1>{title}</h1>", *(f"<p>{html.escape(sentence)}</p>" for sentence in _describe(result))]
     parts.append(_html_table(_rows(result)))
     for name in pictures:
         with open(os.path.join(directory, name), "rb") as file:

@@ -1,7 +1,8 @@
 """The scan of a table for rows that no export recorded, over all its topics, even if the audit is about a few.
 
-A snapshot has its own state. Files of a folder may grow meanwhile: a new manifest is committed before the longer file
-replaces the old one. So if a file has more rows than expected, the manifest is read again while the file is open.
+A snapshot of Iceberg or Delta has its own state. Files of a folder of Parquet files may grow meanwhile: a new manifest
+is committed before the longer file replaces the old one. So if a file has rows outside of its offsets in the manifest,
+the manifest is read again while the file is open.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SnapshotScan:
 
 @dataclass(frozen=True, slots=True)
 class FolderScan:
-    """A scan of a folder's Parquet files, each of which is checked against its own range."""
+    """A scan of a folder's Parquet files, each of which is checked against its own range of offsets."""
 
     path: str
     files: tuple[TableFile, ...]
@@ -55,7 +56,7 @@ class ScanResult:
 
 
 def recorded_ranges(manifest: Manifest) -> Recorded:
-    """Collect the ranges in a table's state, including those of deleted topics of the same name."""
+    """Collect the ranges of offsets in a table's state, including those of deleted topics of the same name."""
     found: dict[Place, list[tuple[int, int]]] = {}
     for earlier in manifest.earlier:
         found.setdefault((earlier.topic, earlier.partition), []).append((earlier.start, earlier.end))
@@ -76,13 +77,13 @@ def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
         found.unrecorded = sum_places(found.unrecorded)
         return found
     try:
-        found.unrecorded = find_outside(_places_of(plan.rows), plan.recorded)
+        found.unrecorded = find_outside(_batches_of(plan.rows), plan.recorded)
     except (pa.ArrowException, OSError) as error:
         found.unread.append((plan.name, str(error).splitlines()[0]))
     return found
 
 
-def _places_of(rows: IcebergRows | DeltaRows) -> Iterator[pa.RecordBatch]:
+def _batches_of(rows: IcebergRows | DeltaRows) -> Iterator[pa.RecordBatch]:
     return iceberg_batches(rows, COLUMNS) if isinstance(rows, IcebergRows) else delta_batches(rows, COLUMNS)
 
 

@@ -105,7 +105,7 @@ def test_a_file_whose_columns_were_all_compressed_grows(tmp_path: Path, monkeypa
     """Tables from before columns had codecs of their own."""
     part = rows(random_values(500, 1000))
     with monkeypatch.context() as patch:
-        patch.setattr("tidelog.pipeline.export.codecs.WORTH_SAVING", -1.0)
+        patch.setattr("tidelog.pipeline.export.codecs.MIN_SAVING", -1.0)
         assert write(tmp_path / "small", [part])
     assert write(tmp_path / "grown", [part], tmp_path / "small")
     with pq.ParquetFile(tmp_path / "grown") as file:

@@ -23,7 +23,7 @@ def test_a_failure_underway_is_raised_at_the_end(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "fdatasync", fail)
     sync = open_sync(tmp_path)
-    sync.go_on()
+    sync.begin_sync()
     with pytest.raises(OSError, match="the disk is gone"):
         sync.end()
 
@@ -40,7 +40,7 @@ def test_one_beginning_at_a_time_and_one_whole_end(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "fsync", lambda descriptor: called.append("fsync"))
     sync = open_sync(tmp_path)
     for _ in range(5):
-        sync.go_on()
+        sync.begin_sync()
     assert begun.wait(60)
     go.set()
     sync.end()
@@ -51,6 +51,6 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     for end in (EarlySync.end, EarlySync.give_up):
         sync = open_sync(tmp_path)
-        sync.go_on()
+        sync.begin_sync()
         end(sync)
     assert set(os.listdir("/proc/self/fd")) == before

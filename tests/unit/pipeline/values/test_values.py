@@ -33,7 +33,7 @@ from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
-from tidelog.pipeline.jobs.exporting.values import settle_values
+from tidelog.pipeline.jobs.exporting.values import choose_value_columns
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
 from tidelog.pipeline.values.columns import decode_type, encode_type, inferred_type, widen
 from tidelog.pipeline.values.formats import arrow_type, read_json, reader_of
@@ -343,7 +343,7 @@ def test_avro_names_of_namespaces_and_other_schemas() -> None:
 def test_a_log_without_values_settles_nothing(data: DataDirectory) -> None:
     data.log("orders")
     asked = request(data, None)
-    assert settle_values(asked, Manifest()) == (asked, Manifest())
+    assert choose_value_columns(asked, Manifest()) == (asked, Manifest())
 
 
 @pytest.mark.parametrize(

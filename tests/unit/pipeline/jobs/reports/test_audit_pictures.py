@@ -63,25 +63,25 @@ def test_no_records_are_no_timeline() -> None:
 @pytest.mark.parametrize(
     ("audited", "expected"),
     [
-        (partition(segment(0, 40)), {"there": [1, 1, 1, 1]}),
+        (partition(segment(0, 40)), {"present": [1, 1, 1, 1]}),
         # 15 of the first segment's 20 offsets were compacted, inside its batches
         (
             partition(segment(0, 20, compacted=15), segment(20, 40)),
-            {"there": [0.25, 0.25, 1, 1], "compacted": [0.75, 0.75, 0, 0]},
+            {"present": [0.25, 0.25, 1, 1], "compacted": [0.75, 0.75, 0, 0]},
         ),
         # a gap of 10 between batches, and 5 of the other 10 inside
         (
             partition(segment(0, 20, Gap(0, 10, "compacted"), compacted=15), segment(20, 40)),
-            {"there": [0, 0.5, 1, 1], "compacted": [1, 0.5, 0, 0]},
+            {"present": [0, 0.5, 1, 1], "compacted": [1, 0.5, 0, 0]},
         ),
         (
             partition(segment(0, 40, Gap(15, 20, "lost"), lost=5)),
-            {"there": [1, 0.5, 1, 1], "lost": [0, 0.5, 0, 0]},
+            {"present": [1, 0.5, 1, 1], "lost": [0, 0.5, 0, 0]},
         ),
         # between segments
         (
             partition(segment(0, 10), segment(20, 40), gaps=(Gap(10, 20, "lost"),)),
-            {"there": [1, 0, 1, 1], "lost": [0, 1, 0, 0]},
+            {"present": [1, 0, 1, 1], "lost": [0, 1, 0, 0]},
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_shares_of_offsets(audited: PartitionAudit, expected: dict[str, list[flo
     ids=["nothing", "empty", "lost", "many"],
 )
 def test_every_audit_can_be_drawn(audited: AuditResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.pipeline.jobs.reports.audit_pictures.MOST_PARTITIONS", 3)
+    monkeypatch.setattr("tidelog.pipeline.jobs.reports.audit_pictures.MAX_PARTITIONS", 3)
     if importlib.util.find_spec("matplotlib") is None:
         missing("matplotlib", "pip install matplotlib")
     assert draw(audited, str(tmp_path)) == ["timeline.png", "offsets.png"]
