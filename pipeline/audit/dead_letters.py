@@ -1,4 +1,5 @@
-"""The search for dead letters of records that cannot be rows of their table: a record without either is lost.
+"""The search for dead letters of records that cannot be rows of their table: without its dead letter such a record is
+missing.
 
     table by hour or day      a time outside of the years 1 to 9999
     table of latest values    no key

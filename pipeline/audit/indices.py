@@ -22,7 +22,7 @@ from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
 
 _OFFSET_ENTRY = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class IndexFault:
 
 @dataclass(slots=True)
 class IndexCheck:
-    """The entries of one segment's indices, and which of them the batches so far have confirmed."""
+    """The entries of one segment's indices, and for each whether a batch so far agrees with it (1) or not (-1)."""
 
     offset_path: str
     time_path: str
@@ -127,7 +127,7 @@ class IndexCheck:
 
     def _add_fault(self, path: str, slot: int, message: str) -> None:
         self.fault_count += 1
-        if len(self.faults) < _MOST_FAULTS:
+        if len(self.faults) < _MAX_FAULTS:
             self.faults.append(IndexFault(path, slot, message))
 
 

@@ -3,7 +3,7 @@
     read 2 MB -> walk_batches -> rows -> gaps, overlaps     base offset against the expected offset
                                       -> producers          sequence against the producer's last one
                                       -> indices            entries against batches
-                                      -> records hashed     per ten minutes; committed data only
+                                      -> hashes of records  summed per ten minutes; committed data only
                                       -> times              the header's largest against the records'
 
 Offsets missing between two batches are *compacted* or *lost* by the rules of ``tidelog.pipeline.plan.holes``. They are
@@ -57,8 +57,8 @@ from tidelog.protocol.record.record_batch import (
 #: 2 MB stay in a core's cache from the read to the checksums.
 CHUNK_BYTES = 2 * 1024 * 1024
 TABLE_ROWS = 4096
-MOST_FINDINGS = 100
-MOST_GAPS = 1000
+MAX_FINDINGS = 100
+MAX_GAPS = 1000
 _COMPRESSED = 0x07
 
 
@@ -93,7 +93,7 @@ class SegmentPlan:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A fault that an audit found. ``kind``: checksum, framing, order, duplicate, index, transaction, timestamp,
-    records, lost."""
+    records, file, table. ``position`` and ``offset`` are -1 if they are not known."""
 
     kind: str
     path: str
@@ -117,7 +117,7 @@ class Gap:
 
 @dataclass(slots=True)
 class SegmentAudit:
-    """Counts, findings and gaps of one segment. Lists are limited to MOST_FINDINGS and MOST_GAPS, counts are not.
+    """Counts, findings and gaps of one segment. Lists are limited to MAX_FINDINGS and MAX_GAPS, counts are not.
 
     ``ends_damaged``: the bytes after ``next_offset`` cannot be read.
     ``marked_below``: the offset after the last batch that only a cleaner can have written; 0 without one.
@@ -164,7 +164,7 @@ class SegmentAudit:
     def add_finding(self, finding: Finding) -> None:
         """Add a finding."""
         self.finding_count += 1
-        if len(self.findings) < MOST_FINDINGS:
+        if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
 
     def add_gap(self, gap: Gap) -> None:
@@ -176,7 +176,7 @@ class SegmentAudit:
             self.damaged_offsets += gap.end - gap.start
         else:
             self.compacted_offsets += gap.end - gap.start
-        if len(self.gaps) < MOST_GAPS:
+        if len(self.gaps) < MAX_GAPS:
             self.gaps.append(gap)
 
     def explain_gaps(self) -> None:
@@ -216,8 +216,8 @@ class _SegmentWalk:
         self._expected = base = plan.segment.base_offset  # a segment is named by its first offset
         audit = self.audit = SegmentAudit(plan.topic, plan.partition, base, plan.segment.path, next_offset=base)
 
-        place = TopicPartition(plan.topic, plan.partition)
-        transactions = TransactionPlan(place, plan.segment, plan.is_closed, plan.stable_below, plan.indexed)
+        partition = TopicPartition(plan.topic, plan.partition)
+        transactions = TransactionPlan(partition, plan.segment, plan.is_closed, plan.stable_below, plan.indexed)
         self._transactions = TransactionAudit(transactions, file, using, audit.find_in)
 
     def run(self) -> SegmentAudit:

@@ -1,4 +1,4 @@
-"""The transactions of one segment in an audit: the aborted ones, checked against the transaction indices.
+"""The check of one segment's transactions in an audit: its aborted batches by the markers and by the indices.
 
     the log's markers (``plan/transactions``)  say which batches readers of committed records leave out
     all ``.txnindex`` entries of the log       must say the same of each batch
@@ -41,7 +41,7 @@ class TransactionPlan:
     ``indexed``: (producer id, first, last offset) of the aborted transactions in ``.txnindex`` files.
     """
 
-    place: TopicPartition
+    partition: TopicPartition
     segment: SegmentFile
     is_closed: bool
     stable_below: int
@@ -59,7 +59,7 @@ class TransactionAudit:
         self._misled: set[int] = set()  # producers whose current transaction differs in the index
         self._index = TransactionIndexCheck()
         self._markers = MarkerWalk(
-            plan.place, plan.segment, file, position=0, end_offset=plan.stable_below, engine=engine
+            plan.partition, plan.segment, file, position=0, end_offset=plan.stable_below, engine=engine
         )
         self.faults = 0
 
@@ -92,13 +92,13 @@ class TransactionAudit:
     def finish(self, next_offset: int) -> None:
         """Compare the segment's own index with its markers, after a walk over the whole segment."""
         path = self._plan.segment.sibling(".txnindex")
-        entries = read_bytes(path) if self._plan.is_closed else self._settled_entries(path, next_offset)
+        entries = read_bytes(path) if self._plan.is_closed else self._entries_below(path, next_offset)
         for slot, message in self._index.finish_segment(entries):
             where = f"entry {slot}: " if slot >= 0 else ""
             self.faults += 1
             self._tell("index", path, -1, -1, where + message)
 
-    def _settled_entries(self, path: str, next_offset: int) -> bytes:
+    def _entries_below(self, path: str, next_offset: int) -> bytes:
         """Read the entries below ``next_offset``. A live broker writes an entry a moment after its marker."""
         deadline = time.monotonic() + ENTRY_PATIENCE_S
         while True:

@@ -1,4 +1,4 @@
-"""Record engine of audits: the compiled routines or their plain reference, and the arrays for their results.
+"""The routines that walk over batches and hash records, compiled or in plain Python, and the arrays for their results.
 
 The reference is used where the modules are not compiled. Results are equal. Any thread.
 """
@@ -16,7 +16,7 @@ __all__ = ["AuditEngine", "HashRoom", "bases_of", "engine"]
 
 
 class AuditEngine:
-    """The record-level routines of an audit, taken from one module."""
+    """The routines of one module, for audits and for the search for transaction markers."""
 
     __slots__ = ("_routines",)
 

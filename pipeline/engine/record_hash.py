@@ -1,4 +1,4 @@
-"""Compiled record engine of audits; :mod:`tidelog.pipeline.engine.reference` describes it and gives equal results.
+"""Compiled routines that walk over batches and hash records; :mod:`tidelog.pipeline.engine.reference` describes them.
 
 Two chains of multiplications run side by side, 16 bytes in each step. Positions are compared with the end of their
 section before each read. The routines run without the interpreter lock. Types for C stand in ``record_hash.pxd``. Any

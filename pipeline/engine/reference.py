@@ -1,5 +1,5 @@
-"""Record engine of audits in plain Python: the oracle of the compiled one, and its replacement where nothing is
-compiled.
+"""The plain Python routines that walk over batches and hash records: the reference of the compiled ones in tests, and
+their replacement where nothing is compiled.
 
     walk_batches   a chunk of a segment -> one row of integers per batch (columns below), and whether its CRC holds
     hash_section   the records of one batch -> offset, timestamp and 64-bit hash of each

@@ -11,9 +11,9 @@ The transactional id, and the group whose committed offset is the last published
 
 No record is lost or written twice when a driver dies at any point. Before EndTxn is in the broker's log, the next
 driver's InitProducerId aborts records and batch id together. After it both are committed, and the next driver's
-OffsetFetch finds them. It is sent under the new epoch, so no older driver can publish after it. Hence publishing as a
-whole is repeated after any lost connection or retriable error, until ``kafka.delivery.timeout.ms``. A fenced driver
-must not repeat it: another one works for the query.
+OffsetFetch finds the batch id. That request follows InitProducerId, so no older driver can publish after it. Hence the
+whole publishing is repeated after any lost connection or retriable error, until ``kafka.delivery.timeout.ms``. A fenced
+driver must not repeat it: another one works for the query.
 
 Requests are those of Kafka's first transaction protocol (before KIP-890), which all brokers since 2.5 serve.
 

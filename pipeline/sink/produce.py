@@ -45,7 +45,7 @@ TopicPartition = tuple[str, int]
 
 
 class Staged(NamedTuple):
-    """One batch to send: its file, its place in the file, and the sequence number of its first record."""
+    """One batch to send: its file, its address in the file, and the sequence number of its first record."""
 
     file: StagedFile
     batch: BatchAddress
@@ -84,7 +84,7 @@ def produce(cluster: Cluster, producer: Producer, queues: Queues) -> None:
             for address, mine in _group_by_leader(cluster, batches).items():
                 under_way.post(address, _request(producer, mine))
     finally:
-        under_way.settle()
+        under_way.read_responses()
     under_way.raise_failure()
 
 
@@ -93,7 +93,7 @@ class _UnderWay:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._due: dict[Address, int] = defaultdict(int)
+        self._due: dict[Address, int] = defaultdict(int)  # responses to be read from each broker
         self._failure: Exception | None = None
 
     def post(self, address: Address, request: ProduceRequest) -> None:
@@ -106,7 +106,7 @@ class _UnderWay:
         client.post(request, version_for(client, ProduceRequest, _PRODUCE))
         self._due[address] += 1
 
-    def settle(self) -> None:
+    def read_responses(self) -> None:
         """Read the responses of all requests in flight; after a lost connection or timeout, no more from that
         broker."""
         for address in self._due:

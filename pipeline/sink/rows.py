@@ -64,8 +64,8 @@ class BuiltBatch(NamedTuple):
 
 def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dict[str, int]:
     """Map each column to its index among ``fields`` (name, Spark type). Raises OptionError."""
-    places: dict[str, int] = {}
-    for place, (name, spark_type) in enumerate(fields):
+    indices: dict[str, int] = {}
+    for index, (name, spark_type) in enumerate(fields):
         lower = name.lower()
         if lower in _OF_SOURCES:
             continue
@@ -73,18 +73,18 @@ def sink_columns(fields: Iterable[tuple[str, str]], options: SinkOptions) -> dic
             raise OptionError(f"column {name} cannot be written: expected some of {', '.join(_TYPES)}")
         if spark_type not in _TYPES[lower]:
             raise OptionError(f"column {name} has type {spark_type}: expected {' or '.join(_TYPES[lower])}")
-        if lower in places:
+        if lower in indices:
             raise OptionError(f"column {name} appears twice")
-        places[lower] = place
-    if "value" not in places:
+        indices[lower] = index
+    if "value" not in indices:
         raise OptionError("column value is missing: expected a column value of type string or binary")
-    if "topic" not in places and options.topic is None:
+    if "topic" not in indices and options.topic is None:
         raise OptionError("no topic: expected the option topic or a column topic")
     if options.topic is not None:
-        places.pop("topic", None)
+        indices.pop("topic", None)
     if not options.include_headers:
-        places.pop("headers", None)
-    return places
+        indices.pop("headers", None)
+    return indices
 
 
 @dataclass(slots=True)
@@ -147,8 +147,8 @@ class BatchBuilder:
 
     def _column(self, table: pa.Table, name: str) -> Any:
         """Return the column as one array, or None if the rows do not have it."""
-        place = self.columns.get(name)
-        return None if place is None else _as_one(table.column(place))
+        index = self.columns.get(name)
+        return None if index is None else _as_one(table.column(index))
 
     def _record_columns(self, table: pa.Table) -> RecordColumns:
         rows = table.num_rows

@@ -36,7 +36,7 @@ class HeldColumn:
         self.length = words.hold(column.length)
 
     def release(self) -> None:
-        """Let go of the buffers."""
+        """Release the buffers."""
         words.release(self.length)
         words.release(self.start)
         words.release(self.data)
@@ -56,7 +56,7 @@ class HeldColumns:
         self.rows = words.hold(rows)
 
     def release(self) -> None:
-        """Let go of the buffers."""
+        """Release the buffers."""
         words.release(self.rows)
         words.release(self.header_count)
         words.release(self.header_start)

@@ -6,7 +6,7 @@
 A task's work is in ``tidelog.pipeline.sink.rows`` and ``tidelog.pipeline.sink.staging``, the driver's in
 ``tidelog.pipeline.sink.commit``. A stream is identified by its query id, which its checkpoint keeps, and a batch of it
 by Spark's batch id; tasks get both as local properties of the job. A batch write is identified by a random id, or by
-``txnAppId`` and ``txnVersion``. With these a repeated write (for example from ``foreachBatch``) is left out. In the
+``txnAppId`` and ``txnVersion``. With these a repeated write (for example from ``foreachBatch``) is skipped. In the
 output modes update and complete every batch's rows are appended, as by Spark's Kafka sink.
 
 Writers are pickled into tasks and created again for each commit, so they hold only options. Spark's Kafka sink, for
@@ -110,7 +110,8 @@ class TidelogBatchWriter(DataSourceArrowWriter):
         _publish(options, self._writer, options.version, staged=_collect_staged(messages), is_last=is_last)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove the staged files of a write that failed, and the directory where tasks that still run would stage."""
+        """Remove the staged files of a write that failed, with their directory: tasks that still run cannot stage
+        more."""
         end_run(self._tasks.options.staging, self._writer, self._tasks.options.version, self._run)
 
 

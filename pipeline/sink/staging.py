@@ -10,10 +10,10 @@ published. So nothing is synced: if a crash of a machine cuts a file short, its 
 batch, and the batch is staged again.
 
 Each batch write has a run of its own (``begin_run``), even with the ``txnAppId`` and ``txnVersion`` of another one. Its
-directory is created by the driver, never by a task. A run that fails ends with its directory: it is renamed, then
-removed. Spark names to a failing driver only the attempts that had reported. The file of any other attempt is removed
-with the directory. An attempt that is writing then fails when it renames its file, and one that begins later finds no
-directory. So nothing stays, and the driver need not wait for tasks.
+directory is created by the driver, never by a task. When a run fails, the driver renames its directory, then removes
+it. For a failed write Spark passes to the driver only the attempts that had reported; the files of all others are
+removed with the directory. An attempt that is writing then fails when it renames its file, and one that begins later
+finds no directory. So no file remains, and the driver need not wait for tasks.
 
 A stream's driver hears of a batch only when its tasks are done, so each task creates the directory if it is
 missing. A failed batch is repeated under the same batch id, and files of the failed attempt are removed when that is

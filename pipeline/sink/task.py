@@ -1,7 +1,7 @@
 """The work of a sink task: its Arrow rows become record batches in one staged file. Runs in executors' Python workers.
 
-It asks the broker only for each topic's number of partitions, once. Like a producer's Metadata request, this creates a
-missing topic if the broker allows it.
+A task requests from the broker only each topic's number of partitions, once. Like a producer's Metadata request, this
+creates a missing topic if the broker allows it.
 """
 
 from __future__ import annotations

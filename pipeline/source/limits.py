@@ -42,14 +42,14 @@ class TriggerLimits:
     @classmethod
     def of(cls, options: SourceOptions) -> TriggerLimits:
         """Return the limits that the options set. Raises OptionError when the minimum is above the maximum."""
-        most, least = options.max_offsets_per_trigger, options.min_offsets_per_trigger
-        if most is not None and least is not None and least > most:
-            raise OptionError(f"minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}")
+        largest, smallest = options.max_offsets_per_trigger, options.min_offsets_per_trigger
+        if largest is not None and smallest is not None and smallest > largest:
+            raise OptionError(f"minOffsetsPerTrigger={smallest} is above maxOffsetsPerTrigger={largest}")
         delay_ms = options.max_trigger_delay_ms
         return cls(
-            max_offsets=most,
+            max_offsets=largest,
             max_bytes=options.max_bytes_per_trigger,
-            min_offsets=least,
+            min_offsets=smallest,
             max_delay_ms=DEFAULT_TRIGGER_DELAY_MS if delay_ms is None else delay_ms,
         )
 
@@ -135,8 +135,10 @@ def _end_within(directory: PartitionDirectory, span: tuple[int, int], share: int
 
 
 def _steps(directory: PartitionDirectory, span: tuple[int, int], bytes_per_step: int) -> list[tuple[int, int]]:
-    """Return size in bytes and end offset of each slice of ``span``, cut at index entries: those of the first segment
-    with records of it, or of all segments with ``_WHOLE_SEGMENT``.
+    """Return size in bytes and end offset of each slice of ``span``, cut at index entries.
+
+    Only slices of the first segment with records of the span are returned, with ``_WHOLE_SEGMENT`` those of all
+    segments.
     """
     segments = list_segments(directory.path) if span[0] < span[1] else []
     steps: list[tuple[int, int]] = []

@@ -6,8 +6,8 @@ The first part is what Spark's Kafka source writes. The ids are an addition ('@'
 topic that was deleted and created again while the query was down has another id, which offsets alone do not show. A
 position without ids, as in a checkpoint of Spark's Kafka source, is accepted; the next position has the ids.
 
-Shares: a trigger's limit is divided over partitions in proportion to what waits in each, at least one offset (or byte)
-where anything waits. So a small partition never starves, and the limit may be exceeded by one per partition.
+Shares: a trigger's limit is divided over partitions in proportion to the offsets (or bytes) that wait in each, at least
+one where any wait. So a small partition never starves, and the limit may be exceeded by one per partition.
 """
 
 from __future__ import annotations

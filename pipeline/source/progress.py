@@ -22,6 +22,7 @@ from tidelog.protocol.messages.offset_commit import (
 
 logger = logging.getLogger(__name__)
 
+#: The newest version of OffsetCommit that names topics by their names, not their ids.
 _BY_NAME = 9
 TIMEOUT_S = 10.0
 

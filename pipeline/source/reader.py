@@ -1,8 +1,9 @@
 """The batch reader of ``format("tidelog")``: options -> plan in the driver, slices -> Arrow in the tasks.
 
-The reader accepts no filters of a query (``pushFilters``). Spark 4.2 keeps one plan for each loaded source, and the
-filters of one query replace the plan of all others over that source (``PythonDataSourceV2.setReadInfo``): after one
-filtered query, every later count of the frame was too small. So a plan follows from the options alone.
+The reader accepts no filters of a query: it has no method ``pushFilters``. Spark 4.2 keeps one plan for each loaded
+source, and the filters of one query replace the plan of all others over that source
+(``PythonDataSourceV2.setReadInfo``): after one filtered query, every later count of the frame would be too small. So a
+plan follows from the options alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Items such as nulls take no bytes, so an array of 9 bytes may decode to 2^31 of them. A record of two records, each of
 two records, and so on for thirty levels, decodes to 2^30 nulls from no bytes. A type that contains itself is read by
-recursive calls, for which a thread's stack may be too small.
+recursive calls, for which a thread's stack may be too small. A *node* below is a value or any part of it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "by
 RECORDS = ("record", "error")
 NODES_PER_BYTE = 16
 """Nodes without bytes (nulls, empty and nested records) that are allowed for each byte of a value."""
-NODES_OF_ALL = 1000
-"""Nodes without bytes that any value may have besides."""
+FREE_NODES = 1000
+"""Nodes without bytes that any value may have in addition."""
 
 
 class AvroBounds:
@@ -26,7 +26,7 @@ class AvroBounds:
         self._done: set[str] = set()
         self._excesses: dict[str, int] = {}
         self.is_recursive = False
-        self.is_inflated = self._excess(parsed) > NODES_OF_ALL
+        self.is_inflated = self._excess(parsed) > FREE_NODES
         """Whether few bytes may decode to any number of items or fields."""
         self._walk(parsed, ())
 

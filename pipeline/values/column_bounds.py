@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tidelog.pipeline.job_errors import BadRequestError
 
-MOST_FIELDS, MOST_DEPTH = 10_000, 50
+MAX_FIELDS, MAX_DEPTH = 10_000, 50
 
 
 class ColumnBounds:
@@ -27,10 +27,10 @@ class ColumnBounds:
         limit."""
         self._fields += 1
         self._depth += 1
-        if self._fields > MOST_FIELDS or self._depth > MOST_DEPTH:
+        if self._fields > MAX_FIELDS or self._depth > MAX_DEPTH:
             raise BadRequestError(
-                f"{self._what}: with the fields of all types that it names, it has over {MOST_FIELDS} columns or is "
-                f"over {MOST_DEPTH} levels deep"
+                f"{self._what}: with the fields of all types that it names, it has over {MAX_FIELDS} columns or is "
+                f"over {MAX_DEPTH} levels deep"
             )
         yield
         self._depth -= 1

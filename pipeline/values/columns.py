@@ -1,5 +1,5 @@
-"""Columns of a table that come from decoded values: the table's pinned schema, how it widens, and the columns of a
-batch.
+"""Columns of a table that come from decoded values: their schema, which the table keeps, how it widens, and the columns
+of a batch.
 
 A field has the column of its name, or ``value_<name>`` where records have a column of that name. All are nullable. The
 table's schema only widens: a new field adds a column, in a struct too. A field whose type changes is refused.
@@ -68,8 +68,8 @@ def widen(known: Any, new: Any, path: str = "") -> Any:
 
 @dataclass(slots=True)
 class ValueColumns:
-    """Decoder of a table's values to columns. ``pinned``: the text of the table's schema. ``registry`` None: plain
-    JSON.
+    """Decoder of a table's values to columns. ``pinned``: the schema of these columns that the table keeps, as the text
+    of ``encode_type``. ``registry`` None: plain JSON.
 
     One process; it is pickled without the schemas that it has read.
     """

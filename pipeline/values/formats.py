@@ -117,7 +117,7 @@ class _AvroColumns:
 
 #: Avro's logical types that have an Arrow type; others are read as their plain type.
 _LOGICAL = ("decimal", "date", "time-millis", "time-micros", "timestamp-millis", "timestamp-micros")
-_MOST_DIGITS = 38
+_MAX_DIGITS = 38
 """Digits of the widest decimal column, a decimal128."""
 
 _AVRO_TYPES = {
@@ -169,7 +169,7 @@ def _remove_logical(node: Any, kept: tuple[str, ...]) -> Any:
     if not isinstance(node, dict):
         return node
     logical = node.get("logicalType")
-    is_wide = logical == "decimal" and node.get("precision", 0) > _MOST_DIGITS
+    is_wide = logical == "decimal" and node.get("precision", 0) > _MAX_DIGITS
     gone = ("logicalType",) if logical not in kept or is_wide else ()
     return {
         name: _remove_logical(one, kept) if name in ("type", "items", "values", "fields") else one
@@ -239,8 +239,10 @@ def _json(node: Any, what: str, bounds: ColumnBounds) -> pa.DataType:
             return pa.list_(pa.field("element", _json(node["items"], what, bounds)))
         known = {"integer": pa.int64, "number": pa.float64, "string": pa.string, "boolean": pa.bool_}.get(str(kind))
         if known is None:
-            told = json.dumps(node)[:100]
-            raise BadRequestError(f"{what}: no column for {told}, expected a single type, and properties for an object")
+            shown = json.dumps(node)[:100]
+            raise BadRequestError(
+                f"{what}: no column for {shown}, expected a single type, and properties for an object"
+            )
         return known()
 
 

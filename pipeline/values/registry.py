@@ -26,7 +26,7 @@ HEADER = 5
 TIMEOUT_S = 30
 #: A registry's error codes for a missing subject, version and schema.
 _NOT_FOUND = (40401, 40402, 40403)
-MOST_WAYS, MOST_DEPTH = 1000, 100
+MAX_PATHS, MAX_DEPTH = 1000, 100
 """Limits of references: paths along them, and depth. Thirty schemas, each with two references to the next, have 2^30
 paths."""
 _VARINT_BITS = 35
@@ -52,19 +52,19 @@ class RegisteredSchema:
     kind: str
     text: str
     references: tuple[tuple[str, RegisteredSchema], ...] = ()
-    ways: int = field(init=False, compare=False, repr=False)
+    paths: int = field(init=False, compare=False, repr=False)
     """Number of paths along references from this schema, itself included."""
     depth: int = field(init=False, compare=False, repr=False)
     """Number of schemas on the longest path."""
 
     def __post_init__(self) -> None:
-        ways = 1 + sum(one.ways for _, one in self.references)
+        paths = 1 + sum(one.paths for _, one in self.references)
         depth = 1 + max((one.depth for _, one in self.references), default=0)
-        if ways > MOST_WAYS or depth > MOST_DEPTH:
+        if paths > MAX_PATHS or depth > MAX_DEPTH:
             raise UndecodableError(
-                f"schema {self.id} has over {MOST_WAYS} paths of references, or over {MOST_DEPTH} levels"
+                f"schema {self.id} has over {MAX_PATHS} paths of references, or over {MAX_DEPTH} levels"
             )
-        object.__setattr__(self, "ways", ways)
+        object.__setattr__(self, "paths", paths)
         object.__setattr__(self, "depth", depth)
 
 
@@ -154,7 +154,7 @@ def _trouble(what: str) -> Iterator[None]:
     """Turn errors of the client inside ``with`` into JobErrors, or UndecodableError if the registry does not have
     ``what``.
 
-    A 404 of another server, such as a gateway before a registry that is down, does not mean that it is missing.
+    A 404 of another server, such as a gateway before a registry that is down, does not mean that ``what`` is missing.
     """
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 

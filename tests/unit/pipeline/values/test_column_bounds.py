@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.pipeline.job_errors import BadRequestError
-from tidelog.pipeline.values.column_bounds import MOST_DEPTH, MOST_FIELDS, ColumnBounds
+from tidelog.pipeline.values.column_bounds import MAX_DEPTH, MAX_FIELDS, ColumnBounds
 
 
 def nest(bounds: ColumnBounds, levels: int) -> None:
@@ -16,7 +16,7 @@ def nest(bounds: ColumnBounds, levels: int) -> None:
 
 def test_as_many_as_allowed_side_by_side() -> None:
     bounds = ColumnBounds("schema 7")
-    for _ in range(MOST_FIELDS):
+    for _ in range(MAX_FIELDS):
         nest(bounds, 1)
     with pytest.raises(
         BadRequestError, match="schema 7: with the fields of all types that it names, it has over 10000 columns"
@@ -25,6 +25,6 @@ def test_as_many_as_allowed_side_by_side() -> None:
 
 
 def test_as_deep_as_allowed() -> None:
-    nest(ColumnBounds("schema 7"), MOST_DEPTH)
+    nest(ColumnBounds("schema 7"), MAX_DEPTH)
     with pytest.raises(BadRequestError, match="over 50 levels deep"):
-        nest(ColumnBounds("schema 7"), MOST_DEPTH + 1)
+        nest(ColumnBounds("schema 7"), MAX_DEPTH + 1)

@@ -13,8 +13,8 @@ import pytest
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values import registry
 from tidelog.pipeline.values.registry import (
-    MOST_DEPTH,
-    MOST_WAYS,
+    MAX_DEPTH,
+    MAX_PATHS,
     TIMEOUT_S,
     RegisteredSchema,
     Registry,
@@ -39,7 +39,7 @@ def test_indices_and_what_comes_after_them() -> None:
 
 def test_references_that_double_with_each_step_are_refused() -> None:
     schema = RegisteredSchema(1, "AVRO", "{}")
-    while 2 * schema.ways < MOST_WAYS:
+    while 2 * schema.paths < MAX_PATHS:
         schema = RegisteredSchema(schema.id + 1, "AVRO", "{}", (("a", schema), ("b", schema)))
     with pytest.raises(UndecodableError, match="has over 1000 paths of references"):
         RegisteredSchema(0, "AVRO", "{}", (("a", schema), ("b", schema)))
@@ -47,7 +47,7 @@ def test_references_that_double_with_each_step_are_refused() -> None:
 
 def test_references_may_be_some_deep() -> None:
     schema = RegisteredSchema(1, "AVRO", "{}")
-    for number in range(2, MOST_DEPTH + 1):
+    for number in range(2, MAX_DEPTH + 1):
         schema = RegisteredSchema(number, "AVRO", "{}", (("a", schema),))
     assert {schema: 1}[schema] == 1
     with pytest.raises(UndecodableError):
