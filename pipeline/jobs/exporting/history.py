@@ -8,9 +8,9 @@ Offsets alone do not show the difference once the log is as long again. If the l
 epoch; such a leader truncates only records above the high watermark, which are never exported. A log without
 ``leader-epoch-checkpoint`` (an old format, or a copy without it) is accepted.
 
-In a replica that was fetched from a compacted leader, and in epochs that were rebuilt from a compacted log, an epoch
-may begin at a larger offset than it did at first. So if epochs differ, the epoch in the offset's batch decides. If a
-cleaner has removed the batch, the log is accepted.
+A replica that was fetched from a compacted leader, or whose epochs were rebuilt from a compacted log, may have larger
+start offsets of epochs. So if epochs differ, the epoch in the offset's batch decides. If a cleaner has removed the
+batch, the log is accepted.
 """
 
 from __future__ import annotations
