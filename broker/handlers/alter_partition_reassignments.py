@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments of a lone node, where each partition has one possible assignment (KIP-455).
+"""AlterPartitionReassignments on a lone node, where each partition has one possible assignment (KIP-455).
 
 A request for that assignment succeeds at once; any other is invalid; there is no reassignment to cancel. Versions 0, 1.
 """
@@ -33,7 +33,7 @@ Request = AlterPartitionReassignmentsRequest
 def handle(
     broker: Broker, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> Steps[AlterPartitionReassignmentsResponse]:
-    """Check each partition by itself."""
+    """Check the requested assignment of each partition; no partition moves."""
     responses = []
     for topic in request.topics:
         image = broker.metadata.topics.get(topic.name)

@@ -59,7 +59,7 @@ def handle(
 def changes_of(
     request: AlterUserScramCredentialsRequest,
 ) -> Iterator[ScramCredentialDeletion | ScramCredentialUpsertion]:
-    """Yield deletions, then upsertions."""
+    """Yield the changes of a request: deletions, then upsertions."""
     yield from request.deletions
     yield from request.upsertions
 

@@ -21,7 +21,7 @@ Request = DeleteShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: DeleteShareGroupStateRequest
 ) -> Steps[DeleteShareGroupStateResponse]:
-    """Delete states; answered when the deletions are committed."""
+    """Delete states; the answer is sent when the deletions are committed."""
     response: DeleteShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

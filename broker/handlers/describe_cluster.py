@@ -23,6 +23,7 @@ MAX_VERSION = 2
 Request = DescribeClusterRequest
 
 BROKERS, CONTROLLERS = 1, 2
+"""Types of endpoints that a client may ask for."""
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:

@@ -58,7 +58,7 @@ def describe_all(
     counts: Mapping[str, int],
     asked: Mapping[str, set[int]] | None,
 ) -> DescribeLogDirsResponse:
-    """Describe all log directories; those in ``failed`` are offline and have the error. Any thread."""
+    """Describe all log directories; those in ``failed`` are offline and have KAFKA_STORAGE_ERROR. Any thread."""
     results = []
     for path in map(os.path.abspath, directories):
         if path in failed:
@@ -73,7 +73,7 @@ def describe_all(
 def describe_directory(
     path: str, counts: Mapping[str, int], asked: Mapping[str, set[int]] | None
 ) -> DescribeLogDirsResult:
-    """Describe one log directory; one that cannot be read has the error."""
+    """Describe one log directory; if it cannot be read, the result has KAFKA_STORAGE_ERROR."""
     topics: dict[str, list[DescribeLogDirsPartition]] = {}
     try:
         with os.scandir(path) as entries:

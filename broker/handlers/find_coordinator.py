@@ -23,6 +23,7 @@ MIN_VERSION, MAX_VERSION = 0, 6
 Request = FindCoordinatorRequest
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+"""Types of a coordinator's key."""
 _FIRST_BATCHED_VERSION = 4
 _FIRST_SHARE_VERSION = 6
 _NO_NODE = -1

@@ -22,6 +22,7 @@ MAX_VERSION = 0
 Request = GetTelemetrySubscriptionsRequest
 
 ZSTD, LZ4, GZIP, SNAPPY = 4, 3, 1, 2
+"""Numbers of compression types, as in record batches."""
 
 
 def handle(

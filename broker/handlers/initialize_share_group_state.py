@@ -21,7 +21,7 @@ Request = InitializeShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: InitializeShareGroupStateRequest
 ) -> Steps[InitializeShareGroupStateResponse]:
-    """Create states; answered when they are committed."""
+    """Create states; the answer is sent when they are committed."""
     response: InitializeShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

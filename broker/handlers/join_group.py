@@ -1,7 +1,7 @@
 """JoinGroup: join a classic group; the answer waits until the rebalance is complete.
 
-v1 adds the rebalance timeout; v4 new dynamic members send it twice (KIP-394); v5 static members (KIP-345); v6 flexible;
-v7 answers the protocol type; v8 a reason; v9 the leader may be told to skip the assignment (KIP-814).
+v1 adds the rebalance timeout; v4 new dynamic members send the request twice (KIP-394); v5 static members (KIP-345); v6
+flexible; v7 answers the protocol type; v8 a reason; v9 the answer may tell the leader to skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 
 
 def handle(broker: Broker, context: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-    """Join; fields that are views of the frame are copied before this returns."""
+    """Join; request fields that are views of the receive buffer are copied before this returns."""
     try:
         response = coordinators_of(broker).groups.join_group(context, request)
     except KafkaError as error:

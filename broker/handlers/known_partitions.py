@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Divided(NamedTuple):
-    """Topics of a request, each in one of the lists or, with a part of its partitions, in both."""
+    """Topics of a request: each is in one of the two lists or, with a part of its partitions, in both."""
 
     known: list[Any]
     unknown: list[tuple[Any, KafkaError]]

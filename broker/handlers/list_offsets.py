@@ -1,4 +1,5 @@
-"""ListOffsets: the first offset of each partition, its next offset, or the first offset at or after a time.
+"""ListOffsets: the first offset of each partition, its next offset, or the offset of the first record at or after a
+time.
 
 v0 lists segment base offsets (old consumers), v1+ one offset and its timestamp, v2+ isolation level, v4+ leader epoch;
 v7+ the record with the largest timestamp (KIP-734), v8+ earliest local (KIP-405), v9+ latest tiered, v11+ earliest
@@ -43,10 +44,13 @@ MIN_VERSION, MAX_VERSION = 0, 11
 Request = ListOffsetsRequest
 
 _SINCE_VERSION = {EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""First version that may ask for each special timestamp; LATEST may be asked for in all."""
 _FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 _NEVER = 1 << 15
+"""Number above all versions, for a special timestamp that does not exist."""
 _READ_COMMITTED = 1
 _CONSUMER = -1
+"""Replica id in the requests of consumers."""
 _MAX_OLD_STYLE_OFFSETS = 10_000
 """Most offsets in one answer of v0, in which the client asks for a number of segments' base offsets."""
 

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments of a lone node: no partition ever moves, so the list is empty (KIP-455). Version 0.
+"""ListPartitionReassignments on a lone node: no partition ever moves, so the list is empty (KIP-455). Version 0.
 
 A member of a cluster forwards the request to the active controller instead.
 """

@@ -73,11 +73,13 @@ _FIRST_VERSION_WITH_MAGIC_2 = 3
 _FIRST_VERSION_WITH_STORAGE_ERROR = 4
 _ZSTD = 4
 TRANSACTIONS = "tidelog.broker.coordinator.produce_check"
+"""Module with the check of transactions, which is imported when it is first needed."""
 _ADMIN_CLIENT_ID = "__admin_client"
 """Client id of Kafka's tools, which alone may write to internal topics."""
 
 Answer = ProduceResponse | Deferred[ProduceResponse] | Steps[Any] | None
 Waits = list[tuple[PartitionProduceResponse, Deferred[None]]]
+"""Answers of partitions, each with what it waits for: the commit of the records, or the check of the transaction."""
 
 TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 """A request within both limits is appended in one turn of the loop, if its records allow it."""

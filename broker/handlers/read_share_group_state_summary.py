@@ -24,7 +24,7 @@ Request = ReadShareGroupStateSummaryRequest
 def handle(
     broker: Broker, context: RequestContext, request: ReadShareGroupStateSummaryRequest
 ) -> Steps[ReadShareGroupStateSummaryResponse]:
-    """Read start offsets; answered when they are committed."""
+    """Read start offsets; the answer is sent when they are committed."""
     response: ReadShareGroupStateSummaryResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

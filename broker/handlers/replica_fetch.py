@@ -7,7 +7,7 @@ If there is nothing to read, the fetch is parked until one of the partitions has
 without records and without new offsets then *rests*: the next fetches of its session do not read it until one of its
 offsets moves (:mod:`tidelog.broker.replica.replication.resting`). A fetch of many partitions is read in steps.
 
-A follower whose last epoch is not known here gets OFFSET_OUT_OF_RANGE: a divergence without an offset would make
+A follower whose last epoch the leader does not know gets OFFSET_OUT_OF_RANGE: a divergence without an offset would make
 Kafka's followers fetch again without a pause.
 
 Source: ReplicaManager.fetchMessages and Partition.fetchRecords of Kafka 4.3; KIP-227, KIP-595, KIP-903.
@@ -61,9 +61,9 @@ class Replica(NamedTuple):
 
 def replica_of(request: FetchRequest) -> Replica:
     """Return the broker that fetches, with id -1 for a consumer."""
-    asking = request.replica_state
-    if asking.replica_id >= 0:
-        return Replica(asking.replica_id, asking.replica_epoch)
+    state = request.replica_state
+    if state.replica_id >= 0:
+        return Replica(state.replica_id, state.replica_epoch)
     return Replica(request.replica_id, -1)
 
 
@@ -75,20 +75,20 @@ def answer_replica(
     if names_many(request):
         return _answer_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)
-    targets = targets_now(fetch_context)
+    targets = targets_to_read(fetch_context)
     if len(targets) > MANY_TARGETS:
         return _answer_in_steps(broker, context, fetch_context, request)
-    asking = Asking(broker, context, fetch_context, request)
-    read = asking.read(targets, is_asked=True)
-    if read.is_enough(asking.params.min_bytes) or request.max_wait_ms <= 0 or not fetch_context.targets:
-        return asking.respond(read, build_response(fetch_context, read.results))
+    fetch = FollowerFetch(broker, context, fetch_context, request)
+    read = fetch.read(targets, is_first_read=True)
+    if read.is_enough(fetch.params.min_bytes) or request.max_wait_ms <= 0 or not fetch_context.targets:
+        return fetch.respond(read, build_response(fetch_context, read.results))
     release_results(read.results)
-    asking.let_rest(targets)
-    return DelayedReplicaFetch(asking).park(request.max_wait_ms)
+    fetch.let_rest(targets)
+    return DelayedReplicaFetch(fetch).park(request.max_wait_ms)
 
 
-def targets_now(context: FetchContext) -> list[FetchTarget]:
-    """Return the partitions that a fetch reads: those that do not rest, or all of its session once in READ_ALL_MS."""
+def targets_to_read(context: FetchContext) -> list[FetchTarget]:
+    """Return the partitions that a fetch reads: those that do not rest; once in READ_ALL_MS all of its session."""
     session = context.session
     if session is not None and session.last_used_ms - session.active_since_ms >= READ_ALL_MS:
         session.activate_all()
@@ -108,20 +108,20 @@ def _answer_in_steps(
     """Answer a fetch of many partitions, as ``answer_replica`` does. A full fetch does not wait; the incremental
     fetches that follow it in its session do.
     """
-    asking = Asking(broker, context, fetch_context, request)
-    targets = targets_now(fetch_context)
-    read = yield from read_in_steps(asking.begin_read(is_asked=True), targets)
+    fetch = FollowerFetch(broker, context, fetch_context, request)
+    targets = targets_to_read(fetch_context)
+    read = yield from read_in_steps(fetch.begin_read(is_first_read=True), targets)
     waits = fetch_context.is_incremental and request.max_wait_ms > 0
-    if read.is_enough(asking.params.min_bytes) or not waits:
-        return asking.respond(read, (yield from response_in_steps(fetch_context, read.results)))
+    if read.is_enough(fetch.params.min_bytes) or not waits:
+        return fetch.respond(read, (yield from response_in_steps(fetch_context, read.results)))
     release_results(read.results)
     for first in range(0, len(targets), ITEMS_PER_STEP):
-        asking.let_rest(targets[first : first + ITEMS_PER_STEP])
+        fetch.let_rest(targets[first : first + ITEMS_PER_STEP])
         yield None
-    return DelayedReplicaFetch(asking).park(request.max_wait_ms)
+    return DelayedReplicaFetch(fetch).park(request.max_wait_ms)
 
 
-class Asking:
+class FollowerFetch:
     """One fetch of a follower: the follower, its session, and the parameters of the request."""
 
     __slots__ = ("_asker", "_replica", "broker", "context", "params")
@@ -133,13 +133,13 @@ class Asking:
         self._asker = asker
         self._replica = replica_of(request)
 
-    def begin_read(self, *, is_asked: bool) -> ReplicaRead:
-        """Return a new pass over targets of this fetch. ``is_asked``: see ``ReplicaRead``."""
-        return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_asked=is_asked)
+    def begin_read(self, *, is_first_read: bool) -> ReplicaRead:
+        """Return a new pass over targets of this fetch. ``is_first_read``: see ``ReplicaRead``."""
+        return ReplicaRead(self.broker.replica_manager, self.params, self._replica, is_first_read=is_first_read)
 
-    def read(self, targets: list[FetchTarget], *, is_asked: bool) -> ReadResult:
+    def read(self, targets: list[FetchTarget], *, is_first_read: bool) -> ReadResult:
         """Read these partitions in one turn."""
-        reading = self.begin_read(is_asked=is_asked)
+        reading = self.begin_read(is_first_read=is_first_read)
         reading.add(targets)
         return reading.result()
 
@@ -194,13 +194,13 @@ class DelayedReplicaFetch:
     not rest, and under the session for those that rest: if the rest of one ends, the fetch is answered at once.
     """
 
-    __slots__ = ("_asking", "_deferred", "_waited")
+    __slots__ = ("_deferred", "_fetch", "_waited")
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, fetch: FollowerFetch) -> None:
+        self._fetch = fetch
         self._deferred: Deferred[FetchResponse] = Deferred()
-        find, session = asking.broker.replica_manager, asking.context.session
-        self._waited = [(partition_or_none(find, target), target) for target in asking.context.active]
+        find, session = fetch.broker.replica_manager, fetch.context.session
+        self._waited = [(partition_or_none(find, target), target) for target in fetch.context.active]
         if session is not None:
             session.is_woken = False
 
@@ -209,22 +209,22 @@ class DelayedReplicaFetch:
         if self.try_complete():
             return self._deferred
         keys: list[Hashable] = [partition for partition, _ in self._waited if partition is not None]
-        if self._asking.context.session is not None:
-            keys.append(self._asking.context.session)
-        return self._asking.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
+        if self._fetch.context.session is not None:
+            keys.append(self._fetch.context.session)
+        return self._fetch.broker.purgatory.park_answer(self, keys, max_wait_ms, self._deferred)
 
     def try_complete(self) -> bool:
         """Answer if there are records or errors now. The purgatory calls this mostly for a new high watermark, for
         which a follower does not wait."""
-        session = self._asking.context.session
+        session = self._fetch.context.session
         if session is not None and session.is_woken:
-            self._answer(self._read(self._asking.context.active))
+            self._answer(self._read(self._fetch.context.active))
             return True
         moved = [target for partition, target in self._waited if has_moved(partition, target)]
         if not moved:
             return False
         read = self._read(moved)
-        if not read.is_enough(self._asking.params.min_bytes):
+        if not read.is_enough(self._fetch.params.min_bytes):
             release_results(read.results)
             return False
         self._answer(read)
@@ -244,11 +244,11 @@ class DelayedReplicaFetch:
 
     def _read(self, targets: list[FetchTarget]) -> ReadResult:
         """Read these targets; for a full fetch read all targets, since its answer has all partitions."""
-        context = self._asking.context
-        return self._asking.read(targets if context.is_incremental else context.targets, is_asked=False)
+        context = self._fetch.context
+        return self._fetch.read(targets if context.is_incremental else context.targets, is_first_read=False)
 
     def _answer(self, read: ReadResult) -> None:
-        self._deferred.complete(self._asking.respond(read, build_response(self._asking.context, read.results)))
+        self._deferred.complete(self._fetch.respond(read, build_response(self._fetch.context, read.results)))
 
 
 def has_moved(partition: Partition | None, target: FetchTarget) -> bool:
@@ -275,15 +275,15 @@ def find_partition(manager: ReplicaManager, target: FetchTarget) -> Partition:
 class ReplicaRead:
     """One pass over the targets of a follower's fetch, in their order, until the response limit is used up."""
 
-    __slots__ = ("_is_asked", "_manager", "_must_answer", "_params", "_replica", "_results", "_total")
+    __slots__ = ("_is_first_read", "_manager", "_must_answer", "_params", "_replica", "_results", "_total")
 
-    def __init__(self, manager: ReplicaManager, params: ReadParams, replica: Replica, *, is_asked: bool) -> None:
-        """``is_asked``: True for the first read of a request, at which the leader notes the follower's offsets; False
-        for a read after a wait."""
+    def __init__(self, manager: ReplicaManager, params: ReadParams, replica: Replica, *, is_first_read: bool) -> None:
+        """``is_first_read``: True for the first read of a request, at which the leader notes the follower's offsets;
+        False for a read after a wait."""
         self._manager = manager
         self._params = params
         self._replica = replica
-        self._is_asked = is_asked
+        self._is_first_read = is_first_read
         self._results: list[Result] = []
         self._total = 0
         self._must_answer = False
@@ -312,7 +312,7 @@ class ReplicaRead:
             partition = find_partition(self._manager, target)
             limit = min(target.max_bytes, params.max_bytes - self._total)
             return read_partition(
-                partition, target, self._replica, limit, is_asked=self._is_asked, one_message=not self._total
+                partition, target, self._replica, limit, is_first_read=self._is_first_read, one_message=not self._total
             )
         except KafkaError as error:
             self._must_answer = True
@@ -334,10 +334,10 @@ def is_held_back(leading: Leading, replica_id: int) -> bool:
 
 
 def read_partition(
-    partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_asked: bool, one_message: bool
+    partition: Partition, target: FetchTarget, replica: Replica, limit: int, *, is_first_read: bool, one_message: bool
 ) -> PartitionData:
-    """Read one partition's part of the answer, and note the follower's offsets (``is_asked``: see ``ReplicaRead``). A
-    throttled follower gets no records.
+    """Read one partition's part of the answer. At the first read of a request, note the follower's offsets. A throttled
+    follower gets no records.
 
     Raises FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, OffsetOutOfRangeError,
     KafkaStorageError.
@@ -360,7 +360,7 @@ def read_partition(
             data.records = partition.read(
                 target.fetch_offset, max(limit, 0), isolation=FetchIsolation.LOG_END, min_one_message=one_message
             ).records
-        if is_asked:
+        if is_first_read:
             leading.note_fetch(replica, target.fetch_offset, target.log_start_offset, log_end_offset)
     data.high_watermark, data.log_start_offset = partition.high_watermark, partition.log_start_offset
     return data

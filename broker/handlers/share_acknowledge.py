@@ -57,7 +57,7 @@ def handle(
 
 
 def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
-    """Build each partition's result, by topic."""
+    """Build the results of all partitions, grouped by topic."""
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
     for (topic_id, index), outcome in outcomes.items():
         error = error_of(outcome)

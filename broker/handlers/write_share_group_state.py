@@ -24,7 +24,7 @@ Request = WriteShareGroupStateRequest
 def handle(
     broker: Broker, context: RequestContext, request: WriteShareGroupStateRequest
 ) -> Steps[WriteShareGroupStateResponse]:
-    """Store changes; answered when they are committed."""
+    """Store changes; the answer is sent when they are committed."""
     response: WriteShareGroupStateResponse = yield from serve_share_state(broker, API_KEY, request)
     return response
 

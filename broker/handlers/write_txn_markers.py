@@ -37,6 +37,7 @@ MIN_VERSION, MAX_VERSION = 0, 2
 Request = WriteTxnMarkersRequest
 
 COORDINATOR_ERRORS = (NotCoordinatorError, CoordinatorNotAvailableError, CoordinatorLoadInProgressError)
+"""Errors of a group coordinator, which writes the markers for its partition of ``__consumer_offsets``."""
 
 
 def handle(broker: Broker, context: RequestContext, request: WriteTxnMarkersRequest) -> Steps[WriteTxnMarkersResponse]:
