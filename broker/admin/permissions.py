@@ -10,7 +10,7 @@ C is the cluster and T the topic of the path. Open pages need no login.
     GET  /topics/T/records       no      READ T                   403; 404 without DESCRIBE
     POST /logs/retry             no      ALTER C                  403
     GET  /console, its clients   no      DESCRIBE C               403
-    GET  /console/compaction     no      DESCRIBE C               403; topics without DESCRIBE are left out
+    GET  its compaction          no      DESCRIBE C               403; topics without DESCRIBE are left out
     GET  records of its topics   no      READ T                   403; 404 without DESCRIBE
     ...  decoded by a schema     no      READ _schemas            shown as bytes, not decoded
     GET  its other pages         no      what the Kafka requests of the page need, for the same user
@@ -149,7 +149,7 @@ def may_read(broker: Broker, request: web.Request, topic: str) -> bool:
 
 
 def filter_visible(broker: Broker, request: web.Request, rows: list[T], topic_of: Callable[[T], str]) -> list[T]:
-    """Return the rows of those topics that a request's sender may know."""
+    """Return the rows whose topics a request's sender may know."""
     if broker.authorizer is None:
         return rows
     known = {topic for topic in set(map(topic_of, rows)) if may_describe(broker, request, topic)}

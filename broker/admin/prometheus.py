@@ -55,8 +55,8 @@ class Snapshot(NamedTuple):
 
 
 def snapshot(broker: Broker, *, with_internal: bool = False) -> Snapshot:
-    """Take counters, gauges, coordinators' samples and the list of partitions. Internal topics are included only
-    ``with_internal``. Loop thread."""
+    """Take counters, gauges, coordinators' samples and the list of partitions. Internal topics are included only if
+    ``with_internal`` is True. Loop thread."""
     samples = [*broker.metrics.collect(), *coordinator_samples(broker)]
     known = broker.replica_manager.known_partitions()
     partitions = [partition for partition in known if with_internal or not partition.is_internal]
@@ -90,7 +90,8 @@ def topic_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
 
 
 def coordinator_samples(broker: Broker) -> Iterator[Sample]:
-    """Yield the numbers of groups and transactional ids in the shards that are loaded. It loads no shard."""
+    """Yield the numbers of groups and transactional ids in the coordinators' shards that are loaded; no shard is loaded
+    for this."""
     coordinators = broker.services.coordinators.made
     if coordinators is None:
         return
@@ -140,7 +141,7 @@ def lag_samples(commits: Iterable[Commits], partitions: Iterable[Partition]) -> 
 
 
 def log_samples(partitions: Iterable[Partition]) -> Iterator[Sample]:
-    """Yield sizes and offsets of the logs that are open. It opens no log."""
+    """Yield sizes and offsets of the logs that are open; no log is opened for this."""
     for partition in partitions:
         metrics = partition.log_metrics()
         if metrics is None:

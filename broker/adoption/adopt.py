@@ -79,7 +79,7 @@ Progress = Callable[[str], None]
 
 @dataclass(slots=True)
 class Adopted:
-    """Offsets of the staged partitions, for the checkpoints, and the id and next leader epoch of each topic."""
+    """Offsets of the staged partitions, for the checkpoint files, and the id and next leader epoch of each topic."""
 
     end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     start_offsets: dict[TopicPartition, int] = field(default_factory=dict)

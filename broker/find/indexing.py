@@ -2,10 +2,10 @@
 
     loop thread   a topic is created or gets other configs or partitions -> its logs are given to the thread once open
     indexer       rounds over those logs, one step for each of them; waits when there is nothing to do
-    supervision   if the thread died, another is started; for RETRY_MS it does not touch the log at which the last died
+    supervision   if the thread died, another one is started, which leaves the log at hand alone for RETRY_MS
 
-The thread touches a log's files only within ``log.files``: a deletion waits until the step is over, and no step creates
-a directory or a file of a log that was deleted.
+The thread uses a log's files only within the context ``log.files``: a deletion waits until the step is over, and no
+step creates a directory or a file of a log that was deleted.
 
 This module is not imported before a topic has an index. Producers do not wake the thread: it sees by the high watermark
 that there is something to do. Without compiled modules a step is small, and the thread rests three times as long as it
@@ -53,6 +53,7 @@ UPKEEP_MS = 5_000
 RETRY_MS = 5_000
 """Time for which a log is left alone after an error."""
 SUPERVISE_S = 1.0
+"""Time between two checks whether the indexer thread is alive."""
 
 
 class Indexing:
@@ -62,7 +63,7 @@ class Indexing:
         self._broker = broker
         self._condition = threading.Condition()
         self._configs: dict[TopicPartition, tuple[UnifiedLog, LogConfig]] = {}
-        """Logs to index and their configurations. The loop's thread replaces the mapping and never changes one."""
+        """Logs to index and their configurations. The loop's thread replaces this mapping, and never changes one."""
         self._indexers: dict[TopicPartition, LogIndexer] = {}
         self._resting: dict[TopicPartition, float] = {}
         """Logs that are left alone after an error -> the monotonic time, in ms, at which that ends."""
@@ -81,7 +82,7 @@ class Indexing:
         return list(self._indexers.values())
 
     def indexer(self, partition: TopicPartition) -> LogIndexer | None:
-        """Return the indexer of a partition, None when it has no index (yet). Any thread."""
+        """Return the indexer of a partition; None if the partition has no index, or none yet. Any thread."""
         return self._indexers.get(partition)
 
     def samples(self) -> Iterator[Sample]:

@@ -1,4 +1,4 @@
-"""The clock of a laboratory (a broker for tests): the machine's wall and monotonic clocks, and how far they are moved.
+"""The clock of a laboratory (a broker for tests): the machine's wall and monotonic clocks, which a test moves forward.
 
 The clocks run on between two moves, so that clients' long polls time out as usual. Both move together: records,
 retention, sessions and transactions see the same time. Any thread.
@@ -26,7 +26,7 @@ class LaboratoryTime:
         return self._base.monotonic_ms() + self.ahead_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Move both clocks forward. Raises ValueError for a negative span: deadlines rest on a clock that never goes
+        """Move both clocks forward. Raises ValueError for a negative span: deadlines need a clock that never goes
         back."""
         if milliseconds < 0:
             raise ValueError(f"{milliseconds} ms: the clock cannot go back; expected 0 or more")

@@ -148,7 +148,7 @@ def parse_api(name: str) -> ApiKey:
 
 
 def parse_error(name: str) -> type[KafkaError]:
-    """Return the class of an error by Kafka's name of it, such as ``NOT_LEADER_OR_FOLLOWER``. Raises ValueError."""
+    """Return the class of an error by Kafka's name, such as ``NOT_LEADER_OR_FOLLOWER``. Raises ValueError."""
     wanted = name.replace("_", "").lower().removesuffix("exception")
     for error in error_classes():
         if error.__name__.lower().removesuffix("error") == wanted.removesuffix("error"):

@@ -91,7 +91,7 @@ class LaboratoryServer:
         return self._server.failure
 
     def add_control(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``serve`` from the start of the broker until it stops; it takes commands from a test."""
+        """Run ``serve``, which takes commands from a test, from the start of this server until its stop."""
         self._controls.append(serve)
 
     def abandon_start(self) -> None:
@@ -153,8 +153,8 @@ class LaboratoryServer:
         await self._start_again()
 
     def move_leader(self, topic: str, number: int, *, is_away: bool) -> None:
-        """Take a partition's leader away, or make this broker its leader again. The leader epoch grows by one. Only the
-        metadata in memory change.
+        """Leave a partition without a leader, or make this broker its leader again. The leader epoch grows by one. Only
+        the metadata in memory changes.
 
         Raises UnknownTopicOrPartitionError.
         """

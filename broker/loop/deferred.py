@@ -60,7 +60,7 @@ class Deferred(Generic[T]):
         return self._abandoned
 
     def complete(self, value: T) -> None:
-        """Settle with a value. To settle twice is a defect of the broker (AssertionError)."""
+        """Settle with a value. A second call, or one after ``fail``, is a defect of the broker (AssertionError)."""
         assert not self.done, "deferred settled twice"
         self._value = value
         self._run_callbacks()
@@ -171,7 +171,7 @@ class Deferred(Generic[T]):
             try:
                 callback(self)
             except Exception as error:
-                logger.exception("a defect of the broker: a callback failed with a result that it waited for")
+                logger.exception("a defect of the broker: a callback that waited for a result failed")
                 _report(refuse, error)
 
 
@@ -194,7 +194,7 @@ def _convert_error(error: BaseException) -> BaseException:
     """Return an error that waiters handle: this one, or UnknownServerError after this one was logged."""
     if isinstance(error, KafkaError | CloseConnectionError):
         return error
-    logger.error("a request is answered UNKNOWN_SERVER_ERROR for a defect of the broker", exc_info=error)
+    logger.error("a request is answered UNKNOWN_SERVER_ERROR because of a defect of the broker", exc_info=error)
     return UnknownServerError()
 
 
@@ -229,7 +229,8 @@ def begin_after(under_way: Deferred[Any], begin: Callable[[], Deferred[T]]) -> D
 
 
 def when_all(waited_for: Iterable[Deferred[Any]], value: T) -> Deferred[T]:
-    """Return a Deferred that settles once all of these are: with ``value``, or with the first error among them."""
+    """Return a Deferred that settles once all of ``waited_for`` are settled: with ``value``, or with the first error
+    among them."""
     waits = list(waited_for)
 
     def check() -> T:

@@ -302,7 +302,9 @@ class StepRunner:
                     job.advance()
                     break
         except Exception as error:
-            logger.exception("a long request cannot be continued for a defect of the broker; its connection is closed")
+            logger.exception(
+                "a long request cannot be continued because of a defect of the broker; its connection is closed"
+            )
             if job is not None:
                 job.refuse(error)
         finally:
@@ -347,7 +349,7 @@ class Job:
         except (KafkaError, CloseConnectionError) as error:
             self.done.fail(error)
         except Exception:
-            logger.exception("a long request failed for a defect of the broker; its connection is closed")
+            logger.exception("a long request failed because of a defect of the broker; its connection is closed")
             self.done.fail(CloseConnectionError("a request cannot be answered: see the log"))
         else:
             self._is_running = False

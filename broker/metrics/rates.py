@@ -19,6 +19,8 @@ class Window:
 
 
 class _Sample:
+    """Usage that was counted from ``start_ms`` to ``last_ms``."""
+
     __slots__ = ("last_ms", "start_ms", "value")
 
     def __init__(self, now_ms: float) -> None:

@@ -89,7 +89,7 @@ class Logins:
         return "Authorization" in request.headers or self._certificate_of(request) is not None
 
     async def identify(self, request: web.Request) -> Caller | None:
-        """Return the sender of a request; None without a login, after a wrong one, or when the client is gone."""
+        """Return the sender of a request; None without a login, after a wrong one, or if the client disconnected."""
         if not self.methods:
             return Caller(ANONYMOUS)
         try:

@@ -3,7 +3,7 @@
     SHA-256 of the token, hexadecimal   user   read|write   seconds since 1970
 
 One token per line; words are separated by blanks, ``#`` begins a comment. The token itself is 32 random bytes, known
-only to its bearer. The file is read again when it has changed. Reading it may wait for the disk: not for the loop.
+only to its bearer. The file is read again when it has changed. That may wait for the disk, so never on the loop.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ TOKEN_BYTES = 32
 READ, WRITE = "read", "write"
 MAX_FILE_BYTES = 1 << 20
 _Stamp = tuple[int, int, int]
+"""Modification time in nanoseconds, size and inode number of the file."""
 
 
 class Token(NamedTuple):
