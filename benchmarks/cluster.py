@@ -99,7 +99,7 @@ def table(measured: Mapping[str, Row]) -> list[str]:
     """Return the lines of the table: figures, the ratio to Kafka, bars where both kinds were measured."""
     kinds = [kind for kind in KINDS if kind in measured]
     lines = [f"| what | {' | '.join(kinds)} | ratio | bar | met |", f"|---|{'---:|' * (len(kinds) + 1)}---|---|"]
-    for name in measured[kinds[0]]:  # ``kinds`` begins with Tidelog, whichever ran first
+    for name in measured[kinds[0]]:  # ``kinds`` begins with Tidelog, whichever kind ran first
         values = [measured[kind][name] for kind in kinds]
         ratio = f"{values[0] / values[1]:.2f}" if len(values) > 1 and values[1] else "-"
         bar = BARS.get(name) if len(values) > 1 else None

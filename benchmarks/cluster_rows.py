@@ -126,7 +126,7 @@ def throughput(cluster: BrokerCluster, megabytes: int) -> Row:
 
 
 def round_trips(cluster: BrokerCluster, count: int) -> Row:
-    """Measure one record after the other, acknowledged by all."""
+    """Measure records sent one after the other, each acknowledged by all replicas."""
     create(cluster, "single", [1, 2, 3])
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0, **QUICK})
     times = []

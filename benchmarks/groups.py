@@ -10,8 +10,8 @@
                    epoch and each task has one owner; then heartbeats of no change, 10 in flight on each connection
     loading        1,000 groups with 100 offsets each, from the broker's start to the first answered committed offset
 
-Both brokers run with ``group.initial.rebalance.delay.ms=0``, the same delay and the assignment interval of streams
-groups at 0, and one partition in each internal topic.
+Both brokers run without initial rebalance delays (classic and streams groups), without an assignment interval of
+streams groups, and with one partition in each internal topic.
 """
 
 from __future__ import annotations

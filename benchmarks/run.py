@@ -205,7 +205,7 @@ def main(words: Sequence[str] | None = None, report: Callable[[str], None] = pri
         is_full = not (asked.quick or asked.only or asked.section or asked.no_tidelog)
         names = asked.section or (list(SECTIONS) if is_full else [])
         if isinstance(sys.exc_info()[1], KeyboardInterrupt):
-            names = []  # who ends a run does not want its other sections
+            names = []  # a user who ends the run wants no further sections
         for title, text in run_sections(names, asked.rival, quick=asked.quick, report=report):
             table += f"\n### {title}\n\n{text}\n"
         if asked.save or is_full:

@@ -42,7 +42,7 @@ class Topics:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POLL_S)
-                self._admin = self._new_admin()  # a client that saw the topic without a leader may keep that view
+                self._admin = self._new_admin()  # a client that saw the topic without a leader may keep that metadata
             else:
                 return
 

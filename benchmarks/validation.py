@@ -31,7 +31,7 @@ def nanoseconds_per_record(count: int) -> float:
     view = memoryview(batch)
 
     def work() -> None:
-        batch[0:8] = bytes(8)  # offsets begin at 0 in what a producer sends
+        batch[0:8] = bytes(8)  # as in a producer's batch, whose offsets begin at 0
         check(view, 1_000_000, 3, NOW_MS, AppendOrigin.CLIENT)
 
     timer = timeit.Timer(work)

@@ -20,7 +20,8 @@ from tidelog.protocol.errors import InvalidConfigError
 
 
 class ConfigError(InvalidConfigError):
-    """An invalid value of a key. The message names both and the allowed values; clients get INVALID_CONFIG."""
+    """An invalid value of a key. The message names the key, the value and the allowed values; clients get
+    INVALID_CONFIG."""
 
 
 class ConfigType(IntEnum):

@@ -62,7 +62,7 @@ def member_properties(node_id: int, port: int, controller: int, data: Path) -> d
 
 
 class JavaMember(ApacheKafka):
-    """A broker of Apache Kafka, with the heap of the other comparisons."""
+    """A broker of Apache Kafka, with the same heap as in the other benchmarks."""
 
     java_options = BROKER_HEAP
 

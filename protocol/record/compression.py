@@ -53,7 +53,7 @@ PART_BYTES = 1024
 #: Bytes that a decoder gets at once: at the start of every part after the first, and at most. zlib and lz4 copy those
 #: that are left over after a part.
 _FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES = 4 * 1024, 256 * 1024
-#: A snappy copy of 3 bytes yields at most 64: a raw block cannot honestly declare more than this per byte.
+#: A copy element of snappy has 3 bytes and yields at most 64, so a raw block that declares more per byte is damaged.
 SNAPPY_MAX_RATIO = 22
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)
