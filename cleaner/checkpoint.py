@@ -5,8 +5,8 @@ same name. If the file is damaged, every log of the directory counts as dirty fr
 
 After a truncation new records may get the offsets of clean ones. So a saved offset is valid only up to the log's
 ``clean_bound``, which each truncation lowers, even while a round runs. When a log is opened, its bound is the log end:
-recovery may have dropped clean records. The offset in the file is lowered by ``save_cut``, by ``get`` and by the begin
-of a round: a later start could not know the bound, as the log may have grown beyond it.
+recovery may have dropped clean records. ``save_cut``, ``get`` and ``begin_round`` lower the offset in the file: a later
+start could not know the bound, as the log may have grown beyond it.
 """
 
 from __future__ import annotations

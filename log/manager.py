@@ -1,8 +1,8 @@
 """Manager of all logs of a broker, over its ``log.dirs``.
 
 Start: after a clean stop only names are listed; a log opens at its first use (ten thousand
-partitions start in a fraction of a second and hold no descriptor). Without the clean-shutdown marker all logs of that
-directory are recovered, in threads, before the broker serves.
+partitions start in a fraction of a second and hold no descriptor). All logs of a log directory without the
+clean-shutdown marker are recovered, in threads, before the broker serves.
 
 A partition that cannot be loaded is refused: each request for it gets the error, while the others are served. If the
 error may pass by itself (a full disk, no descriptors, no permission), ``room`` tries again each second; an

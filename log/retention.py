@@ -46,7 +46,8 @@ logger = logging.getLogger(__name__)
 
 
 class StartOffsetReason(IntEnum):
-    """The reason why a log start offset moves. DELETE_RECORDS may not move it above the high watermark."""
+    """The reason why a log start offset moves. DELETE_RECORDS, also used by retention by time and size, may not
+    move it above the high watermark. RETENTION moves the start of a metadata log to the end of a snapshot."""
 
     DELETE_RECORDS = 0
     RETENTION = 1

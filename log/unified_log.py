@@ -70,8 +70,8 @@ logger = logging.getLogger(__name__)
 
 
 class LogAppendInfo(NamedTuple):
-    """Result of an append. ``log_append_time`` is -1 under create time. With ``duplicate`` nothing was written, and the
-    offsets are those of the batch's first append. ``high_watermark`` is the one just after the append."""
+    """Result of an append. ``log_append_time`` is -1 under create time. With ``duplicate`` nothing was written: offsets
+    and both times are those of the stored batch. ``high_watermark`` is the one just after the append."""
 
     first_offset: int
     last_offset: int
@@ -438,8 +438,8 @@ class UnifiedLog:
     ) -> bool:
         """Move the log start offset to ``offset`` (DeleteRecords, retention); return False if it is there or later.
 
-        Raises OffsetOutOfRangeError above the high watermark, KafkaStorageError. The new start offset survives a
-        restart once the log manager has written its checkpoint.
+        With DELETE_RECORDS it raises OffsetOutOfRangeError above the high watermark. Raises KafkaStorageError. The new
+        start offset survives a restart once the log manager has written its checkpoint.
         """
         with self.lock:
             self._ensure_open()

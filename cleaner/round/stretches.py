@@ -43,7 +43,7 @@ class Stretches:
 
     def __init__(self) -> None:
         self._noted: dict[int, array[int]] = {}
-        self._left = MOST_STRETCHES
+        self._left = MOST_STRETCHES  # number of stretches that may still be noted
 
     def note(self, segment: int, position: int, rows: IntegerArray) -> None:
         """Note the rows of a step of the index pass after ``decide`` and ``parse``, if all their records may be

@@ -1,4 +1,4 @@
-"""``known-log-directories``: paths of the log directories with which a lone broker served last, one in a line.
+"""``known-log-directories``: paths of the log directories that a broker without a cluster served last, one in a line.
 
 The file lies in the first directory. A directory that it names, and that has lost its ``meta.properties``, is an empty
 mount point or a new disk: the broker must not take it for a new directory, as its logs would seem to be empty.

@@ -85,8 +85,8 @@ class Reading(NamedTuple):
 
 
 class KeyCandidates:
-    """The offsets of records that may have a key, ascending. They are kept between calls, so that the index's chain is
-    walked once, and later only its new entries."""
+    """The offsets of records that may have a key, ascending. They are kept between calls, so that the key's chain
+    (``tidelog.log.find.index_file``) is walked once, and later only its new entries."""
 
     __slots__ = ("_covered", "_hash", "_offsets", "_query")
 

@@ -162,7 +162,8 @@ def _check_bounds(bounds: FileBounds, path: str, size: int) -> None:
     if bounds.slots < 1 or rest < 2 * ENTRY_BYTES or rest % ENTRY_BYTES:
         raise IndexDamagedError(f"{path} is not an index file: its header has {bounds.slots} slots in {size} bytes")
     if not 1 <= bounds.next_entry <= rest // ENTRY_BYTES:
-        raise IndexDamagedError(f"{path} has space for {rest // ENTRY_BYTES} entries and claims {bounds.next_entry}")
+        space = rest // ENTRY_BYTES
+        raise IndexDamagedError(f"{path} has space for {space} entries, and its header counts {bounds.next_entry}")
 
 
 class IndexFile:

@@ -1,8 +1,8 @@
 """Base of offset index and time index: fixed-size entries in a file, appended in order, searched in place.
 
 File: ``entry * n``, nothing else. ``truncate_to`` lowers ``entries`` but leaves the file its length, so that a reader
-with an older count still finds the entries. ``trim`` cuts the rest when the segment rolls or closes, and that is the
-form Kafka leaves and expects. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
+with an older count still finds the entries. ``trim`` cuts the file to its entries when the segment rolls or closes.
+Kafka leaves and expects that form. (Kafka extends the file of an active segment to ``segment.index.bytes`` at once.)
 
 Entries are read with ``pread`` and written with ``pwrite``, never through a mapping. A full disk, a bad sector or a
 file that was cut while it is open then gives an error; access to a mapped page would kill the process (SIGBUS).
@@ -14,8 +14,9 @@ from a descriptor that belongs to another file by then.
 A rebuild on a full disk goes on in memory, so that the log can be read. The file on the disk is emptied, so that the
 next start rebuilds it. ``save`` writes the entries to the file once the disk has room.
 
-The search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. In-sync readers look there, so a binary
-search touches always the same few pages, which are not evicted. Only a look-up of an earlier entry searches the rest.
+The search is Kafka's (KAFKA-6432): the last 8192 bytes are the *warm section*. Readers near the log's end look there,
+so a binary search always touches the same few pages, which are not evicted. Only a look-up of an earlier entry searches
+the entries before.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Entry, 8 bytes big-endian: ``relative offset 4 | position 4``. The offset is the *last* of the batch that begins at
 ``position``, relative to the segment's base offset. Both strictly grow. The first batch of a segment has no entry, so
-no entry written here has relative offset 0; one that has is accepted all the same, as in Kafka.
+no entry written here has relative offset 0. A first entry that has relative offset 0 is accepted, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Import heavy packages in a thread without stopping the event loop beside it.
+"""Context manager for imports of heavy packages in a thread, beside which the event loop goes on.
 
 An ``import`` holds the interpreter lock. Measured on numpy, with the importing process alone on its cores, the longest
 times that another thread waited for the lock:

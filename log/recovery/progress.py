@@ -37,7 +37,7 @@ class RecoveryProgress:
             self._logs += 1
 
     def line(self, seconds: float) -> str:
-        """Write ``recovered 41 % in 3.2 s: 4,210 of 10,240 MB (1,315 MB/s), 17 of 40 logs``."""
+        """Format the log line: ``recovered 41 % in 3.2 s: 4,210 of 10,240 MB (1,315 MB/s), 17 of 40 logs``."""
         share = 100 * self._bytes / self._total_bytes if self._total_bytes else 100 * self._logs / self._total_logs
         rate = self._bytes / 1e6 / seconds if seconds > 0 else 0.0
         return (

@@ -21,8 +21,8 @@ BELIEVED_AFTER_MS = 3_600_000
 
 
 class RetentionClock:
-    """A wall clock on which jumps ahead count only after an hour. Jumps are seen against its earlier readings, so the
-    first reading is returned as it is. Any thread."""
+    """A wall clock on which jumps ahead count only after an hour. A jump is found by comparison with earlier readings,
+    so the first reading is returned as it is. Any thread."""
 
     __slots__ = ("_distance", "_jump_distance", "_jump_seen_ms", "_lock", "_time")
 

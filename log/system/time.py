@@ -1,7 +1,7 @@
 # cython: wraparound=True, boundscheck=True
 """The clocks of a broker: the wall clock for timestamps, the monotonic clock for deadlines.
 
-Constructors get them passed; nothing imports a clock where it uses it. So tests can pass :class:`ManualTime`.
+Parts of a broker get them passed by their constructors, so that tests can pass :class:`ManualTime`.
 """
 
 from __future__ import annotations

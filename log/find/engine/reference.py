@@ -102,8 +102,8 @@ class Restored(NamedTuple):
 
 
 class ChainQuery(NamedTuple):
-    """Query for a chain of an index file: ``low`` and ``high`` are bounds of ``time_diff``, ``begin_offset`` is the
-    file's."""
+    """Query for a chain of an index file (``tidelog.log.find.index_file``): ``low`` and ``high`` are bounds of
+    ``time_diff``, ``begin_offset`` is the file's."""
 
     slots: int
     key_hash: int
