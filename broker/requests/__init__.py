@@ -1,4 +1,4 @@
-"""Way of a request from its frame to an answer: table of APIs, routes, dispatch, bounds, throttling.
+"""Path of a request from its frame to an answer: table of APIs, routes, dispatch, bounds, throttling.
 
 Imports: ``tidelog.broker.coordinator``, ``share``, ``find``, ``quota`` and the layers below; handlers are loaded by
 name.

@@ -19,6 +19,7 @@ from tidelog.protocol.api_keys import ApiKey
 
 PARTITIONS = NAMES = 50_000
 DEFAULT = 4_000
+"""Bound of the APIs that MAX_ELEMENTS does not have."""
 
 MAX_ELEMENTS: dict[int, int] = {
     ApiKey.PRODUCE: 20_000,
@@ -37,7 +38,7 @@ MAX_ELEMENTS: dict[int, int] = {
     ApiKey.ADD_PARTITIONS_TO_TXN: 10_000,  # each request stores all partitions of the transaction in one record
     ApiKey.WRITE_TXN_MARKERS: PARTITIONS,
     ApiKey.TXN_OFFSET_COMMIT: PARTITIONS,
-    ApiKey.CREATE_ACLS: 20_000,  # twice what may be created at once: others in the request may exist already
+    ApiKey.CREATE_ACLS: 20_000,  # twice what may be created at once: half of the request may exist already
     ApiKey.DESCRIBE_CONFIGS: NAMES,
     ApiKey.ALTER_CONFIGS: 50_000,
     ApiKey.ALTER_REPLICA_LOG_DIRS: PARTITIONS,
@@ -68,8 +69,8 @@ MAX_ELEMENTS: dict[int, int] = {
 MAX_ANSWER_BYTES = 100_000_000
 """Most bytes of a long answer without its records: librdkafka accepts none that is longer
 (``receive.message.max.bytes``). A handler whose answers may get that long returns an error instead; else the connection
-is closed, with a line in the log. Only a broker with a million partitions or more comes near it, since no handler
-repeats much of what a request names."""
+is closed, with a line in the log. Only answers of a broker with a million partitions or more come near this bound,
+since no handler repeats much of what a request names."""
 
 MAX_BYTES = 8 * 1024 * 1024
 """Most bytes of a request without records: five times those of a request with NAMES names of common length."""
@@ -79,8 +80,8 @@ _BYTES_KEYS: dict[int, str] = {
     ApiKey.SYNC_GROUP: "message.max.bytes",
     ApiKey.PUSH_TELEMETRY: "telemetry.max.bytes",
 }
-"""Requests with opaque bytes, and the configuration key that bounds those. Beyond its value the answer is an error, as
-in Kafka; a request longer than twice that value and than MAX_BYTES is not decoded."""
+"""API of requests with opaque bytes -> the configuration key that bounds these bytes. Beyond the key's value the answer
+is an error, as in Kafka; a request longer than twice that value and than MAX_BYTES is not decoded."""
 
 
 def max_bytes(api_key: int, config: BrokerConfig) -> int:

@@ -16,7 +16,7 @@ UNKNOWN_SOFTWARE = ("unknown", "unknown")
 
 
 class RequestContext:
-    """Client and header of the request in progress. One per connection.
+    """Client of a connection, and header of its request in progress. There is one context per connection.
 
     The fields of the request are valid until its response is queued, because a connection has one request in flight.
     Several produce requests may be in flight once their records are in the log: their answers need the connection's
@@ -60,10 +60,13 @@ class RequestContext:
         self.correlation_id = -1
         self.client_id: str | None = None
         self.raw_client_id = b""
+        """Length and bytes of ``client_id``, as the last request had them."""
         self.frame_bytes = 0
+        """Number of the request's bytes, without its length prefix."""
         self.owns_frame = False
         """Whether the request's bytes stay valid after the turn in which it came."""
         self.throttle_ms = 0
+        """Time for which the connection is muted after the answer, as its client is over a quota (``throttling``)."""
         self.on_close: Callable[[], object] | None = None
         """Called when the connection closes, for example to end its share session."""
         self.withdraw: Callable[[], Any] | None = None

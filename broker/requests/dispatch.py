@@ -41,12 +41,12 @@ T = TypeVar("T")
 
 LARGE_BYTES = 128 * 1024
 """A longer request, unless it is a Produce, is queued: few of these are worked on at a time, and clients take turns."""
-WAITING = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+WAITING_APIS = frozenset({ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """APIs whose answers may wait for other clients: they are not queued, as they would hold up the queue."""
 
 
 class Dispatcher(DirectDispatcher):
-    """Routes frames to handlers. Loop thread only."""
+    """The dispatcher of a broker: it routes frames to handlers. Loop thread only."""
 
     __slots__ = ("runner",)
 
@@ -86,15 +86,15 @@ class Dispatcher(DirectDispatcher):
         if len(frame) > allowed:
             raise InvalidRequestError(f"a request of {len(frame)} bytes; this API has at most {allowed}")
         steps = self._answer_in_steps(route, context, own_frame(frame), position)
-        if len(frame) > LARGE_BYTES and route.api_key not in WAITING:
-            return InSteps(route.api_key, self.runner.queue(client_in_turns(context), steps))
+        if len(frame) > LARGE_BYTES and route.api_key not in WAITING_APIS:
+            return InSteps(route.api_key, self.runner.queue(queue_key_of(context), steps))
         return route.run(steps)
 
     def _answer_many(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
         return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
 
     def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
-        """Answer a long request in a frame of its own."""
+        """Decode and answer a request in steps. ``frame`` is in memory of its own, as the steps take several turns."""
         request, _ = yield from route.request_class.decode_in_steps(
             frame, position, route.api_version, route.max_elements
         )
@@ -125,8 +125,8 @@ class Dispatcher(DirectDispatcher):
         return module
 
 
-def client_in_turns(context: RequestContext) -> str | Principal:
-    """Return the key of the client in the queue of large requests: its principal, else its address."""
+def queue_key_of(context: RequestContext) -> str | Principal:
+    """Return the key of a client in the queue of large requests: its principal, else its address."""
     if context.principal != ANONYMOUS:
         return context.principal
     from tidelog.broker.security.client_address import source_of  # only large requests of anonymous clients need it
@@ -156,7 +156,7 @@ def own_frame(frame: memoryview) -> memoryview:
 
 
 def unsupported_api_versions(correlation_id: int) -> bytes:
-    """Answer an ApiVersions request in a version we do not know: version 0, with the table (KIP-511)."""
+    """Answer an ApiVersions request of an unknown version: in version 0, with the table of APIs (KIP-511)."""
     handler = importlib.import_module(REGISTRY[ApiKey.API_VERSIONS].module)
     body: bytes = handler.error_response(None, UnsupportedVersionError()).encode(0)
     return _PREFIX.pack(len(body) + 4, correlation_id) + body

@@ -25,7 +25,8 @@ class Nodes(Protocol):
 
     @property
     def controller_id(self) -> int:
-        """Id of the node that answers name as the controller: a broker that forwards requests to it."""
+        """Id of the node that answers name as the controller: in a cluster a broker, which forwards requests to the
+        controller."""
         ...
 
     def alive_nodes(self, context: RequestContext) -> list[Node]:
@@ -37,7 +38,7 @@ class Nodes(Protocol):
         ...
 
     def find(self, context: RequestContext, node_id: int) -> Node | None:
-        """Return a live broker; None if it is not alive or has no address on this client's listener."""
+        """Return a live broker by its id; None if it is not alive or has no address on this client's listener."""
         ...
 
     def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:

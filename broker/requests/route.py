@@ -36,7 +36,7 @@ _PREFIX = struct.Struct(">ii")
 _FLEXIBLE_PREFIX = struct.Struct(">iix")  # with an empty set of tagged fields
 
 FEW = 8
-"""Most elements of an array whose own arrays are released one by one."""
+"""Largest array whose elements' own arrays are released one by one, too (``elements_of``)."""
 ONE_TURN_BYTES = 8192
 """A longer request is copied, and decoded in steps: with elements of 2 bytes it may take over a millisecond. Produce
 requests are long but have few elements: they are decoded in the receive buffer."""
@@ -126,7 +126,8 @@ class Route(DirectRoute):
     def _finish(
         self, correlation_id: int, request: Any, response: Any, again: Callable[[Deferred[None]], Steps[Any]]
     ) -> FrameSteps:
-        """Run a handler's steps, wait for its Deferred, and encode the response. Raises CloseConnectionError."""
+        """Run a handler's steps, wait for its Deferred, and encode the response. ``again`` calls the handler once more
+        after a NotReadyError. Raises CloseConnectionError."""
         try:
             if response.__class__ is GeneratorType:
                 try:
@@ -164,7 +165,7 @@ class Route(DirectRoute):
         return frame
 
     def fail_at_once(self, request: Any, error: KafkaError) -> Any:
-        """Build the error response of a request that is not long."""
+        """Build the error response in this turn: the request is not long."""
         steps = self._refuse(request, error)
         while True:
             try:

@@ -45,7 +45,7 @@ _FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
 class Throttled(Pending):
-    """An answer that is sent at once, and after which the connection is muted (``RequestContext.throttle_ms``)."""
+    """An answer that is sent at once; then the connection is muted (``RequestContext.throttle_ms``)."""
 
     __slots__ = ("_frame",)
 
@@ -187,8 +187,8 @@ class Measure:
     def _write_throttle_time(self, frame: bytes | Parts) -> bytes | Parts:
         """Write the throttle time into the answer, if its version has a field for it.
 
-        A long answer stays unchanged if tagged fields may follow the field. A produce answer from version 10 on has the
-        wait for the quota of bytes already.
+        A long answer stays unchanged if tagged fields may follow the field. The handler of long Produce requests has
+        written the wait for the quota of bytes already.
         """
         route, response_class = self._route, response_class_of(self._request)
         if not has_field(response_class, "throttle_time_ms", route.api_version):
@@ -205,12 +205,12 @@ class Measure:
         return route.encode(self._context.correlation_id, response)
 
 
-def write_int32(frame: bytes | Parts, place: int, value: int) -> bytes | Parts:
-    """Write a number into the first part of a frame; a negative ``place`` counts from the end of the last part."""
+def write_int32(frame: bytes | Parts, position: int, value: int) -> bytes | Parts:
+    """Write a number into the first part of a frame; a negative ``position`` counts from the end of the last part."""
     parts = [frame] if isinstance(frame, bytes) else [*frame]
-    index = -1 if place < 0 else 0
+    index = -1 if position < 0 else 0
     part = bytearray(cast(bytes, parts[index]))
-    _INT32.pack_into(part, place, value)
+    _INT32.pack_into(part, position, value)
     parts[index] = bytes(part)
     return parts[0] if isinstance(frame, bytes) else parts  # type: ignore[return-value]
 
