@@ -1,4 +1,7 @@
-"""Waits of one partition until its high watermark passes an offset. Loop thread only."""
+"""Waits of one partition until an end offset passes theirs: its high watermark, synced end or low watermark.
+
+Loop thread only.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from tidelog.protocol.errors import KafkaError
 
 
 class Commits:
-    """Waits of one partition, each with its offset."""
+    """Waits of one partition for one of these ends, each with its offset."""
 
     __slots__ = ("_waiting",)
 
@@ -15,7 +18,7 @@ class Commits:
         self._waiting: list[tuple[int, Deferred[None]]] = []
 
     def wait(self, offset: int) -> Deferred[None]:
-        """Return a Deferred that settles once the high watermark is above ``offset``."""
+        """Return a Deferred that settles once the end is above ``offset``."""
         deferred: Deferred[None] = Deferred()
         self._waiting.append((offset, deferred))
         return deferred
@@ -25,19 +28,19 @@ class Commits:
         """True while something waits."""
         return bool(self._waiting)
 
-    def advance(self, high_watermark: int) -> None:
-        """Settle the waits below ``high_watermark``."""
+    def advance(self, end: int) -> None:
+        """Settle the waits for offsets below ``end``."""
         waiting = self._waiting
         if not waiting:
             return
-        due = [deferred for offset, deferred in waiting if offset < high_watermark and not deferred.abandoned]
-        self._waiting = [wait for wait in waiting if wait[0] >= high_watermark]  # first: callbacks may add waits
+        due = [deferred for offset, deferred in waiting if offset < end and not deferred.abandoned]
+        self._waiting = [wait for wait in waiting if wait[0] >= end]  # first: callbacks may add waits
         for deferred in due:
             if not deferred.abandoned:
                 deferred.complete(None)
 
     def fail(self, error: KafkaError) -> None:
-        """Fail all waits: the records that they wait for may be lost."""
+        """Fail all waits, for example because the records that they wait for may be lost."""
         waiting, self._waiting = self._waiting, []
         for _, deferred in waiting:
             if not deferred.abandoned:

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 ASSIGN_MS = 500
 """Interval at which directories of new logs are written to the metadata; Kafka's broker gathers assignments for as
 long."""
-MOST_AT_ONCE = 500
-"""Most assignments of one commit, so that it takes a few milliseconds of the loop."""
+MAX_AT_ONCE = 500
+"""Most assignments of new logs in one commit, so that it takes a few milliseconds of the loop."""
 
 
 class DirectoryAssignments:
@@ -50,9 +50,9 @@ class DirectoryAssignments:
         self._timers.schedule(ASSIGN_MS, self._assign_periodically)
 
     def assign_new(self) -> None:
-        """Assign the directories of the oldest MOST_AT_ONCE logs that were created since the last call."""
+        """Assign the directories of the first MAX_AT_ONCE new logs that have none in the metadata yet."""
         placed = self._log_manager.placed
-        listed = list(islice(placed, MOST_AT_ONCE))
+        listed = list(islice(placed, MAX_AT_ONCE))
         if self._commit(listed):
             for _ in listed:
                 placed.popleft()

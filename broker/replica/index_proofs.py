@@ -29,7 +29,7 @@ class IndexProofs:
         self._is_running = self._is_starting = False
 
     def run(self, prove: Work) -> Deferred[None]:
-        """Run ``prove`` after those before it; return a Deferred that settles when it ends, and as it does."""
+        """Run ``prove`` after earlier proofs; return a Deferred that settles when it ends, and fails if it fails."""
         done: Deferred[None] = Deferred()
         self._waiting.append((prove, done))
         if not self._is_starting:
@@ -52,7 +52,7 @@ class IndexProofs:
         try:
             if not self._is_starting:
                 self._start()
-        finally:  # its waiters must be settled in any case
+        finally:  # who waits for ``done`` must learn of the end in any case
             proven.pass_to(done)
 
 

@@ -64,8 +64,8 @@ def find_offset(log: UnifiedLog, timestamp: int, limit: int, leader_epoch: int) 
 
 
 def segment_offsets(log: UnifiedLog, timestamp: int, count: int) -> list[int]:
-    """Return ``count`` segment starts, newest first, of those without a record after ``timestamp``. Source: ListOffsets
-    v0."""
+    """Return at most ``count`` starts of segments that have no record after ``timestamp``, newest first; for LATEST of
+    all segments and also the high watermark, for EARLIEST the log start alone. Source: ListOffsets v0."""
     start = log.log_start_offset
     if timestamp == EARLIEST:
         return [start][:count]

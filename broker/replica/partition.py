@@ -5,9 +5,9 @@ leadership and the high watermark are checked in one place. Leader, epoch, repli
 image.
 
 The log keeps the high watermark. With one replica it moves to the log end at each append, unless the topic has
-``flush.messages``. Then it moves when the sync is done, so that no consumer sees a record that a power loss could take
-(faults.md I2). ``append_records``, and everything else that moves the high watermark or the last stable offset, touches
-the purgatory, which wakes the fetches parked on this partition.
+``flush.messages``. Then it may have to wait for a sync (``group_flush``): with ``flush.messages=1`` no consumer sees a
+record that a power loss could take (faults.md I2). ``append_records``, and everything else that moves the high
+watermark or the last stable offset, touches the purgatory, which wakes the fetches parked on this partition.
 
 The log is opened when it is first used: ten thousand quiet partitions cost only ten thousand names. Loop thread only.
 """
@@ -193,13 +193,13 @@ class Partition:
         return self._opening
 
     def delete(self) -> None:
-        """Mark the topic as deleted: holders of this object must not open, and so create, a log of its name."""
+        """Mark the partition as deleted: holders of this object must not open, and so create, a log of its name."""
         self._open_log, self._is_unopened = _refuse_to_open, _is_never_unopened
         if self._roles is not None:
             self._roles.drop(self)
 
     def is_wanted(self) -> bool:
-        """Return whether a log may be created: the topic is not deleted. Any thread."""
+        """Return whether a log may be created: the partition is not deleted here. Any thread."""
         return self._open_log is not _refuse_to_open
 
     @property
@@ -321,8 +321,8 @@ class Partition:
             self._group_flush(log).commit_or_sync()
 
     def _note_synced(self, offset: int) -> None:
-        """Note that this replica is synced up to ``offset``: a leader commits by it. If another broker leads by now,
-        that one commits."""
+        """Note that this replica is synced up to ``offset``, so that its leader may commit records. If another broker
+        leads by now, nothing is done here."""
         if self.leading is not None:
             self.leading.note_synced(offset)
         elif self.is_leader:
@@ -340,12 +340,12 @@ class Partition:
         self._purgatory.touch(self)
         self._commits.advance(self.local_log.high_watermark)
 
-    def check_in_sync_replicas(self, least: int) -> None:
-        """Raise NotEnoughReplicasError when fewer than ``least`` replicas would have a record."""
-        if len(self.isr) < least:
+    def check_in_sync_replicas(self, min_isr: int) -> None:
+        """Raise NotEnoughReplicasError if the ISR has fewer than ``min_isr`` replicas."""
+        if len(self.isr) < min_isr:
             raise NotEnoughReplicasError(
                 f"The size of the current ISR : {len(self.isr)} is insufficient to satisfy the min.isr requirement of "
-                f"{least} for partition {self.topic_partition}"
+                f"{min_isr} for partition {self.topic_partition}"
             )
 
     def _group_flush(self, log: UnifiedLog) -> GroupFlush:

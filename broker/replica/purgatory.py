@@ -6,7 +6,7 @@ producers' own responses are sent. If thousands wait, each turn of the loop trie
 which they were touched. A key is any hashable object, mostly a ``Partition``.
 
     parked --try_complete() true--> gone        parked --deadline--> expire() --> gone
-    parked --cancel--> gone                     parked --close or expire--> expire() --> gone
+    parked --cancel--> gone                     parked --hurried, or the broker stops--> expire() --> gone
 
 An operation that raises is removed, and its client is refused; the others are tried nevertheless.
 
@@ -44,7 +44,7 @@ class DelayedOperation(Protocol):
 
 
 class Parked:
-    """An operation's place in the purgatory."""
+    """A parked operation, with its keys and its timer."""
 
     __slots__ = ("is_due", "keys", "operation", "refuse", "timer")
 
@@ -112,7 +112,7 @@ class Purgatory:
         return answer
 
     def touch(self, key: Hashable) -> None:
-        """Schedule another try of the operations under ``key``: what they wait for may have happened."""
+        """Schedule another try of the operations under ``key``: the event that they wait for may have happened."""
         if key in self._watchers:
             self._touched[key] = None
             self._schedule()

@@ -80,9 +80,9 @@ class ReplicaManager:
         on_index_configs: Callable[[TopicImage], object],
         virtual_partition: Callable[[TopicImage, int], Partition],
     ) -> None:
-        """``make_way`` renames stray directories in the place of a new topic's logs. ``on_index_configs`` is called
-        with topics that are created, get more partitions or other configs. ``virtual_partition`` returns partitions of
-        virtual topics."""
+        """``make_way`` renames stray directories that have the names of a new topic's logs. ``on_index_configs`` is
+        called with topics that are created, get more partitions or other configs. ``virtual_partition`` returns
+        partitions of virtual topics (``metadata.virtual_names``)."""
         self._metadata = metadata
         self._topics = metadata.topics
         self._log_manager = log_manager
@@ -136,8 +136,8 @@ class ReplicaManager:
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         """Return the function that creates the first logs of new partitions; others are created at their first use.
 
-        It is called in a thread. Of an internal topic it creates one log: the request that needs the topic waits.
-        Raises KafkaStorageError.
+        The function is called in a thread. Of an internal topic it creates one log, as a request waits for it. It
+        raises KafkaStorageError.
         """
         self._make_way(image.name)
         config, manager = self._log_config(image), self._log_manager
@@ -154,7 +154,7 @@ class ReplicaManager:
         self._on_index_configs(image)
 
     def _eager_share(self, wanted: int) -> int:
-        """Return how many of ``wanted`` logs to create now."""
+        """Return how many of ``wanted`` logs to create now, and count them (EAGER_LOGS)."""
         now = self._log_manager.environment.time.monotonic_ms()
         if now >= self._eager_until_ms:
             self._eager_left, self._eager_until_ms = EAGER_LOGS, now + EAGER_WINDOW_MS
@@ -186,8 +186,8 @@ class ReplicaManager:
         return remove
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """Answer fetches parked on a deleted topic with the error. Returns False if a directory is offline, which may
-        have some of its logs.
+        """Answer fetches parked on a deleted topic with an error. Return False if a directory is offline, which may
+        have some of the topic's logs.
         """
         for index in range(image.partition_count):
             self._on_log_deleted(TopicPartition(image.name, index))
@@ -214,7 +214,7 @@ class ReplicaManager:
         those of ``unsaved_epochs`` before roles are taken. Logs that may be in a failed log directory are left out.
 
         A log is created in the directory that the metadata name. If it were created elsewhere, and that directory
-        failed before the controllers knew of it, the next start would create an empty log in its place. It raises
+        failed before the controllers knew of it, the next start would create an empty log instead. The function raises
         KafkaStorageError."""
         config, manager = self._log_config(image), self._log_manager
         works = {
@@ -247,9 +247,9 @@ class ReplicaManager:
     def _cannot_lie_offline(self, state: PartitionState, *, is_coming: bool) -> bool:
         """Return whether no failed directory can have this replica's log. The metadata name an online one, or none yet
         because the replica is new."""
-        place = state.directory_of(self._node_id)
+        named = state.directory_of(self._node_id)
         working = (one.directory_id for one in self._log_manager.directories if one.is_online)
-        return place is not None and ((is_coming and place == UNASSIGNED_DIRECTORY) or place in working)
+        return named is not None and ((is_coming and named == UNASSIGNED_DIRECTORY) or named in working)
 
     def unsaved_epochs(self) -> list[LeaderEpochCache]:
         """Return the leader epochs of open logs whose changes are not in their files yet."""
@@ -261,7 +261,7 @@ class ReplicaManager:
 
     def take_roles(self, image: TopicImage) -> None:
         """Pass the states in a new image to the topic's partitions, and try fetches that are parked on them again.
-        Those with several replicas have a role from then on."""
+        Partitions with several replicas have a role from then on."""
         for index, partition in self._partitions.get(image.topic_id, {}).items():
             partition.take_over(image.partitions[index])
             self._purgatory.touch(partition)

@@ -4,8 +4,8 @@ hand.
 A deletion is committed to the metadata before any directory is renamed, with the topic's id. So a directory found at
 the start without a topic is one of two things:
 
-  partition.metadata has the id of a deletion   it was interrupted, or the directory was offline: the log manager has
-                                                finished it, even if a new topic has that name
+  partition.metadata has the id of a deletion   the deletion was interrupted, or the directory was offline: the log
+                                                manager has finished it, even if a new topic has that name
   anything else                                 unknown (lost metadata, a copied directory): reported, kept, and renamed
                                                 to ``<topic>-<n>.<id>-stray``, as Kafka does, when a new topic needs
                                                 the name
@@ -40,7 +40,7 @@ class StrayLogs:
         self._left: dict[str, list[tuple[LogDirectory, TopicPartition]]] = {}
 
     def note(self, found: Iterable[TopicPartition]) -> None:
-        """Note the paths of stray logs. ``found`` is the result of ``LogManager.startup``."""
+        """Note the log directories of stray logs. ``found`` is the result of ``LogManager.startup``."""
         for partition in dict.fromkeys(found):
             for directory in self._log_manager.directories:
                 path = os.path.join(directory.path, partition.directory_name)

@@ -1,11 +1,11 @@
 """Fetch v0-3: stored batches turned into the message sets that clients from before 0.11 read (KIP-283).
 
 One partition's answer is at most MAX_CONVERTED_BYTES, because converted bytes are in memory while slices are not; the
-client fetches the rest later. Within that the client's own limit applies. Up to v2 it is a hard one: a first message
-beyond it is cut, which makes the client ask for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records of one request
-are converted; its later partitions get none, and the client fetches them again. Longer conversions are done in a
-thread: everything here may run in any thread. A range of control batches has no messages. Reading continues after it,
-or the client would ask for the same offset without end.
+client fetches the rest later. Within this bound the client's own limit applies. Up to v2 the client's limit is hard: a
+first message beyond it is cut, which makes the client ask for more (KIP-74). At most ``MAX_CONVERTED_RECORDS`` records
+of one request are converted; its later partitions get none, and the client fetches them again. Longer conversions are
+done in a thread: everything here may run in any thread. A range of control batches has no messages. Reading continues
+after such a range, or the client would ask for the same offset without end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MAX_RANGES = 100
 
 
 class Conversion(NamedTuple):
-    """One partition's records to convert. Owns ``records``."""
+    """One partition's records to convert. It owns ``records``, which ``convert`` releases."""
 
     partition: Partition
     records: TransferableRecords | bytes
@@ -57,8 +57,8 @@ def fits_turn(conversions: Sequence[Conversion]) -> bool:
 
 
 def _count_records(records: TransferableRecords | bytes, enough: int) -> int:
-    """Return a lower bound of the records in a short range, from its headers; more than ``enough`` where those do not
-    say."""
+    """Return a lower bound of the number of records in a short range, from its headers; more than ``enough`` if the
+    headers do not have the number."""
     data = records
     if isinstance(records, TransferableRecords):
         try:
@@ -88,12 +88,14 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
     partition, records, version, offset, isolation, allowed = conversion
     magic = 0 if version <= _LAST_VERSION_OF_MAGIC_0 else 1
     max_bytes = min(allowed, MAX_CONVERTED_BYTES)
-    whole = version > _LAST_VERSION_WITH_HARD_LIMIT
+    keeps_first = version > _LAST_VERSION_WITH_HARD_LIMIT
     for _ in range(_MAX_RANGES):
         try:
             if not partition.config.message_downconversion_enable:
                 raise UnsupportedVersionError(f"message.downconversion.enable is false for {partition.topic_partition}")
-            converted = b"".join(down_convert([records], magic, offset, max_bytes, first_whole=whole, limit=limit))
+            converted = b"".join(
+                down_convert([records], magic, offset, max_bytes, first_whole=keeps_first, limit=limit)
+            )
             if converted or limit.records <= 0 or not isinstance(records, TransferableRecords):
                 return converted
             offset = _offset_after(records, offset)
@@ -109,7 +111,7 @@ def convert(conversion: Conversion, limit: ConversionLimit) -> bytes:
 
 
 def convert_all(conversions: Sequence[Conversion]) -> list[bytes | KafkaError]:
-    """Convert each partition of a request; return its records, or the error that prevents that, in the order given."""
+    """Convert each partition of a request; return the records or the error of each, in the order given."""
     limit = ConversionLimit()
     return [_converted_or_error(conversion, limit) for conversion in conversions]
 

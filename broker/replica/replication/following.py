@@ -72,7 +72,7 @@ class Following:
         return self.log.config.flush_messages != NEVER
 
     def do(self, work: Work) -> bool:
-        """Do one piece of work; return False if it changed nothing, and would not if repeated at once.
+        """Do one piece of work; return False if it changed nothing, and would change nothing if repeated at once.
 
         Raises CorruptMessageError for damaged records of the leader, KafkaStorageError.
         """

@@ -84,7 +84,7 @@ class ReplicaDirectories:
                 self._forget(partition)
                 continue
             self._unassigned[partition] = None
-            if self._is_counted_on(image, partition):
+            if self._may_be_elected_wrongly(image, partition):
                 self.held_back += 1
                 continue
             self._forget(partition)
@@ -112,8 +112,8 @@ class ReplicaDirectories:
         self._empty.discard(partition)
         self._displaced.discard(partition)
 
-    def _is_counted_on(self, image: MetadataImage, partition: TopicPartition) -> bool:
-        """Return whether this replica could be elected though other copies are better and it has not caught up."""
+    def _may_be_elected_wrongly(self, image: MetadataImage, partition: TopicPartition) -> bool:
+        """Return whether a report could get this replica elected, though other copies are better."""
         topic, is_displaced = image.topic_by_name(partition.topic), partition in self._displaced
         if topic is None or not (is_displaced or partition in self._empty):
             return False
@@ -122,14 +122,14 @@ class ReplicaDirectories:
 
 
 def is_eligible(state: PartitionState, node_id: int) -> bool:
-    """Return whether the controller could elect this broker, which has not caught up, if it knew of its log."""
+    """Return whether the controller could elect this broker, which has not caught up, if it knew its directory."""
     if state.leader != NO_LEADER:
         return node_id in state.elr
     return node_id in (*state.isr, *state.elr, *state.last_known_elr)
 
 
 def has_other_copies(state: PartitionState, node_id: int) -> bool:
-    """Return whether other brokers have replicas that are not being removed; so it is always if there is a leader."""
+    """Return whether other brokers have replicas that are not being removed. If there is a leader, it has one."""
     return state.leader != NO_LEADER or not {node_id, *state.removing}.issuperset(state.replicas)
 
 

@@ -13,7 +13,7 @@ from tidelog.broker.controller.features import level_record
 from tidelog.broker.metadata.image_records import VersionedRecord, records_of_topic
 from tidelog.broker.metadata.metadata_image import PartitionState, TopicState
 from tidelog.broker.metadata.metadata_log import MetadataPlace
-from tidelog.broker.replica.directories import ASSIGN_MS, MOST_AT_ONCE, DirectoryAssignments
+from tidelog.broker.replica.directories import ASSIGN_MS, MAX_AT_ONCE, DirectoryAssignments
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
@@ -79,7 +79,7 @@ def test_the_start_assigns_what_was_left_and_what_was_moved(tmp_path: Path) -> N
 def test_many_logs_take_several_rounds(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.make_log(0)
-    world.logs.placed.extend([TopicPartition("orders", 7)] * (MOST_AT_ONCE - 1))
+    world.logs.placed.extend([TopicPartition("orders", 7)] * (MAX_AT_ONCE - 1))
     world.make_log(1)
     world.directories.assign_new()
     assert world.assigned() == [FIRST, UNASSIGNED]
