@@ -1,4 +1,6 @@
-"""The parts of one broker, as handlers see them. Built once at start, owned by the loop thread, never changed."""
+"""The parts of one broker, as handlers see them. They are built once, at the start, owned by the loop thread, and never
+replaced.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ class Broker:
     locks: list[OpenFile]
     """The data directories' locks, held until the process ends."""
     services: LateServices
-    """Services that are built when first needed: coordinators, cleaner, indexing, quotas, ..."""
+    """Services that are built when they are first needed: coordinators, cleaner, indexing, quotas and others."""
     imports: LateImports
     """Modules that are imported with the first request that needs them."""
     late_lines: LateLines

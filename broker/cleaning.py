@@ -1,9 +1,9 @@
 """The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
 
-It starts a moment after the listeners are open, or with the first request for it, whichever comes first, so that it
-does not delay the start. A log that was not opened since a clean stop is inspected once. It is opened if it has more
-than one segment, as only then there is anything to clean. With ``max.compaction.lag.ms`` it is opened if it has any
-record, as its only segment has to be rolled in time.
+The cleaner starts a moment after the listeners are open, or with the first request for it, whichever comes first, so
+that it does not delay the start. A log that was not opened since a clean stop is inspected once. Such a log is opened
+if it has more than one segment, as only then there is anything to clean. With ``max.compaction.lag.ms`` it is also
+opened if it has any record, as its only segment has to be rolled in time.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ NEVER_MS = 2**63 - 1
 
 
 class CompactedLogs:
-    """The compacted logs of a broker; those that may need cleaning are opened. For cleaner threads."""
+    """Function that returns the open compacted logs of a broker, after opening those that may need cleaning. Cleaner
+    threads call it.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._looked_at: set[TopicPartition] = set()
+        self._inspected: set[TopicPartition] = set()
         self._lock = threading.Lock()
 
     def __call__(self) -> list[UnifiedLog]:
@@ -54,10 +56,10 @@ class CompactedLogs:
 
     def _open_others(self, opened: dict[TopicPartition, UnifiedLog]) -> Iterator[UnifiedLog]:
         manager = self._broker.log_manager
-        others = [p for p in manager.partitions() if p not in opened and p not in self._looked_at]
+        others = [p for p in manager.partitions() if p not in opened and p not in self._inspected]
         configs = {topic: self._config_of(topic) for topic in {partition.topic for partition in others}}
         for partition in others:
-            self._looked_at.add(partition)
+            self._inspected.add(partition)
             config = configs[partition.topic]
             if config is not None and config.compact and self._may_be_cleaned(partition, config):
                 try:
@@ -75,12 +77,12 @@ class CompactedLogs:
             path = os.path.join(directory, partition.directory_name)
             try:
                 segments = [name for name in os.listdir(path) if name.endswith(LOG_SUFFIX)]
-                waits = config.max_compaction_lag_ms < NEVER_MS and any(
+                must_roll = config.max_compaction_lag_ms < NEVER_MS and any(
                     os.path.getsize(os.path.join(path, name)) for name in segments
                 )
             except OSError:
                 continue
-            return len(segments) > 1 or waits
+            return len(segments) > 1 or must_roll
         return False
 
 
@@ -90,11 +92,11 @@ def config_of(broker: Broker, topic: str) -> LogConfig | None:
 
 
 def statuses(broker: Broker) -> list[PartitionStatus]:
-    """Describe every compacted partition, in the order of their names: also those not opened since the start, and
-    refused ones with the reason. It waits for the disk: call it in a worker thread.
+    """Describe every compacted partition, in the order of their names, also if its log is not open. A log that the
+    broker refused to open has the reason. It waits for the disk: call it in a worker thread.
     """
     cleaner = broker.services.cleaner.made
-    assert cleaner is not None, "started by who asks"
+    assert cleaner is not None, "the caller starts the cleaner first"
     seen = {status.topic_partition: status for status in cleaner.status()}
     refused = broker.log_manager.refused
     for partition in broker.log_manager.partitions():
@@ -115,7 +117,8 @@ class RequestedRounds(NamedTuple):
     """Done when all rounds are done."""
 
     def result(self, partition: TopicPartition) -> RoundReport | BaseException | None:
-        """Return the report of a partition's round, or why there is none, once all are done."""
+        """Return the report of a partition's round, or the error because of which there is none. Call it once all
+        rounds are done."""
         future = self.futures.get(partition)
         return self.refused[partition] if future is None else future.exception() or future.result()
 
@@ -141,7 +144,7 @@ def request_rounds(broker: Broker, cleaner: LogCleaner, image: TopicImage, *, dr
 
 
 def finish_after(done: Future[None], futures: Sequence[Future[RoundReport]]) -> None:
-    """Complete ``done``, unless it is cancelled, when all these are done. Any thread."""
+    """Complete ``done``, unless it is cancelled, when all ``futures`` are done. Any thread."""
     left = itertools.count(len(futures), -1)
 
     def count(_: object = None) -> None:
@@ -154,7 +157,7 @@ def finish_after(done: Future[None], futures: Sequence[Future[RoundReport]]) -> 
 
 
 def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError | None) -> PartitionStatus:
-    """Describe a log that is not open: it has one segment at most, the active one, and nothing of it can be cleaned."""
+    """Describe a log that is not open: nothing of it is cleaned, as it was refused or has only its active segment."""
     bases = [0]
     for directory in broker.config.log_dirs:
         path = os.path.join(directory, partition.directory_name)
@@ -178,16 +181,16 @@ def unopened_status(broker: Broker, partition: TopicPartition, error: KafkaError
 
 
 def forget_deleted(broker: Broker, partition: TopicPartition) -> None:
-    """Remove the cleaner's checkpoint of a deleted partition, which a new one of the same name must not inherit. Loop
-    thread; a worker thread writes.
+    """Remove the cleaner's checkpoint of a deleted partition, which a new partition of the same name must not inherit.
+    Loop thread only; a worker thread writes the file.
     """
     manager = cleaner_of(broker).manager
     broker.loop.run_in_executor(broker.executor, forget_quietly, manager, partition, broker.config.log_dirs)
 
 
 def forget_quietly(manager: LogCleanerManager, partition: TopicPartition, directories: list[str]) -> None:
-    """Remove the cleaner's checkpoint of a partition; only log an error of a directory that is offline or full, as the
-    next save of the file leaves the entry out.
+    """Remove the cleaner's checkpoint of a partition. An error of a directory that is offline or full is only logged:
+    the next save of the file leaves the entry out.
     """
     try:
         manager.forget(partition, directories)

@@ -67,8 +67,8 @@ def is_member(config: BrokerConfig) -> bool:
 
 
 def check_configured_roles(config: BrokerConfig) -> None:
-    """Raise StartError unless this node is broker and controller, and the only voter; ConfigError for replicas on
-    others.
+    """Raise StartError unless the configuration makes this node broker and controller, and the only voter. Raise
+    ConfigError for a replication factor that needs other nodes.
     """
     factor = config.get_int(REPLICATION_FACTOR)
     if factor > 1:
@@ -95,8 +95,8 @@ def check_metadata_directory(config: BrokerConfig) -> None:
 
 
 def first_log(place: str, loaded: LoadedMetadata, config: BrokerConfig) -> LoadedMetadata:
-    """Return the first metadata log that was found. Raises StartError if it is not in the first data directory, as a
-    start would create an empty one there.
+    """Return ``loaded``, the first metadata log that was found. Raises StartError if it is not in the first data
+    directory: the start would create an empty log there.
     """
     first = config.log_dirs[0]
     if os.path.dirname(place) != first:
@@ -131,7 +131,7 @@ def refuse_missing_directories(file_system: FileSystem, place: str, image: Metad
     """
     try:
         identities = [read_meta_properties(file_system, directory) for directory in config.log_dirs]
-    except KafkaStorageError:  # then it is offline, or a later check ends the start
+    except KafkaStorageError:  # the directory will be offline, or a later check ends the start
         return
     ids = {None if identity is None else identity.directory_id for identity in identities}
     if None in ids:
@@ -160,6 +160,6 @@ def refuse_others(place: str, others: set[int]) -> None:
 
 
 def members_of(image: MetadataImage) -> set[int]:
-    """Return the brokers that an image names."""
+    """Return the brokers that an image names: those that registered, and those that have replicas."""
     replicas = {replica for topic in image.topics.values() for state in topic.partitions for replica in state.replicas}
     return replicas | set(image.brokers)

@@ -2,7 +2,8 @@
 
     plaintext listener   socket -> Connection
     TLS listener         socket -> handshake in a thread -> Connection with an encrypting transport and a principal
-    SASL listener        as one of the two, and a gate answers the Connection's frames until it has authenticated
+    SASL listener        as a plaintext or TLS listener; a gate (``network.authentication``) answers the Connection's
+                         frames until the client has authenticated
 
 Nothing of TLS or SASL is imported while no listener asks for it. Loop thread only.
 """
@@ -65,7 +66,8 @@ class Entrance:
         return len(self._shell.connections) + (0 if self._tls is None else len(self._tls.handshakes))
 
     def make_room(self) -> bool:
-        """Close a handshake or connection that is not in use; return whether there was one."""
+        """Close a handshake that waits for its client, else a connection that ``Shell.make_room`` chooses; return
+        whether there was one."""
         return (self._tls is not None and self._tls.handshakes.make_room()) or self._shell.make_room()
 
     def admit(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:

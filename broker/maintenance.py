@@ -9,12 +9,12 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.loop.background_jobs import Job
 
 FLUSH_MS = 1_000
-"""Longest interval at which rolled segments are synced, whatever the scheduler's interval: recovery skips synced
-ones.
+"""Longest interval at which rolled segments are synced, whatever ``log.flush.scheduler.interval.ms`` is: recovery skips
+synced segments.
 """
 DELETIONS_MS = 1_000
 """Interval at which files are deleted whose ``file.delete.delay.ms`` is over. At the interval of retention, five
-minutes, they kept their disk space and descriptors for longer.
+minutes, they would keep their disk space and descriptors for longer.
 """
 SNAPSHOT_MS = 10_000
 """Interval at which the length of the metadata log is checked, which may ask for a snapshot."""

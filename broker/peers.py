@@ -49,20 +49,18 @@ class Peers(Protocol):
         ...
 
     def check_batch(self, partition: tuple[str, int], producer: tuple[int, int]) -> None:
-        """Raise the coordinator's KafkaError unless the producer may write into the partition. Raise a retriable one
-        while that is not known, NotLeaderOrFollowerError if another broker leads.
+        """Raise the coordinator's KafkaError unless the producer may write into the partition. Raise a retriable error
+        while the coordinator's answer is not known, NotLeaderOrFollowerError if another broker leads the partition.
         """
         ...
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
-        """Return the high watermarks of partitions that others lead, or the errors because of which they are not
-        known.
-        """
+        """Return the high watermarks of partitions that other brokers lead; for one that is not known the error."""
         ...
 
     def ask_leader(
         self, node_id: int, request: LeaderRequest, response_type: type[Response], highest: int
     ) -> Deferred[Response]:
-        """Ask another broker under this one's name, in a version up to ``highest``; the caller has authorized
-        its own client before. Fails with LeaderNotAvailableError if it does not answer."""
+        """Send this broker's own request to another broker, in a version up to ``highest``. The caller has authorized
+        its client before. Fails with LeaderNotAvailableError if the other broker does not answer."""
         ...

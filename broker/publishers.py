@@ -7,9 +7,10 @@
     quotas       what clients may use
     topics       names, configs of logs; then logs, roles and coordinators, whose work waits for the disk
 
-Each is called with (delta, image) for every change, even if another one has raised an exception. On a lone node that is
-in the turn of the commit, in a member of a cluster once the observer has the image. A part reads the image when it is
-built; later changes come from here. Settings come first, so that a new log has them from its first record.
+Each is called with (delta, image) for every change, even if another one has raised an exception. On a lone node it is
+called in the turn of the commit, in a member of a cluster once the observer has the image. A part reads the image when
+it is built; it gets later changes from its publisher. Settings come first, so that a new log has them from its first
+record.
 
 A lone node's ``TopicManager`` applies at once what clients do not see of a topic.
 ``broker/controller/topic_changes.py`` does the rest when the records are durable: it creates and removes logs, shows
@@ -59,7 +60,7 @@ def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage)
 
 
 def publish_directories(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Set the cordoned log directories that the configs name now."""
+    """Cordon the log directories that the changed configs name, and no others."""
     if delta.configs.changed:
         broker.log_manager.cordon(cordoned_log_dirs(broker.config))
 

@@ -1,12 +1,12 @@
 """One broker as a whole: it builds the parts, listens, and stops without losing acknowledged records.
 
     start   parts are built (cleanly closed logs are not opened) -> listeners open -> background jobs begin
-    stop    listeners close -> parked requests are answered with what there is -> each connection answers what it has in
-            flight and closes -> audit lines that are left are written -> logs are flushed, checkpoints and the
-            clean-shutdown marker written -> the metadata log closes
+    stop    listeners close -> parked requests are answered with their results so far -> each connection answers its
+            requests in flight and closes -> audit lines that are left are written -> logs are flushed, checkpoints and
+            the clean-shutdown marker written -> the metadata log closes
 
-Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that all of it fits
-into the ten seconds that an orchestrator gives. The clean-shutdown marker is written only when all logs are
+Stopping is bounded: a client that does not read its answers within DRAIN_MS is disconnected, so that the whole stop
+fits into the ten seconds that an orchestrator gives. The clean-shutdown marker is written only when all logs are
 flushed. Loop thread only.
 """
 
@@ -48,8 +48,9 @@ logger = logging.getLogger(__name__)
 DRAIN_MS = 3_000
 """How long clients may take to receive the answers in flight when the broker stops."""
 LATE_LINES_MS = 2_000
-"""How long changes of disconnected clients may take after that to become durable and get their audit lines."""
+"""How long changes may take, once all connections are closed, to become durable and get their audit lines."""
 _NEVER_MS = 2**31
+"""Longest idle time of a connection if ``connections.max.idle.ms`` is negative."""
 START_DELAY_S = 1.0
 """Delay from the opening of the listeners to the start of services that can wait, such as the cleaner."""
 

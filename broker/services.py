@@ -1,4 +1,4 @@
-"""Late services of a broker, as a table: what each one is wanted by, how it is built, how it begins and how it ends.
+"""Late services of a broker, which are built when they are first needed: who needs each one, and how it ends.
 
     service             wanted at the start by                else built by                    ends
     admin               ``admin.listener``                    -                                its socket closes
@@ -151,7 +151,7 @@ class LateServices:
     def save_cut(self, log: UnifiedLog) -> None:
         """Lower the cleaner's checkpoint of a log that was truncated. Any thread. Raises KafkaStorageError.
 
-        Before the cleaner has started nothing is done: it lowers the checkpoint itself when it begins a round.
+        Before the cleaner has started nothing is done: the cleaner lowers the checkpoint when it begins a round.
         """
         cleaner = self.cleaner.made
         if cleaner is not None:

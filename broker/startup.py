@@ -4,8 +4,8 @@
     -> metadata log opened and replayed -> topics and configs of its image
     -> logs (recovered, or only listed after a clean stop) -> the rest
 
-Everything here runs before the listeners open, so its imports lengthen the start. Loop thread only, but for opening
-the logs, which is done in a thread.
+Everything here runs before the listeners open, so its imports lengthen the start. Loop thread only, except the opening
+of the logs, which is done in a thread.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def build_foundation(
     claimed: ClaimedDirectories,
     file_system: FileSystem = OS_FILES,
 ) -> Foundation:
-    """Build threads, timers and the log manager of directories that are this node's."""
+    """Build threads, timers and the log manager from the data directories that this broker has claimed."""
     return Foundation(
         config=config,
         time=time,
@@ -237,10 +237,9 @@ def fetch_session_cache(config: BrokerConfig, time: Time) -> FetchSessionCache:
 
 
 def recovery_of(broker: Broker, found_ids: Mapping[str, bytes] | None = None) -> Callable[[], list[TopicPartition]]:
-    """Return a function, to be run in a thread, that opens the logs, or lists them after a clean stop. It returns those
-    of no topic. ``found_ids`` has the topic ids of logs that are known already, by path.
-
-    It raises KafkaStorageError.
+    """Return a function, to be run in a thread, that opens the logs, or lists them after a clean stop. It returns the
+    partitions whose logs belong to no topic, and raises KafkaStorageError. ``found_ids`` has the topic ids of logs that
+    are known already, by path.
     """
     configs = partial(current_config, broker.metadata, broker.topic_configs)
     deleted = dict(broker.controller.deletions)
@@ -292,9 +291,9 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
     The first one must work: it has the broker's metadata, as in Kafka unless ``metadata.log.dir`` is set.
 
-    Raises StartError if a directory is in use, belongs to another cluster or node, or is empty and was not; also if its
-    cluster has other nodes, or the first one cannot be used. Raises ConfigError, and CheckpointCorruptError for a
-    damaged ``meta.properties``.
+    Raises StartError if a directory is in use, belongs to another cluster or node, or is empty although the broker used
+    it before; also if the cluster has other nodes, or the first directory cannot be used. Raises ConfigError, and
+    CheckpointCorruptError for a damaged ``meta.properties``.
     """
     metadata = check_is_alone(config, file_system)
     locks: list[OpenFile] = []
