@@ -34,8 +34,9 @@ TIME_STEPS = 600
 OFFSET_STEPS = 400
 #: A bar with more segments than this has no lines between them.
 MAX_SEGMENTS_WITH_LINES = 40
-#: Times in ms from this one on, in the year 9892, are not drawn: matplotlib's dates end with the year 9999.
-MAX_MS = 250_000_000_000_000
+#: Times in ms before the year 1000 and from the year 9000 on are not drawn: matplotlib's dates, also those of the
+#: margins of an axis, must lie in the years 1 to 9999.
+MIN_MS, MAX_MS = -30_610_224_000_000, 221_845_392_000_000
 _DAY_MS = 86_400_000
 _HEIGHT = 0.8
 _MIN_LOST_SHARE = 0.3
@@ -81,7 +82,7 @@ def timeline(result: AuditResult) -> Timeline | None:
     for partition in result.partitions:
         counts = topics.setdefault(partition.topic, {})
         for begin, (count, _) in partition.buckets.items():
-            if abs(begin) < MAX_MS:
+            if MIN_MS <= begin < MAX_MS:
                 counts[begin] = counts.get(begin, 0) + count
     begins = [begin for counts in topics.values() for begin in counts]
     if not begins:

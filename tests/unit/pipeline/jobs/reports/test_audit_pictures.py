@@ -12,7 +12,7 @@ from tests.support.requirements import missing
 from tidelog.pipeline.audit.buckets import BUCKET_MS
 from tidelog.pipeline.audit.segment import Gap, SegmentAudit
 from tidelog.pipeline.jobs.audit import AuditResult, PartitionAudit
-from tidelog.pipeline.jobs.reports.audit_pictures import TIME_STEPS, draw, shares, timeline
+from tidelog.pipeline.jobs.reports.audit_pictures import MAX_MS, MIN_MS, TIME_STEPS, draw, shares, timeline
 
 
 def segment(base: int, following: int, *gaps: Gap, compacted: int = 0, lost: int = 0) -> SegmentAudit:
@@ -98,8 +98,10 @@ def test_shares_of_offsets(audited: PartitionAudit, expected: dict[str, list[flo
         result(partition(segment(0, 0))),
         result(counted({1: 5}), partition(segment(0, 100, Gap(0, 1, "lost"), lost=1), topic="b")),
         result(*(counted({number: 1}, f"topic-{number}") for number in range(4))),
+        result(counted({-(10**14) // BUCKET_MS: 1, 0: 1, 249 * 10**12 // BUCKET_MS: 1})),
+        result(counted({MIN_MS // BUCKET_MS + 1: 1, MAX_MS // BUCKET_MS - 1: 1})),
     ],
-    ids=["nothing", "empty", "lost", "many"],
+    ids=["nothing", "empty", "lost", "many", "strange times", "long time"],
 )
 def test_every_audit_can_be_drawn(audited: AuditResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.pipeline.jobs.reports.audit_pictures.MAX_PARTITIONS", 3)
