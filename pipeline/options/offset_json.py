@@ -38,7 +38,9 @@ def from_json(text: str, option: str = "offsets", *, smallest: int = EARLIEST) -
         raise OptionError(f'{option}={text}: expected JSON such as {{"topic":{{"0":123,"1":-1}}}}') from None
     for topic, partitions in offsets.items():
         for partition, offset in partitions.items():
-            if offset < smallest or partition < 0:
+            if partition < 0:
+                raise OptionError(f"{option}: partition {partition} of {topic}: expected 0 or more")
+            if offset < smallest:
                 raise OptionError(f"{option}: {topic}-{partition} has {offset}: expected {smallest} or more")
     return offsets
 

@@ -100,6 +100,8 @@ class TestPrecedence:
         ({"subscribe": "a", "endingOffsets": "earliest"}, "endingOffsets: a batch cannot end at earliest"),
         ({"subscribe": "a", "startingOffsets": "first"}, "startingOffsets=first: expected JSON"),
         ({"subscribe": "a", "startingOffsets": '{"a":{"0":-3}}'}, "startingOffsets: a-0 has -3: expected -2 or more"),
+        ({"subscribe": "a", "startingOffsets": '{"a":{"-1":5}}'}, "startingOffsets: partition -1 of a: expected 0 or "
+         "more"),
         ({"subscribe": "a", "startingTimestamp": "today"}, "startingTimestamp=today: expected milliseconds"),
         ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "x"}, "startingOffsetsByTimestampStrategy=x"),
         ({"subscribe": "a", "kafka.isolation.level": "dirty"}, "kafka.isolation.level=dirty: expected read_unc"),
