@@ -1,4 +1,5 @@
-"""ISR proposals of a leader to the active controller: one AlterPartition request in flight, with all that waited.
+"""ISR proposals of a leader to the active controller: at most one AlterPartition request is in flight; it carries all
+proposals that waited.
 
     submit -> waiting -> in flight -> answered with a code of DECIDED    returned by take_answer
                  ^                -> another error, or no answer        waits again, for RETRY_MS at least
@@ -27,7 +28,7 @@ from tidelog.protocol.messages.alter_partition import (
 RETRY_MS = 50.0
 """Wait in ms before proposals are sent again, as in Kafka."""
 DECIDED = REFUSED | OVERTAKEN | {NONE}
-"""Codes that settle a proposal; after any other it is sent again."""
+"""Codes after which a proposal is over; after any other code it is sent again."""
 
 
 class PartitionKey(NamedTuple):
@@ -38,7 +39,7 @@ class PartitionKey(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A settled proposal, with the controller's answer."""
+    """A proposal that is over, with the controller's answer."""
 
     key: PartitionKey
     proposal: IsrProposal
@@ -46,14 +47,14 @@ class Answered(NamedTuple):
 
 
 class AlterPartitions:
-    """Proposals of one broker that the controller has not settled yet."""
+    """Proposals of one broker that the controller has not decided on yet."""
 
-    __slots__ = ("_broker_id", "_flying", "_not_before_ms", "_waiting")
+    __slots__ = ("_broker_id", "_in_flight", "_not_before_ms", "_waiting")
 
     def __init__(self, broker_id: int) -> None:
         self._broker_id = broker_id
         self._waiting: dict[PartitionKey, IsrProposal] = {}
-        self._flying: dict[PartitionKey, IsrProposal] = {}
+        self._in_flight: dict[PartitionKey, IsrProposal] = {}
         self._not_before_ms = 0.0
 
     def submit(self, key: PartitionKey, proposal: IsrProposal) -> None:
@@ -63,22 +64,22 @@ class AlterPartitions:
     @property
     def wake_ms(self) -> float | None:
         """The time from which there is a request to send; None while nothing waits or one is in flight."""
-        return self._not_before_ms if self._waiting and not self._flying else None
+        return self._not_before_ms if self._waiting and not self._in_flight else None
 
     def next_request(self, broker_epoch: int, now_ms: float) -> AlterPartitionRequest | None:
         """Return a request with all waiting proposals, which is in flight from then on; None while none is due."""
         if self.wake_ms is None or now_ms < self._not_before_ms:
             return None
-        self._flying, self._waiting = self._waiting, {}
+        self._in_flight, self._waiting = self._waiting, {}
         topics: dict[bytes, TopicData] = {}
-        for key, proposal in self._flying.items():
+        for key, proposal in self._in_flight.items():
             topic = topics.setdefault(key.topic_id, TopicData(topic_id=key.topic_id))
             topic.partitions.append(partition_data(key, proposal))
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
 
     def take_answer(self, response: AlterPartitionResponse, now_ms: float) -> list[Answered]:
-        """Return the settled proposals; the others wait to be sent again."""
-        sent, self._flying = self._flying, {}
+        """Return the proposals that the controller has decided on; the others wait to be sent again."""
+        sent, self._in_flight = self._in_flight, {}
         answered = []
         for key, answer in () if response.error_code else answers_of(response):
             if key in sent and answer.error_code in DECIDED:
@@ -90,7 +91,7 @@ class AlterPartitions:
         """Keep all proposals in flight to be sent again, as no answer came. One that the controller has committed
         already is then answered with INVALID_UPDATE_VERSION.
         """
-        sent, self._flying = self._flying, {}
+        sent, self._in_flight = self._in_flight, {}
         self._keep(sent, now_ms)
 
     def _keep(self, undecided: dict[PartitionKey, IsrProposal], now_ms: float) -> None:

@@ -28,8 +28,8 @@ class FollowerState:
     )
 
     def __init__(self, caught_up_ms: float) -> None:
-        """``caught_up_ms`` is the present time for a member of the ISR, as the leader before counted it as caught up;
-        else NEVER.
+        """``caught_up_ms`` is the present time for a member of the ISR, because the previous leader counted it as
+        caught up; else NEVER.
         """
         self.caught_up_ms = caught_up_ms
         self.fetched_ms = caught_up_ms

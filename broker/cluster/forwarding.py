@@ -1,7 +1,7 @@
 """Client requests that a member forwards unchanged to the active controller, each in an Envelope (KIP-590).
 
     build_envelope -> Envelope to the active controller -> take_answer: the client's response, an error, or again later
-                                                        -> take_failure: again later, until the client's time is over
+                                                        -> take_failure: again later; an error after TIMEOUT_MS
 
 The controller checks the rights of the client, not of the broker. Sans-io, not thread-safe.
 
@@ -51,7 +51,7 @@ _PRINCIPAL_VERSION = struct.pack(">h", 0)
 
 
 class ForwardedRequest:
-    """One forwarded request. ``response`` is set when it is answered, ``error`` when it cannot be."""
+    """One forwarded request. ``response`` is set when it is answered, ``error`` when it cannot be answered."""
 
     __slots__ = ("_backoff_ms", "_deadline_ms", "envelope", "error", "not_before_ms", "response")
 

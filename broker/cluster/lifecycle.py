@@ -2,7 +2,7 @@
 heartbeats.
 
     NOT_RUNNING -> STARTING   the controller has accepted BrokerRegistration; heartbeats follow every 10 ms
-                -> RECOVERY   the controller says caught up, and the image holds our own registration
+                -> RECOVERY   the controller says caught up, and the image has this process's registration
                 -> RUNNING    logs and roles are ready (``become_ready``), and the controller says unfenced
                 -> PENDING_CONTROLLED_SHUTDOWN   ``begin_shutdown``; the controller moves leaders away
                 -> SHUTTING_DOWN   the controller says so; before RECOVERY at ``begin_shutdown``
@@ -146,7 +146,7 @@ class BrokerLifecycle:
         self._own = image.brokers.get(self._registration.broker_id)
 
     def become_ready(self, now_ms: float) -> None:
-        """Ask to be unfenced, at once: logs are recovered and roles taken."""
+        """Ask to be unfenced, at once: the logs are recovered, and this broker has taken its roles in partitions."""
         self._is_ready = self._has_news = True
         self._not_before_ms = now_ms
 
@@ -229,7 +229,7 @@ class BrokerLifecycle:
         self._note_success(now_ms if self._has_news else now_ms + wait_ms)
 
     def _advance(self, response: BrokerHeartbeatResponse) -> float:
-        """Take the step that a good heartbeat allows; return the time to the next one, in ms."""
+        """Take the step that a good heartbeat allows; return the time until the next heartbeat, in ms."""
         if self.state is BrokerState.STARTING:
             if not (response.is_caught_up and self._holds_own_registration):
                 return CATCH_UP_INTERVAL_MS

@@ -3,9 +3,11 @@
     fetch of a follower   updates the follower's state, then the high watermark
     high watermark        smallest log end of this replica, the maximal ISR, and followers about to join it;
                           never falls; does not move while the ISR is smaller than min.insync.replicas (KIP-966)
-    ISR                   committed, with at most one proposal pending: a follower that is to join counts at once,
-                          one that is to leave counts until the controller has committed that (KIP-497)
-    answer, image         ignored if its partition epoch is below the known one
+    maximal ISR           the committed ISR and the members of the one proposal that may be pending: a follower that
+                          is to join counts at once, one that is to leave until the controller has committed that
+                          (KIP-497)
+    image                 ignored unless it has this leader epoch and a newer partition epoch
+    answer                ignored unless its proposal is still pending
 
 Invariants: the maximal ISR contains each ISR that the controller may have committed; each of its members has all
 records below the high watermark. Each leader epoch has an object of its own: what followers had in an older epoch
@@ -54,7 +56,7 @@ OVERTAKEN = frozenset(
 
 
 class IsrMember(NamedTuple):
-    """One proposed member; its broker epoch is that of its last fetch, -1 where none has come (KIP-903)."""
+    """One proposed member. A follower's broker epoch is that of its last fetch, -1 before the first one (KIP-903)."""
 
     broker_id: int
     broker_epoch: int
@@ -136,9 +138,9 @@ class LeaderState:
         self._partition_epoch = state.partition_epoch
         self.replicas, self.isr, self.is_recovering = state.replicas, state.isr, state.is_recovering
         self._pending = None
-        known = self._followers
+        before = self._followers
         self._followers = {
-            replica: known.get(replica) or FollowerState(now_ms if replica in state.isr else NEVER)
+            replica: before.get(replica) or FollowerState(now_ms if replica in state.isr else NEVER)
             for replica in state.replicas
             if replica != self._node_id
         }
@@ -238,7 +240,7 @@ class LeaderState:
         return self._advance(now_ms)
 
     def take_answer(self, proposal: IsrProposal, answer: IsrAnswer, now_ms: float) -> bool:
-        """Take over the controller's answer to ``proposal``, unless a newer image has settled it already."""
+        """Take over the controller's answer to ``proposal``, unless a newer image has ended the proposal already."""
         if self._pending != proposal:
             return False
         if answer.error_code in REFUSED:
@@ -317,13 +319,13 @@ class LeaderState:
     def _advance(self, now_ms: float) -> bool:
         if self.committed_end <= self.high_watermark or self.is_under_min_isr:
             return False
-        least, maximal = self.committed_end, self.maximal_isr
+        new, maximal = self.committed_end, self.maximal_isr
         for replica, follower in self._followers.items():
-            if follower.log_end_offset < least and (replica in maximal or self._is_about_to_join(replica, now_ms)):
-                least = follower.log_end_offset
-        if least <= self.high_watermark:
+            if follower.log_end_offset < new and (replica in maximal or self._is_about_to_join(replica, now_ms)):
+                new = follower.log_end_offset
+        if new <= self.high_watermark:
             return False
-        self.high_watermark = least
+        self.high_watermark = new
         return True
 
     def _is_about_to_join(self, replica_id: int, now_ms: float) -> bool:

@@ -22,8 +22,8 @@ class Address(NamedTuple):
 
 
 class QuorumView:
-    """The newest leader and epoch that an answer named; while there is no leader's address, the bootstrap addresses are
-    used in turn.
+    """The newest leader and epoch that an answer named; while the leader's address is unknown, the bootstrap addresses
+    are used in turn.
     """
 
     __slots__ = ("_address", "_bootstrap", "_turn", "epoch", "leader_id")

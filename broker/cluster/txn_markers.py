@@ -17,7 +17,7 @@ from tidelog.protocol.messages.write_txn_markers import (
 )
 
 _DONE = {errors.NONE, errors.InvalidProducerEpochError.code, errors.TransactionCoordinatorFencedError.code}
-"""Codes after which a marker is not sent again: it was written, or the producer or its coordinator has moved on."""
+"""Codes after which a marker is not sent again: it was written, or a newer producer or coordinator epoch refuses it."""
 
 
 class Marker(NamedTuple):

@@ -1,6 +1,7 @@
 """Answers of other brokers' transaction coordinators: which producers may write into which partitions (KIP-890).
 
-    ask     keeps a guard for the question; a marker of the producer in the partition removes the guard
+    ask     creates a guard, which keeps one question and later its answer. A marker of the producer in the
+            partition removes the guard
     settle  notes the answer in the guard. It has no effect if the guard was removed meanwhile: a late batch must not
             begin a transaction again that a marker has ended
     check   is called before each append; a guard that allows the append stays until the marker comes

@@ -14,8 +14,9 @@ Stages of a partition::
                                                               EARLIEST --start > ours--> APPLYING (StartAt)
     APPLYING --fail--> FAILED, until another leader epoch
 
-An answer counts for a partition only if its offset and leader epoch are still those of the request. A follower
-truncates to the end of a diverging epoch, never to its high watermark. Sans-io, not thread-safe.
+``end`` and ``start`` are those of the leader's log; ``ours`` is the end of this broker's log. An answer counts for a
+partition only if the partition's offsets and epochs are still those of the request. A follower truncates to the end of
+a diverging epoch, never to its high watermark. Sans-io, not thread-safe.
 
 Source: AbstractFetcherThread, ReplicaFetcherThread of Kafka 4.3; KIP-101, KIP-279, KIP-595, KIP-903.
 """
@@ -127,14 +128,14 @@ class LeaderFetcher:
         return max(0, max(lags, default=0))  # a log may be ahead of the last high watermark
 
     def set_partitions(self, partitions: Mapping[FetchKey, Followed]) -> None:
-        """Fetch these partitions from now on. A known one keeps its position and stage unless its leader epoch has
-        changed.
+        """Fetch these partitions from now on. A partition that was fetched before keeps its position and stage, unless
+        its leader epoch has changed.
         """
         for key in [key for key in self._partitions if key not in partitions]:
             self._drop(key)
         for key, followed in partitions.items():
-            known = self._partitions.get(key)
-            if known is None or known.leader_epoch != followed.leader_epoch:
+            former = self._partitions.get(key)
+            if former is None or former.leader_epoch != followed.leader_epoch:
                 self._drop(key)
                 self._partitions[key] = _Partition(followed)
 
@@ -147,7 +148,7 @@ class LeaderFetcher:
     # ---- results of the work
 
     def resume(self, key: FetchKey, leader_epoch: int, position: LogPosition) -> None:
-        """Go on fetching at ``position``: the work is done, or was no longer needed."""
+        """Go on fetching at ``position``: the work is done, or was not needed any more."""
         partition = self._finish_work(key, leader_epoch)
         if partition is not None:
             partition.position = position
@@ -307,8 +308,8 @@ class LeaderFetcher:
     # ---- offsets out of range
 
     def _take_offsets(self, response: ListOffsetsResponse, now_ms: float) -> list[Work]:
-        """Return the work that the leader's log ends or starts bring. A partition that the answer lacks is delayed, as
-        after an error.
+        """Take the ends or starts of the leader's logs; return the work that they require. A partition that the answer
+        lacks is delayed, as after an error.
         """
         works = []
         for topic in response.topics:
@@ -333,7 +334,7 @@ class LeaderFetcher:
         return partition if is_same else None
 
     def _take_offset(self, key: FetchKey, partition: _Partition, offset: int, now_ms: float) -> Work | None:
-        """Take the leader's log end or start. A log that ends between both is fetched again after a pause."""
+        """Take the leader's log end or start. A partition whose log ends between the two is fetched after a pause."""
         end_offset = partition.position.end_offset
         work: Work | None = None
         if partition.stage is Stage.LATEST:

@@ -1,7 +1,7 @@
 """Partitions that this broker follows, grouped by fetch loop: one loop for each leader and shard.
 
-The newest image decides: a replica here whose leader is another broker is fetched from it, in that leader epoch; one
-without a leader waits. Sans-io, not thread-safe.
+The newest image decides: a replica of this broker is fetched from its leader, if that is another broker, in that leader
+epoch. A replica without a leader waits. Sans-io, not thread-safe.
 
 Source: AbstractFetcherManager, ReplicaManager.applyLocalFollowersDelta of Kafka 4.3.
 """
@@ -48,36 +48,41 @@ class Fetchers:
         return self._loops.keys()
 
     def take_topic(self, name: str, topic_id: bytes, states: Sequence[PartitionState]) -> set[FetcherId]:
-        """Assign a topic's partitions to loops, as a new image has them; return the loops that change. Empty ``states``
-        mean that the topic was deleted.
+        """Assign a topic's partitions, as a new image has them, to loops; return the loops that change. Empty
+        ``states`` mean that the topic was deleted.
         """
         touched: set[FetcherId] = set()
-        known = self._topics.setdefault(topic_id, {})
+        fetcher_ids = self._topics.setdefault(topic_id, {})
         for index, state in enumerate(states):
-            self._assign(known, FetchKey(topic_id, index), name, state, touched)
-        for index in [index for index in known if index >= len(states)]:
-            self._remove(known, FetchKey(topic_id, index), touched)
-        if not known:
+            self._assign(fetcher_ids, FetchKey(topic_id, index), name, state, touched)
+        for index in [index for index in fetcher_ids if index >= len(states)]:
+            self._remove(fetcher_ids, FetchKey(topic_id, index), touched)
+        if not fetcher_ids:
             del self._topics[topic_id]
         return touched
 
     def _assign(
-        self, known: dict[int, FetcherId], key: FetchKey, name: str, state: PartitionState, touched: set[FetcherId]
+        self,
+        fetcher_ids: dict[int, FetcherId],
+        key: FetchKey,
+        name: str,
+        state: PartitionState,
+        touched: set[FetcherId],
     ) -> None:
         is_followed = self._node_id in state.replicas and state.leader not in (NO_LEADER, self._node_id)
         wanted = FetcherId(state.leader, shard_of(name, key.partition, self._shards)) if is_followed else None
-        if wanted != known.get(key.partition):
-            self._remove(known, key, touched)
+        if wanted != fetcher_ids.get(key.partition):
+            self._remove(fetcher_ids, key, touched)
         if wanted is not None:
             partitions = self._loops.setdefault(wanted, {})
             followed = FollowedEpoch(name, state.leader_epoch)
             if partitions.get(key) != followed:
                 partitions[key] = followed
-                known[key.partition] = wanted
+                fetcher_ids[key.partition] = wanted
                 touched.add(wanted)
 
-    def _remove(self, known: dict[int, FetcherId], key: FetchKey, touched: set[FetcherId]) -> None:
-        fetcher = known.pop(key.partition, None)
+    def _remove(self, fetcher_ids: dict[int, FetcherId], key: FetchKey, touched: set[FetcherId]) -> None:
+        fetcher = fetcher_ids.pop(key.partition, None)
         if fetcher is not None:
             touched.add(fetcher)
             partitions = self._loops[fetcher]

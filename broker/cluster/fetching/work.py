@@ -20,8 +20,8 @@ class FetcherConfig(NamedTuple):
 
 
 class LogPosition(NamedTuple):
-    """Start and end of a follower's log; ``last_epoch`` is the leader epoch of its last record or a later one, -1 if
-    there is none.
+    """Start and end of a follower's log; ``last_epoch`` is the newest leader epoch that the log knows, at least that of
+    its last record; -1 if there is none.
     """
 
     end_offset: int
@@ -39,7 +39,7 @@ class Followed(NamedTuple):
 
 class Append(NamedTuple):
     """Append these records, which begin at ``offset``, the log's end; stop before a batch of a later epoch than
-    ``leader_epoch`` (KAFKA-18723). Without records, only the leader's offsets have changed.
+    ``leader_epoch`` (KAFKA-18723). Without records, only the leader's high watermark or log start has changed.
     """
 
     key: FetchKey
@@ -68,7 +68,7 @@ class TruncateTo(NamedTuple):
 
 
 class StartAt(NamedTuple):
-    """Delete all records and begin at ``offset``, the leader's log start: the leader no longer has those in between."""
+    """Delete all records and begin at ``offset``, the leader's log start: it is above the end of this broker's log."""
 
     key: FetchKey
     leader_epoch: int

@@ -1,4 +1,4 @@
-"""Difference between two images as a delta, which publishers get when a snapshot has replaced the image.
+"""Difference between two metadata images as a delta, which publishers get when a snapshot has replaced the image.
 
 Source: MetadataDelta.finishSnapshot of Kafka 4.3.
 """

@@ -1,7 +1,7 @@
-"""Position up to which a member has acted upon the metadata, and its comparison with the quorum's log at the next
+"""Position in the metadata log up to which a broker has acted, and its comparison with the quorum's log at the next
 start.
 
-A quorum that was restored from a backup may lack records, or have grown past the position with other ones. A broker
+A quorum that was restored from a backup may lack records, or have other records at the position and after it. A broker
 that joined such a quorum would lead partitions and truncate logs by metadata from before the loss. So a start waits for
 a quorum that reaches the position, and compares the batch there. The epoch alone is no proof: a restored quorum may
 use the same epochs again. Sans-io.

@@ -46,8 +46,8 @@ class MetadataTail:
         self._batches.append(RecordBatch(bytes(batch.view())))
 
     def truncate(self, epoch: int, end_offset: int) -> None:
-        """Remove the batches that a leader does not have: its log ends ``epoch``, the last epoch of both logs, at
-        ``end_offset``.
+        """Remove the batches that the leader does not have. ``epoch`` is the leader's newest epoch that is not above
+        the tail's, and ends in its log at ``end_offset``.
 
         Raises MetadataLostError, with nothing removed, if committed records would have to go; CorruptMessageError if
         the leader's answer leaves nothing to remove.

@@ -6,7 +6,8 @@ One request is in flight at a time::
     published = observer.take_answer(response, now_ms)        # or observer.take_failure(reason, now_ms)
 
 Fetch finds the leader: any controller's answer names leader, epoch and endpoint. Only records below the high watermark
-are replayed. A snapshot replaces the image, and is published as the difference between both. Sans-io, not thread-safe.
+are replayed. A snapshot replaces the image, and is published as its difference from the image before. Sans-io, not
+thread-safe.
 
 Source: KafkaRaftClient and RaftUtil of Kafka 4.3; KIP-595, KIP-630, KIP-853, KIP-1166.
 """
@@ -43,6 +44,7 @@ _REFUSALS = (
 )
 """Errors after which a retry is useless."""
 _SNAPSHOT_GONE = {errors.SnapshotNotFoundError.code, errors.PositionOutOfRangeError.code}
+"""Codes after which the download of a snapshot is given up."""
 
 
 class ObserverError(Exception):
@@ -50,8 +52,8 @@ class ObserverError(Exception):
 
 
 class ObserverConfig(NamedTuple):
-    """Settings of an observer: bootstrap addresses, identity, limits. The quorum does not list one without a replica
-    id.
+    """Settings of an observer: bootstrap addresses, identity, limits. The quorum does not list an observer that has no
+    replica id.
 
     ``known`` is the position that an earlier process acted upon: a quorum that has another record there is refused.
     """
@@ -125,7 +127,7 @@ class Observer:
         return self._fetch_request(FetchPosition(self._known.offset, passed_by.epoch))
 
     def take_failure(self, reason: str, now_ms: float) -> None:
-        """Note that a request was not answered; the next one goes to another controller, later."""
+        """Note that a request brought no usable answer; the next one goes to another controller, later."""
         self.last_failure = reason
         self.is_caught_up = False
         self.quorum.lose_leader()
@@ -160,7 +162,7 @@ class Observer:
     def _good_partition(
         self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
     ) -> _Partition | None:
-        """Return the partition of the leader's answer; None after an error, or if another controller answered."""
+        """Return the partition that the leader's answer has; None after an error, or if another controller answered."""
         asked = self.quorum.address
         partition = _only_partition(response)
         is_news = partition is not None and self._learn_leader(response, partition)
@@ -193,7 +195,7 @@ class Observer:
         return is_news
 
     def _take_error(self, code: int, asked: Address, is_news: bool, now_ms: float) -> None:
-        """Go on after an error: at once where the answer named another leader, else later. Raises ObserverError."""
+        """Ask again after an error: at once where the answer named another leader, else later. Raises ObserverError."""
         error = errors.error_for_code(code)
         reason = f"{asked} answers {error.__name__.removesuffix('Error')} ({code}): {error.default_message}"
         if error in _REFUSALS:
