@@ -33,7 +33,7 @@ def bootstrap_path(directory: str) -> str:
 def write_bootstrap(file_system: FileSystem, directory: str, records: Iterable[VersionedRecord], now_ms: int) -> None:
     """Write the file atomically and durably; only the owner may read it, because it holds SCRAM keys.
 
-    Only for a process with one thread, as the umask applies to the whole process. Raises KafkaStorageError.
+    Call it in a process with one thread only, as the umask applies to all threads. Raises KafkaStorageError.
     """
     delta = MetadataDelta(EMPTY_IMAGE)
     for record, _ in records:

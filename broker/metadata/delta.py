@@ -106,13 +106,13 @@ class MetadataDelta:
         self.tokens = MapChanges(image.tokens)
         self.producer_ids = image.producer_ids
         self.deletions: dict[bytes, str | None] = {}
-        """Topics that were deleted, by id: the name, or None once nothing is left of their logs."""
+        """Topics that were deleted, by id: the topic's name, or None once its logs are removed."""
         self.is_unsafe_for_kafka = False
         """True if an Apache Kafka may replay the records wrongly, or not at all; a snapshot of their image is safe.
 
-        Kafka 4.3 and older ones that replay the removal of a SCRAM user together with another user's record may lose
-        that one (ScramDelta.apply). A Kafka that does not support a feature's level stops at its record, even if a
-        later record lowers the level.
+        A Kafka up to 4.3 that replays the removal of a SCRAM user together with another user's record may lose the
+        other user (ScramDelta.apply). A Kafka that does not support a feature's level stops at the level's record,
+        even if a later record lowers the level.
         """
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
         self._states: dict[PartitionState, PartitionState] = {}
@@ -120,7 +120,7 @@ class MetadataDelta:
         self._directory_lists: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}
 
     def replay(self, record: Message) -> None:
-        """Apply one record. Raises CorruptMessageError if the record contradicts what is known."""
+        """Apply one record. Raises CorruptMessageError if the record contradicts the earlier ones."""
         _REPLAY[type(record)](self, record)
 
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:

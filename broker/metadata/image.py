@@ -1,8 +1,8 @@
 """Topics and feature levels as clients see them: a cache of the metadata, which every request reads.
 
-Owned by the loop thread. The metadata log decides which topics there are; the cache has those that can be used, because
-their first logs exist. A ``TopicImage`` is immutable: a change replaces it, and the reader of the old one goes on with
-the topic as it was.
+Owned by the loop thread. The metadata log decides which topics there are. A topic enters the cache, so that clients see
+it, after this broker has created its first logs; others may be created at their first use. A ``TopicImage`` is
+immutable: a change replaces it, and the reader of the old one goes on with the topic as it was.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ MIGRATING_DIRECTORY = bytes(16)
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
 """Directory of a replica whose broker has not reported the directory yet (DirectoryId.UNASSIGNED)."""
 LOST_DIRECTORY = (2).to_bytes(16, "big")
-"""Directory of a replica on a failed disk, whose broker has other directories (DirectoryId.LOST). It is not elected."""
+"""Directory of a replica on a failed disk, whose broker has other directories (DirectoryId.LOST). The controller does
+not elect such a replica.
+"""
 LAST_RESERVED_DIRECTORY = (99).to_bytes(16, "big")
 """Largest reserved id: no log directory has this one or a smaller one."""
 MAX_VIRTUAL_TOPICS = 10_000
-"""Largest number of virtual topics whose ids are kept. A client that uses a dropped id has to ask by name again."""
+"""Largest number of virtual topics (``virtual_names``) whose ids are kept. A client that uses a dropped id has to ask
+by name again.
+"""
 
 
 def single_replica_states(
@@ -75,7 +79,7 @@ class MetadataCache:
     __slots__ = ("_virtual_ids", "changes", "features", "features_epoch", "topic_names", "topics")
 
     def __init__(self) -> None:
-        #: Number of topics added, changed and removed so far; readers that keep it see whether they have to look again.
+        #: Number of additions, changes and removals of topics so far. While it is the same, no topic has changed.
         self.changes = 0
         self.features: dict[str, int] = {}
         self.features_epoch = 0
@@ -100,7 +104,7 @@ class MetadataCache:
 
         try:
             topic, _ = split_name(name)
-        except InvalidTopicError:  # its creation fails with the reason, or it is an ordinary name with three dots
+        except InvalidTopicError:  # CreateTopics refuses the name with the reason, or it is ordinary, with three dots
             return None
         base = self.topics.get(topic)
         if base is None:

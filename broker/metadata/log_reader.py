@@ -32,7 +32,7 @@ _SNAPSHOT_NAME_LENGTH = _OFFSET_DIGITS + 1 + _EPOCH_DIGITS + len(SNAPSHOT_SUFFIX
 
 class LoadedMetadata(NamedTuple):
     """Content of a metadata log: its image, topics whose deletion may be unfinished (id -> name), its end offset, and
-    its voters. ``is_unsafe_for_kafka`` is the delta's, for the changes after the snapshot.
+    its voters. ``is_unsafe_for_kafka`` is the field of that name of the delta with the changes after the snapshot.
     """
 
     image: MetadataImage

@@ -6,8 +6,8 @@
 
 A record counts once it is synced. A power loss may lose what was appended and not synced; no client has got an answer
 about it by then. After a failed sync the content of the disk is unknown, so the log accepts no more records. On a full
-disk the directory's reserve is given up first. A sync that failed before it began, for want of disk space, descriptors
-or permission, is tried again.
+disk the directory's reserve (``tidelog.log.system.reserve``) is given up first. A sync that failed before it began, for
+want of disk space, descriptors or permission, is tried again.
 
 Source: KafkaMetadataLog and KafkaRaftClient of Kafka 4.3, KIP-595, KIP-630.
 """
@@ -93,7 +93,7 @@ class MetadataLog:
 
     @property
     def bytes_since_snapshot(self) -> int:
-        """Size of the segments in bytes; those before a snapshot's end are deleted with it. Any thread."""
+        """Size of the segments in bytes: a snapshot deletes the segments before its end. Any thread."""
         return self._log.size_bytes
 
     def append(self, records: Iterable[VersionedRecord], now_ms: int) -> int:
@@ -104,7 +104,7 @@ class MetadataLog:
         return self._append(build_metadata_batch(records, self._next(now_ms)))
 
     def append_leader_change(self, node_id: int, now_ms: int) -> None:
-        """Append the control record of a new leader epoch. Not if this node continues its last epoch, or the disk is
+        """Append the control record of a new leader epoch, unless this node continues its last epoch or the disk is
         full. Raises KafkaStorageError.
         """
         if self._log.leader_epochs.latest_epoch == self.epoch:
@@ -205,16 +205,16 @@ def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
     """
     file_system = place.environment.file_system
     state = read_quorum_state(file_system, place.path)
-    known = max(latest, state.leader_epoch if state else 0)
+    last = max(latest, state.leader_epoch if state else 0)
     try:
         version = state.version if state else 0
-        write_quorum_state(file_system, place.path, QuorumState(node_id, known + 1, (node_id,), version=version))
+        write_quorum_state(file_system, place.path, QuorumState(node_id, last + 1, (node_id,), version=version))
     except LogStorageError as error:
-        if not lacks_room(error) or not known:
+        if not lacks_room(error) or not last:
             raise
         logger.warning("the metadata log continues its last epoch, as a new one cannot be written: %s", error)
-        return known
-    return known + 1
+        return last
+    return last + 1
 
 
 def _load_request(place: MetadataPlace, start_offset: int) -> LoadRequest:
@@ -222,7 +222,8 @@ def _load_request(place: MetadataPlace, start_offset: int) -> LoadRequest:
         {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete",
          "max.message.bytes": str(MAX_RECORD_BYTES), "file.delete.delay.ms": "0"}
     )  # fmt: skip
-    state = DirectoryState(place.log_directory)  # not the directory's: deletions must work on a full disk
+    # A state of its own: on a full disk, where other appends are refused, the records of deletions are appended.
+    state = DirectoryState(place.log_directory)
     return LoadRequest(
         METADATA_PARTITION, place.path, config, place.environment, state, topic_id=METADATA_TOPIC_ID,
         log_start_offset=start_offset,

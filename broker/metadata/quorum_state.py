@@ -52,14 +52,14 @@ STATIC_VOTERS = QuorumVoters()
 """Voters of a log that does not name them: the configuration does."""
 
 
-def last_voters(known: QuorumVoters, controls: Iterable[ControlMessage]) -> QuorumVoters:
-    """Return the voters after these control records, which came after ``known``."""
+def last_voters(voters: QuorumVoters, controls: Iterable[ControlMessage]) -> QuorumVoters:
+    """Return ``voters`` as these later control records change them."""
     for control in controls:
         if isinstance(control, KRaftVersionRecord):
-            known = known._replace(kraft_version=control.k_raft_version)
+            voters = voters._replace(kraft_version=control.k_raft_version)
         elif isinstance(control, VotersRecord):
-            known = known._replace(voters=control)
-    return known
+            voters = voters._replace(voters=control)
+    return voters
 
 
 class QuorumState(NamedTuple):

@@ -58,14 +58,15 @@ class Published(NamedTuple):
 class MetadataReplay:
     """The state of a replay: the newest image, changes not yet published, records of an open transaction."""
 
-    __slots__ = ("_delta", "_end", "_held", "_settled", "controls", "image")
+    __slots__ = ("_delta", "_end", "_held", "_publishable", "controls", "image")
 
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
         self.image = image
         self.controls: list[ControlMessage] = []
         """Control records in the order they came: leaders, voters, protocol versions."""
         self._delta = MetadataDelta(image)
-        self._end = self._settled = LogPosition(image.offset, image.epoch, image.timestamp_ms)
+        self._end = self._publishable = LogPosition(image.offset, image.epoch, image.timestamp_ms)
+        """``_publishable`` is the end of the batches, or the last record before an open transaction."""
         self._held: list[Message] | None = None
 
     @property
@@ -88,7 +89,7 @@ class MetadataReplay:
         self._take_records(batch)
         self._end = LogPosition(batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp)
         if self._held is None:
-            self._settled = self._end
+            self._publishable = self._end
 
     def take_snapshot(self, batches: Iterable[RecordBatch], snapshot: SnapshotId, timestamp_ms: int) -> None:
         """Begin again with the records of a snapshot. Raises what ``take_batch`` raises."""
@@ -97,15 +98,15 @@ class MetadataReplay:
         self.controls.clear()
         for batch in batches:
             self._take_records(batch)
-        self._end = self._settled = LogPosition(snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
+        self._end = self._publishable = LogPosition(snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
 
     def publish(self) -> Published | None:
-        """Return the image after the batches of the last call until now, but for a transaction that is still open. None
-        if there is nothing new.
+        """Return the image after all batches that were taken, without the records of an open transaction, and what
+        changed since the last call. None if there is nothing new.
         """
-        if self._settled.offset == self.image.offset:
+        if self._publishable.offset == self.image.offset:
             return None
-        published = Published(self._delta, self._delta.build(*self._settled))
+        published = Published(self._delta, self._delta.build(*self._publishable))
         self.image = published.image
         self._delta = MetadataDelta(self.image)
         return published
@@ -123,9 +124,9 @@ class MetadataReplay:
         if isinstance(record, BeginTransactionRecord):
             self._held = []
             if offset == batch.base_offset:
-                self._settled = self._end
+                self._publishable = self._end
             else:
-                self._settled = LogPosition(offset - 1, batch.partition_leader_epoch, batch.max_timestamp)
+                self._publishable = LogPosition(offset - 1, batch.partition_leader_epoch, batch.max_timestamp)
         elif isinstance(record, EndTransactionRecord | AbortTransactionRecord):
             held, self._held = self._held or [], None
             if isinstance(record, EndTransactionRecord):
