@@ -22,8 +22,8 @@ VOTERS = "controller.quorum.voters"
 class ControllerTimeouts(NamedTuple):
     """Timeouts of requests to controllers, in s.
 
-    That of a heartbeat is half a broker session at most, so that the next one can still keep the session. Source:
-    BrokerServer of Kafka 4.3.
+    The timeout of a heartbeat is half a broker session at most, so that the next heartbeat can still keep the session.
+    Source: BrokerServer of Kafka 4.3.
     """
 
     heartbeat_s: float
@@ -94,7 +94,7 @@ def fetcher_config(config: BrokerConfig, broker_epoch: int) -> FetcherConfig:
 
 
 def controller_addresses(config: BrokerConfig) -> tuple[Address, ...]:
-    """Return the controllers to ask first. Raises ConfigError."""
+    """Return the addresses of the controllers that the configuration names. Raises ConfigError."""
     servers = config.get_list(BOOTSTRAP)
     if servers:
         return tuple(address_of(BOOTSTRAP, server, server) for server in servers)

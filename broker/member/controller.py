@@ -1,4 +1,4 @@
-"""Controller interface of a member: the newest published image of its cluster; changes are refused."""
+"""Controller interface of a member (a broker of a KRaft cluster): the newest published image; changes are refused."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ is written before all readable ones are known to belong to this node.
 
     one that cannot be read, locked or listed       offline until the next start. It is not registered, so that the
                                                     controller elects no leader for the replicas in it
-    the first one cannot, or none can               no start: the first has the position in the metadata
+    the first one is offline, or all are            no start: the first has the position in the metadata
     another node's, or without meta.properties      no start: an empty mount point is no failed disk
 
-While one is offline, no log is created that may lie in it, and the last stop counts as unclean (KIP-966).
+While a directory is offline, no log is created that may lie in it, and the last stop counts as unclean (KIP-966).
 
 Source: MetaPropertiesEnsemble, KafkaRaftServer.initializeLogDirs and LogManager of Kafka 4.3.
 """
@@ -55,7 +55,9 @@ POSITION_INTERVAL_S = 5.0
 
 
 class MemberDirectories(NamedTuple):
-    """Directories of a member. ``previous_epoch`` is the broker epoch of a clean stop of all of them, else -1."""
+    """Directories of a member. ``previous_epoch`` is the broker epoch at the last clean stop of all directories, -1 if
+    they have none in common.
+    """
 
     claimed: ClaimedDirectories
     ids: tuple[bytes, ...]
@@ -146,8 +148,8 @@ def clean_stop_of(directories: MemberDirectories, registered: BrokerRegistration
     """Return the broker epoch of the last clean stop; -1 if this broker lacks a directory that it had at its last
     registration.
 
-    The logs in it are created again, empty. After a clean stop they would stay eligible leaders (KIP-966): the
-    controller could elect one that has only begun to copy.
+    The logs of the missing directory are created again, empty. After a clean stop they would stay eligible leaders
+    (KIP-966): the controller could elect one that has only begun to copy.
     """
     if registered is not None and not set(registered.directories) <= set(directories.ids):
         return UNKNOWN_BROKER_EPOCH
@@ -189,14 +191,14 @@ def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict
 
 
 def put_older_aside(
-    file_system: FileSystem, partition: TopicPartition, copies: Iterable[LogDirectory], place: bytes | None
+    file_system: FileSystem, partition: TopicPartition, copies: Iterable[LogDirectory], directory_id: bytes | None
 ) -> None:
-    """Rename all copies of a log but the one in the directory with the id ``place``. If none is there, rename
+    """Rename all copies of a log but the one in the directory ``directory_id``. If no copy is in that directory, rename
     nothing.
     """
-    if any(directory.directory_id == place for directory in copies):
+    if any(directory.directory_id == directory_id for directory in copies):
         for directory in copies:
-            if directory.directory_id != place and directory.is_online:
+            if directory.directory_id != directory_id and directory.is_online:
                 with taking_offline(directory):
                     put_aside(file_system, directory.path, partition, "is an older copy of a log in another directory")
                     file_system.sync_directory(directory.path)

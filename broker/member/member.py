@@ -1,12 +1,12 @@
 """One process as a member of a cluster: it joins, follows the metadata while it serves, and leaves in an orderly way.
 
     join    check directories -> follow the metadata up to the high watermark -> register
-            -> wait until the image has this registration -> recover logs, take roles
+            -> wait until the image has this registration -> recover logs, take roles (leader, follower) of replicas
     serve   open listeners -> ask to be unfenced: then clients see this broker, and it can lead
     leave   controlled shutdown: leaders move to other brokers, then the listeners close
 
-Each connection to the controllers has a task: the metadata, the heartbeats, forwarded requests, producer ids. A task
-that cannot go on ends the broker. Loop thread only.
+Each kind of request to the controllers has a connection and a task: fetches of the metadata, heartbeats, forwarded
+requests and others. A task that cannot go on ends the broker. Loop thread only.
 
 Source: BrokerServer of Kafka 4.3.
 """
@@ -72,7 +72,9 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_TIMEOUT_S = 300.0
 """Limit of a controlled shutdown in s, as in Kafka."""
 NO_CONTROLLER_S = 10.0
-"""Time in s after a controller's last answer at which a controlled shutdown ends: no leader moves without one."""
+"""Time in s without an answer of a controller after which a controlled shutdown is given up: only a controller moves
+leaders.
+"""
 
 
 class Member:
@@ -98,7 +100,7 @@ class Member:
         self._replication: Replication | None = None
         self._publishing = asyncio.Lock()
         self._backlog: deque[Published] = deque()
-        self._heard_ms = time.monotonic_ms()
+        self._last_answer_ms = time.monotonic_ms()
 
     @property
     def broker_epoch(self) -> int:
@@ -204,7 +206,7 @@ class Member:
         return broker
 
     def dispatcher(self, broker: Broker) -> MemberDispatcher:
-        """Return the dispatcher of a member."""
+        """Return the dispatcher of the broker's requests, which forwards some to the active controller."""
         return MemberDispatcher(broker, self._forwarder, self._peers)
 
     async def serve(self) -> None:
@@ -223,7 +225,9 @@ class Member:
         self._note_change()
 
     async def leave(self) -> None:
-        """Move leaders to other brokers, then end replication, as the logs are closed next."""
+        """Move leaders to other brokers, then end replication, as the logs are closed next; write the position in the
+        metadata.
+        """
         await self._hand_over()
         if self._replication is not None:
             await self._replication.close()
@@ -233,16 +237,18 @@ class Member:
                 await self._loop.run_in_executor(None, write)
 
     async def _hand_over(self) -> None:
-        """Move leaders to other brokers, as long as a controller answers. Before the registration there are none."""
+        """Move leaders to other brokers, as long as a controller answers. Before its registration this broker leads no
+        partition.
+        """
         if self._lifecycle is None or self._failure is not None:
             return
         self._lifecycle.begin_shutdown(self._time.monotonic_ms())
-        self._heard_ms = self._time.monotonic_ms()
+        self._last_answer_ms = self._time.monotonic_ms()
         self._beat_now.set()
         limit_ms = self._time.monotonic_ms() + 1000 * SHUTDOWN_TIMEOUT_S
         while not self._life.is_at_least(BrokerState.SHUTTING_DOWN) and self._failure is None:
             now_ms = self._time.monotonic_ms()
-            if now_ms > min(limit_ms, self._heard_ms + 1000 * NO_CONTROLLER_S):
+            if now_ms > min(limit_ms, self._last_answer_ms + 1000 * NO_CONTROLLER_S):
                 logger.warning("the active controller did not end the controlled shutdown; stopping without it")
                 return
             await wait_for_event(self._changed, NO_CONTROLLER_S / 10)
@@ -353,9 +359,9 @@ class Member:
             except ChannelError as error:
                 lifecycle.take_failure(str(error), self._time.monotonic_ms())
             else:
-                self._heard_ms = self._time.monotonic_ms()
+                self._last_answer_ms = self._time.monotonic_ms()
                 before = lifecycle.is_fenced
-                lifecycle.take_answer(answer, self._heard_ms)
+                lifecycle.take_answer(answer, self._last_answer_ms)
                 if lifecycle.is_fenced and not before and lifecycle.state is BrokerState.RUNNING:
                     logger.warning("the active controller has fenced this broker")
             self._note_change()

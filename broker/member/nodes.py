@@ -25,7 +25,7 @@ class ClusterNodes:
     __slots__ = ("_controller", "_create_topic")
 
     def __init__(self, controller: RemoteController, create_topic: Callable[[str], object]) -> None:
-        """``create_topic`` asks the active controller for an internal topic."""
+        """``create_topic`` asks the active controller to create an internal topic."""
         self._controller = controller
         self._create_topic = create_topic
 

@@ -1,7 +1,8 @@
 """Connections of a member to other brokers: transaction markers, verification of producers, share states, offsets.
 
-One connection for each broker, one request at a time. Markers that wait for one broker are sent together. Each is sent
-again until the partition's leader has written it: a transaction whose marker is lost never ends. Loop thread only.
+Markers and verifications share one connection for each broker, with one request at a time; the others have connections
+of their own. Markers that wait for one broker are sent together. Each is sent again until the partition's leader has
+written it: a transaction whose marker is lost never ends. Loop thread only.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class MemberPeers:
     # ---- offsets of partitions that other brokers lead
 
     def latest_offsets(self, asked: Iterable[tuple[str, int]]) -> Steps[dict[tuple[str, int], int | KafkaError]]:
-        """Return the high watermarks of partitions that others lead, or the errors because of which they are not
-        known.
+        """Return the high watermarks of partitions that other brokers lead, or the errors because of which they are
+        not known.
         """
         return self._offsets.find(asked)
 
@@ -116,10 +117,13 @@ class MemberPeers:
     def ask_coordinator(
         self, transactional_id: str, partition: tuple[str, int], producer: tuple[int, int], *, is_adding: bool
     ) -> Deferred[None] | None:
-        """Ask the coordinator about a producer's batch, unless it was asked before. The Deferred settles with the
-        answer, which ``check_batch`` raises if it is an error. None if there is nothing to wait for. A coordinator
-        on this broker is asked only to add the partition. That has to be committed before records are appended: else,
-        after a failover, the new coordinator would not end the transaction in this partition.
+        """Ask the coordinator about a producer's batch, unless it was asked before. The Deferred completes when the
+        coordinator has answered; ``check_batch`` raises the answer if it is an error. None if there is nothing to wait
+        for.
+
+        A coordinator on this broker is asked only to add the partition. The addition has to be committed before
+        records are appended: else, after a failover, the new coordinator would not end the transaction in this
+        partition.
         """
         key = self._key_of(partition, producer[0])
         if key is None or not self._verifications.is_wanted(key, producer[1]):

@@ -1,6 +1,7 @@
 """Producer ids of a member, from blocks that the active controller allocates (KIP-730).
 
-The next block is fetched when a tenth of one is left. While there is none, clients get a retriable error, as in Kafka.
+The next block is fetched when a tenth of the present one is left. While there is no id, clients get a retriable error,
+as in Kafka.
 Source: RPCProducerIdManager of Kafka 4.3.
 """
 

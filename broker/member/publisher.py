@@ -3,7 +3,8 @@
     ACLs, features, configs, quotas   as in a lone node, by ``broker/publishers.py``
     deleted topics            hidden; fetch loops drop them; then their logs are removed in a thread
     new and changed topics    new logs are created in a thread; then the topic is shown and roles are taken
-    fetch loops               each takes the changes of all topics once for an image, as it looks at all its partitions
+    fetch loops               each gets the changes of all topics of an image in one call, which looks at all partitions
+                              of the loop
     internal topics           coordinators load partitions that this broker leads now, and unload those that it does not
 
 At a start, the logs of all topics are opened before the first image is published.
@@ -33,12 +34,12 @@ from tidelog.protocol.errors import KafkaStorageError
 logger = logging.getLogger(__name__)
 
 SAVING_THREADS = 4
-"""Threads that write leader epochs at a start, as they mostly wait for the disk. Opening logs is work for the
-interpreter: four threads would take three times as long as one.
+"""Number of threads that write leader epochs at a start: they mostly wait for the disk. Logs are opened in one thread:
+that is work for the interpreter, for which four threads would take three times as long.
 """
 
 PARTITIONS_PER_TURN = 100
-"""Partitions after which other tasks of the loop, such as heartbeats and requests, go on."""
+"""Number of partitions after which other tasks of the loop, such as heartbeats and requests, go on."""
 COORDINATORS = "tidelog.broker.coordinator.coordinators"
 
 
@@ -229,8 +230,8 @@ async def make_own_logs(broker: Broker, image: MetadataImage, replication: Repli
 
 
 async def open_logs(broker: Broker, own: Iterable[tuple[TopicImage, Sequence[int]]]) -> None:
-    """Open these partitions' logs in one thread, then write the leader epochs that this has truncated, in several
-    threads. Raises KafkaStorageError, after all threads have ended.
+    """Open these partitions' logs in one thread. Then write, in several threads, the leader epochs that the opening has
+    truncated. Raises KafkaStorageError, after all threads have ended.
     """
     replicas = broker.replica_manager
     opening = [replicas.make_logs(shown, indexes, saves_epochs=False) for shown, indexes in own]

@@ -3,9 +3,10 @@
     fetch -> work that the answer brings, on the loop or in threads -> fetch
 
 The next request is sent when all appends of an answer are done. So a slow disk delays only the tasks that wait for it,
-and a task has at most one answer in memory (``replica.fetch.response.max.bytes``). Large appends, truncations and
-topics with syncs are worked on in threads, so that the loop waits for no disk. With ``flush.messages`` an append is
-done when it is synced: the next fetch's offset tells the leader which records would survive a power loss here.
+and a task has at most one answer in memory (``replica.fetch.response.max.bytes``). Large appends, truncations, and
+appends to topics with ``flush.messages`` run in threads, so that the loop waits for no disk. With ``flush.messages`` an
+append is done when it is synced: the next fetch's offset tells the leader which records would survive a power loss of
+this broker.
 
 An image changes a task's partitions between two answers, never while one is applied. Loop thread only.
 
@@ -82,10 +83,10 @@ class ReplicaFetcher:
             self._partitions = dict(partitions)
             self._unopened = {key: reason for key, reason in self._unopened.items() if key in partitions}
             found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
-            known = {key: (followed, following) for key, followed, following in found if following is not None}
-            self._followed = {key: following for key, (_, following) in known.items()}
+            opened = {key: (followed, following) for key, followed, following in found if following is not None}
+            self._followed = {key: following for key, (_, following) in opened.items()}
             self.core.set_partitions(
-                {key: Followed(*followed, following.position) for key, (followed, following) in known.items()}
+                {key: Followed(*followed, following.position) for key, (followed, following) in opened.items()}
             )
         self._wanted.set()
 
@@ -117,7 +118,9 @@ class ReplicaFetcher:
         return following
 
     def _write_checkpoints(self, log: UnifiedLog) -> None:
-        """Write what a truncation of the log changes. Any thread. Raises KafkaStorageError."""
+        """Write the checkpoints that a truncation of the log changes, the cleaner's included. Any thread. Raises
+        KafkaStorageError.
+        """
         write_checkpoints(self._broker.log_manager)
         self._broker.services.save_cut(log)
 
@@ -337,15 +340,15 @@ class Replication:
 
     async def _hand(self, fetcher_id: FetcherId, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
         """Give a task these partitions. The task is started for its first partition, and ended with its last."""
-        known = self._tasks.get(fetcher_id)
-        if known is None and not partitions:
+        running = self._tasks.get(fetcher_id)
+        if running is None and not partitions:
             return
-        if known is None:
+        if running is None:
             fetcher = ReplicaFetcher(fetcher_id, self._config, self._broker, self._address, self._quota)
             await fetcher.take(partitions)
             self._tasks[fetcher_id] = fetcher, self._broker.loop.create_task(fetcher.run_on(self._channel))
         else:
-            await known[0].take(partitions)
+            await running[0].take(partitions)
             if not partitions:
                 self._end(fetcher_id)
 

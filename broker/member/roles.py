@@ -1,6 +1,7 @@
-"""Roles of a member's replicas, and the ISR of those that it leads.
+"""Roles of a member's replicas (leader, follower), and the ISR of each partition that the member leads.
 
-    a new leader epoch in an image   it is noted in the log before the first fetch is answered; a new ``LeaderState``
+    a new leader epoch in an image   the epoch is noted in the log before the first fetch is answered, and the
+                                     partition gets a new ``LeaderState``
     each half of replica.lag.time.max.ms, and when a follower reaches the log's end
                                      ISR changes are proposed; all proposals that wait go in one request
 

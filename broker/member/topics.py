@@ -1,8 +1,8 @@
 """Topics that a member asks the active controller to create: those that clients name, and the internal ones.
 
-Nothing is created here. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask again; by then the
-image has the topic. This broker has checked the client's permission, as the controllers see the broker's own principal.
-Source: AutoTopicCreationManager of Kafka 4.3.
+A member creates no topic itself. Clients get UNKNOWN_TOPIC_OR_PARTITION or COORDINATOR_NOT_AVAILABLE and ask again; by
+then the image has the topic. This broker has checked the client's permission, as the controllers see the broker's own
+principal. Source: AutoTopicCreationManager of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class TopicCreation:
         for topic in answer.topics:
             if topic.error_code == NotControllerError.code:
                 return NotControllerError.default_message
-            if topic.error_code not in (NONE, TopicAlreadyExistsError.code):  # the topic may be newer than our image
+            # A topic that exists already may be newer than the image of this broker.
+            if topic.error_code not in (NONE, TopicAlreadyExistsError.code):
                 logger.warning("topic %s was not created: %s", new.name, topic.error_message or topic.error_code)
             if topic.error_code == NONE and created is not None:
                 created()

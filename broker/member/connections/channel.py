@@ -34,7 +34,7 @@ NEWEST = 2**15 - 1
 SASL_HANDSHAKE_VERSION = 1
 SASL_AUTHENTICATE_VERSION = 2
 SESSION_SHARE = 0.9
-"""The share of a session's lifetime after which a new one is begun. Kafka's clients do so after 0.85 to 0.95."""
+"""The share of a session's lifetime after which a new session is begun; in Kafka's clients 0.85 to 0.95."""
 
 Response = TypeVar("Response", bound=Message)
 Result = TypeVar("Result")

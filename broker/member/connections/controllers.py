@@ -40,7 +40,7 @@ class ControllerChannels:
         return {key: served.get(key) for key in FORWARDED} if served else {}
 
     def open(self) -> Channel:
-        """Return a connection for requests of another kind."""
+        """Return a connection for one other kind of request."""
         return self._open(self._timeouts.other_s)
 
     def _open(self, timeout_s: float) -> Channel:

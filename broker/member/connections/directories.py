@@ -60,8 +60,8 @@ class DirectoryNews:
         self._is_warned = False
 
     def begin(self, empty: Iterable[TopicPartition] = ()) -> None:
-        """Watch the directories, and note all logs: a replaced disk has another directory id, even the only one.
-        ``empty`` are the logs that the start found without a record, or created.
+        """Watch the directories, and note all logs for the next report, even if there is one directory only: after its
+        disk was replaced, it has another id. ``empty`` are the logs that the start found without a record, or created.
         """
         self._replicas.note_empty(empty)
         for directory in self._log_manager.directories:
@@ -84,10 +84,10 @@ class DirectoryNews:
             return
         for topic in self._controller.image.topics.values():
             for number, state in enumerate(topic.partitions):
-                partition, place = TopicPartition(topic.name, number), state.directory_of(self._controller.node_id)
-                if place is not None and logs.may_lie_offline(partition):
+                partition, named = TopicPartition(topic.name, number), state.directory_of(self._controller.node_id)
+                if named is not None and logs.may_lie_offline(partition):
                     self._replicas.note_lost([partition])
-                elif place is not None and place > LAST_RESERVED_DIRECTORY and place not in working:
+                elif named is not None and named > LAST_RESERVED_DIRECTORY and named not in working:
                     self._replicas.note_displaced([partition])
 
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:

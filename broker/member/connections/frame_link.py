@@ -1,6 +1,6 @@
 """Protocol of one connection to another node: it sends a request's frame, and receives the answer's into one buffer.
 
-    idle --exchange--> length --4 bytes--> frame --the rest--> idle
+    idle --exchange--> receives the length --4 bytes--> receives the frame --all its bytes--> idle
 
 Records are used from the buffer that their answer was received into. A follower that catches up receives gigabytes this
 way, for half the CPU time of a stream that copies answers out of its buffer. The buffer grows to twice the bytes

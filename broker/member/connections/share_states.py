@@ -1,7 +1,7 @@
-"""States of share partitions as a member reads and writes them: at their coordinator, here or on another broker.
+"""States of share partitions as a member reads and writes them: at their coordinators, on this broker or on others.
 
-One request at a time to each broker, over a connection of its own: a coordinator that loads its log delays nothing
-else. ``ShareStatePersister`` decides which requests wait and which are sent again. Loop thread only.
+Each broker gets one request at a time, over a connection that nothing else uses: a coordinator that loads its log
+delays nothing else. ``ShareStatePersister`` decides which requests wait and which are sent again. Loop thread only.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class MemberShareStates:
         """Write a change; settles when it is committed."""
 
         def forget_read(_: Deferred[None]) -> None:
-            self._read.pop(key, None)  # unused: its fetch found the share partition served
+            self._read.pop(key, None)  # read for a fetch that did not need it: the share partition was served by then
 
         answer = self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, write_partition(key, written))
         answer.on_done(forget_read)

@@ -1,6 +1,7 @@
 """Dispatcher of a member: requests that only the active controller can answer are forwarded to it unchanged.
 
-Its answers go to the client unchanged. Levels of this process's loggers are changed here, not at a controller.
+The controller's answers go to the client unchanged. Levels of loggers belong to one process, so requests that change
+them are not forwarded.
 """
 
 from __future__ import annotations
@@ -154,8 +155,8 @@ class MemberDispatcher(Dispatcher):
                 if producer is None:
                     yield None
                     continue
-                place, is_adding = (name, partition.index), version >= FIRST_VERSION_THAT_ADDS
-                yield self._peers.ask_coordinator(transactional_id, place, producer, is_adding=is_adding)
+                named, is_adding = (name, partition.index), version >= FIRST_VERSION_THAT_ADDS
+                yield self._peers.ask_coordinator(transactional_id, named, producer, is_adding=is_adding)
 
     def _may_write(self, context: RequestContext, kind: ResourceType, name: str) -> bool:
         """Return whether a client may write; the audit line of a refusal is left to the request's own check."""

@@ -15,7 +15,7 @@ from tidelog.log.system.time import Time
 from tidelog.protocol.messages.envelope import DefaultPrincipalData, EnvelopeResponse
 
 MAX_QUEUED = 1000
-"""Largest number of requests that wait for the active controller; the next one's connection is closed."""
+"""Largest number of requests that wait for the active controller; a further request closes its client's connection."""
 
 
 Note = Callable[[bytes], object]
