@@ -2,13 +2,14 @@
 
 Sources of a value; the first one that has it wins:
 
-    topic   the topic's own -> this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
-    broker  this node's dynamic -> the cluster's dynamic -> server.properties and the like -> default
-    loggers set through the API -> as the process started (levels are not kept over restarts, as Kafka's are not)
-    groups, client metrics    set through the API -> default
+    topic    the topic's own value -> those of the broker
+    broker   this node's dynamic value -> the cluster's dynamic value -> the static value -> the default
+    loggers  set through the API -> as the process started (levels are not kept over restarts, nor are Kafka's)
+    groups, client metrics    set through the API -> the default
 
-Where a topic key goes by another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py``
-says so. Dynamic values are kept as texts, one record of the metadata log for each change. Loop thread only.
+Static values are those of ``server.properties`` and the other sources of ``broker/config/broker_config.py``. Where a
+topic key has another name on the server (``log.retention.hours`` for ``retention.ms``), ``log/config.py`` says so.
+Dynamic values are kept as texts, one record of the metadata log for each change. Loop thread only.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class TopicConfigs:
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
         self._defaults = TopicDefaults.of(config)
-        """Replaced as a whole by the loop thread, so that no other thread can put an old one back."""
+        """Replaced as one object by the loop thread, so that no other thread can put old defaults back."""
 
     def defaults_changed(self) -> None:
         """Take over the server's present configuration. Loop thread."""
@@ -203,7 +204,7 @@ class ConfigManager:
     def replace(self, kind: int, name: str, texts: Mapping[str, str], validate_only: bool) -> None:
         """Replace all configs that were set on a resource by ``texts``. Raises KafkaErrors. Source: AlterConfigs.
 
-        In force when this returns, durable with the metadata log's next sync: see
+        The change is in force when this returns, and durable with the metadata log's next sync: see
         ``broker/controller/topic_changes.py``.
         """
         self._change(kind, name, lambda _: dict(texts), validate_only)
@@ -274,7 +275,7 @@ class ConfigManager:
             self._check_cordoned(texts[CORDONED_KEY], is_default=name == CLUSTER_DEFAULT)
         if validate_only:
             return
-        self._keep(ResourceType.BROKER, name, texts)
+        self._commit(ResourceType.BROKER, name, texts)
 
     def _check_cordoned(self, text: str, *, is_default: bool) -> None:
         """Raise InvalidRequestError, InvalidConfigError unless these directories of this node may be cordoned."""
@@ -300,9 +301,9 @@ class ConfigManager:
         texts = change(self.resource_texts(kind, name))
         validate(kind, texts, self._config)
         if not validate_only:
-            self._keep(kind, name, texts)
+            self._commit(kind, name, texts)
 
-    def _keep(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
+    def _commit(self, kind: ResourceType, name: str, texts: dict[str, str]) -> None:
         """Commit a resource's texts; ``publish`` shows them."""
         old = self._controller.image.configs.get((kind, name), {})
         self._controller.commit(config_records((kind, name), old, texts))

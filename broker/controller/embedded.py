@@ -174,14 +174,14 @@ class EmbeddedController:
         if self._failure is not None:
             raise KafkaStorageError(f"the metadata log accepts no records until a restart: {self._failure}")
 
-    def take_snapshot(self, least_bytes: int = SNAPSHOT_BYTES) -> bool:
-        """Write a snapshot and delete the log before it, unless the log has grown by less than ``least_bytes`` since
+    def take_snapshot(self, min_bytes: int = SNAPSHOT_BYTES) -> bool:
+        """Write a snapshot and delete the log before it, unless the log has grown by less than ``min_bytes`` since
         the last one.
 
         For a log that Kafka may not replay (``MetadataDelta.is_unsafe_for_kafka``) there is no such limit. Any thread,
         one at a time. Raises KafkaStorageError.
         """
-        is_short = self._log.bytes_since_snapshot < least_bytes and not self._wants_snapshot
+        is_short = self._log.bytes_since_snapshot < min_bytes and not self._wants_snapshot
         if self._failure is not None or is_short:
             return False
         wanted, self._wants_snapshot = self._wants_snapshot, False  # first: a change meanwhile wants another snapshot
@@ -194,7 +194,7 @@ class EmbeddedController:
 
     def _write_snapshot(self) -> None:
         """Write a snapshot of all that is committed, and delete the log before it. Any thread."""
-        image = self.image  # before the deletions: one that begins now has its record after the snapshot
+        image = self.image  # read before the deletions: the record of one that begins now follows the snapshot
         unfinished = self._deletion_records()
         self._log.sync()
         self._log.cut_below(self._log.write_snapshot(image, self._time.milliseconds(), unfinished, self._voters))

@@ -9,8 +9,8 @@
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
 shown, and no log is renamed, before the commit is on disk. Meanwhile the name is taken: another creation of the topic
 fails with TOPIC_ALREADY_EXISTS. Other changes of a topic that is being widened (deletion, configs, more partitions)
-begin when that is done, in the order of their requests. The syncs are those of ``broker/loop/group_sync.py``: a request
-for a hundred topics waits for one. Loop thread only.
+begin when the widening is done, in the order of their requests. The syncs are those of ``broker/loop/group_sync.py``: a
+request for a hundred topics waits for one sync. Loop thread only.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class TopicChanges:
         return change.done
 
     def commit(self, topic: str | None, work: Callable[[], object]) -> Deferred[None]:
-        """Do ``work``, which commits a change without syncing; settles when that is durable. ``topic`` is the topic
-        that it changes, if any. Raises what ``work`` raises; fails with KafkaStorageError.
+        """Do ``work``, which commits a change without syncing; settles when the change is durable. ``topic`` is the
+        topic that it changes, if any. Raises what ``work`` raises; fails with KafkaStorageError.
         """
         under_way = None if topic is None else self._widening.get(topic)
         if under_way is not None:
@@ -240,8 +240,8 @@ class TopicChanges:
         change.done.complete(change.image)
 
     def undo_create(self, image: TopicImage) -> Deferred[TopicImage]:
-        """Delete a topic whose logs could not be created; settles when its name is free, and fails if that is
-        impossible.
+        """Delete a topic whose logs could not be created; settles when its name is free, and fails if the deletion
+        fails.
         """
         undone = Change(image, Deferred())
         try:
@@ -269,7 +269,7 @@ class TopicChanges:
         except KafkaError as error:
             self._finish_removal(change, deferred_error(error))
         else:
-            # In a thread: it waits until a sync or a step of the indexer has finished with the files.
+            # In a thread: the removal waits until a sync or a step of the indexer has finished with the files.
             self._continue_after(self._threads.in_thread(work), self._finish_removal, change)
 
     def _finish_removal(self, change: Change, removed: Deferred[None]) -> None:

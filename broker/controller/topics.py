@@ -1,8 +1,8 @@
-"""Creates, widens and deletes topics, each in an order of steps that survives a crash.
+"""Creation, widening (more partitions) and deletion of topics, each in an order of steps that survives a crash.
 
 Order, and why a crash between two steps is harmless
-  create   records committed -> logs created -> shown by MetadataCache. If a crash leaves a topic without logs, they
-           are created at their first use, and are as empty as they were.
+  create   records committed -> first logs created -> shown by MetadataCache. Other logs, and those that a crash has
+           left out, are created at their first use: nothing was written to them before.
   widen    logs created -> records committed -> shown by MetadataCache. A crash may leave logs beyond the topic's
            partitions; they stay empty, and are used when the topic is widened again.
   delete   record committed -> removed from MetadataCache -> logs renamed. The metadata log tells a start which
@@ -78,8 +78,9 @@ class TopicListener(Protocol):
     """Listener that creates and removes the logs; called on the loop thread after the records are committed."""
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
-        """Return a function for any thread that creates the first logs of partitions ``first_partition`` and above. It
-        may raise KafkaStorageError. The topic's name is reserved until it is done.
+        """Return a function for any thread that creates some logs of partitions ``first_partition`` and above; the
+        others are created at their first use. It may raise KafkaStorageError. The topic's name is reserved until it is
+        done.
         """
         ...
 
@@ -94,7 +95,7 @@ class TopicListener(Protocol):
         ...
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """Note that the topic's logs are removed, but for those in offline directories. Return whether it has none
+        """Note that the topic's logs are removed, but for those in offline directories. Return whether no log is left
         there.
         """
         ...
@@ -200,7 +201,7 @@ class TopicManager:
         count = partition_count(self._config, new.partitions)
         partitions = single_replica_states(self._config.node_id, count, directory=self._directory)
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
-        self._check_has_room()
+        self._check_can_place()
         configs = dict(new.configs or {})
         self._validate_configs(configs)
         is_internal = name in INTERNAL_TOPICS
@@ -210,7 +211,7 @@ class TopicManager:
         self._controller.commit(creation_records(image, self._controller.level))
         return image
 
-    def _check_has_room(self) -> None:
+    def _check_can_place(self) -> None:
         """Raise InvalidReplicationFactorError while all log directories are cordoned (KIP-1066)."""
         if self._controller.level >= WITH_CORDONED and cordoned_log_dirs(self._config) == self._config.log_dirs:
             raise InvalidReplicationFactorError(
@@ -235,7 +236,7 @@ class TopicManager:
         partitions, replication_factor, configs = internal_topic_settings(self._config, name)
         image = self.begin_create(NewTopic(name, partitions, replication_factor, configs))
         try:
-            with opening_expected():  # the coordinator's first record waits for it, on the loop
+            with opening_expected():  # the coordinator's first record waits for the log, on the loop
                 self._listener.first_logs(image, 0)()
         except KafkaError:
             self.changes.undo_create(image)
@@ -272,8 +273,8 @@ class TopicManager:
         """
         self.in_transit.discard(image.name)
         self._collision_keys.pop(collision_key(image.name), None)
-        is_whole = self._listener.topic_deleted(image)
-        if removed and is_whole:
+        is_gone = self._listener.topic_deleted(image)
+        if removed and is_gone:
             self._done_deletions.append(image.topic_id)
 
     def check_widening(self, name: str, count: int) -> tuple[TopicImage, TopicImage]:
@@ -290,7 +291,7 @@ class TopicManager:
                 f"The topic {name} currently has {image.partition_count} partition(s), which {count} does not increase."
             )
         check_partition_limit(count - image.partition_count)
-        self._check_has_room()
+        self._check_can_place()
         more = single_replica_states(self._config.node_id, count - image.partition_count, directory=self._directory)
         return image, image._replace(partitions=image.partitions + more)
 

@@ -153,7 +153,7 @@ def write_snapshot(directory: Path) -> None:
     controller = open_controller(
         MetadataPlace(str(directory), DirectoryState(str(directory)), environment), 1, environment.time
     )
-    assert controller.take_snapshot(least_bytes=0)
+    assert controller.take_snapshot(min_bytes=0)
     controller.close()
 
 

@@ -102,7 +102,7 @@ def take_snapshot(directory: Path) -> Path:
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     place = MetadataPlace(str(directory.parent), DirectoryState(str(directory.parent)), environment)
     controller = open_controller(place, 1, environment.time)
-    controller.take_snapshot(least_bytes=0)
+    controller.take_snapshot(min_bytes=0)
     controller.close()
     (snapshot,) = directory.glob("*.checkpoint")
     return snapshot

@@ -66,7 +66,7 @@ class Life:
                 controller.commit(topic())
                 has_topic = True
             elif step == "S":
-                controller.take_snapshot(least_bytes=0)
+                controller.take_snapshot(min_bytes=0)
             elif step in "Rx":
                 controller.close()
             if step in "csRx":

@@ -151,8 +151,8 @@ class Found(NamedTuple):
 
 
 def find_acls(acls: Mapping[bytes, AccessRule], filters: Sequence[AclFilter]) -> Steps[Found]:
-    """Find the rules of each filter, in steps. Filters that can match one rule only are looked up for each rule; the
-    others are compared with it.
+    """Find the rules of each filter, in steps. A filter that can match only one rule is looked up by that rule; each
+    other filter is compared with every rule.
     """
     found = Found([[] for _ in filters], set())
     exact: dict[AccessRule, list[int]] = {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 EXACT, DEFAULT, ANY = 0, 1, 2
 VALUE_LIMIT = 2.0**63
-"""All values are below it, so that whole ones fit into 64 bits."""
+"""All quotas are below this value, so that whole numbers fit into 64 bits."""
 
 # Quota key -> whether it must be a whole number.
 CLIENT_QUOTAS = {

@@ -1,7 +1,7 @@
-"""SCRAM credentials of users, as the admin API sets them (KIP-554). Each is a record of the metadata log.
+"""SCRAM credentials of users, as the admin API sets them (KIP-554). Each credential is a record of the metadata log.
 
-Listeners that authenticate read them from here. A password is never stored, only what SCRAM derives from it (RFC 5802):
-the salt, the iterations, the stored key and the server key.
+Listeners that authenticate read the credentials from here. A password is never stored, only what SCRAM derives from it
+(RFC 5802): the salt, the iterations, the stored key and the server key.
 """
 
 from __future__ import annotations

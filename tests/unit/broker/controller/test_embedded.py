@@ -213,7 +213,7 @@ def test_deletions_are_remembered_until_they_are_finished(tmp_path: Path) -> Non
 
 
 def take_snapshot(controller: EmbeddedController) -> None:
-    assert controller.take_snapshot(least_bytes=0)
+    assert controller.take_snapshot(min_bytes=0)
 
 
 def test_a_snapshot_takes_the_place_of_the_log_below_it(tmp_path: Path) -> None:
