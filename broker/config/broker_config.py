@@ -2,7 +2,8 @@
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
 ``--override``; then what the admin API has set, for the whole cluster and after that for this node. An unknown key is
-logged once. An invalid value ends the start: ``ConfigError`` names key, value and what is allowed, in one line.
+logged once. An invalid value, or an unknown key of ``--override``, ends the start: ``ConfigError`` names the key and
+what is wrong, in one line.
 
 A ``BrokerConfig`` is read on the loop thread. After the start only ``set_dynamic`` changes it. Readers ask for a value
 whenever they need it, so a change takes effect at once.
@@ -107,7 +108,7 @@ class ServeOptions(NamedTuple):
 
 
 class BrokerConfig:
-    """Values by Kafka's key names; attributes hold the few that need more than a look-up."""
+    """Values by Kafka's key names; attributes hold the few values that need more than a look-up."""
 
     __slots__ = (
         "_given",
@@ -291,7 +292,7 @@ class BrokerConfig:
         return {endpoint.listener_name: endpoint for endpoint in endpoints}
 
     def _parse_without_controllers(self, key: str, text: str, protocols: Mapping[str, str]) -> list[Endpoint]:
-        """Parse all endpoints but a controller's, which a node without a quorum does not need."""
+        """Parse all endpoints but those of controllers' listeners, none of which is opened here."""
         controllers = {name.upper() for name in self.get_list("controller.listener.names")}
         protocols = {**protocols, **dict.fromkeys(controllers, SERVED_PROTOCOLS[0])}
         endpoints = parse_endpoints(key, text, protocols)

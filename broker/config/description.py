@@ -88,7 +88,7 @@ class DynamicTexts:
 
 
 class ConfigDescriber:
-    """Describes topics, brokers, groups and client metrics subscriptions; reads, never changes."""
+    """Describes topics, brokers, groups and client metrics subscriptions; changes none of them."""
 
     __slots__ = ("_config", "_texts")
 

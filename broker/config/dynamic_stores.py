@@ -1,6 +1,6 @@
 """Keystores and truststores of listeners, as the admin API sets them: the listeners check them before a change.
 
-Listeners that encrypt register with ``watch``; without any there is nothing to check. Loop thread only.
+Listeners that encrypt register with ``watch``; without such listeners there is nothing to check. Loop thread only.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DynamicStores:
         self._stores = stores
 
     def check(self, kind: int, name: str, changes: Iterable[Change]) -> Callable[[], None] | None:
-        """Return a function, to be run in a thread, that checks the stores that changes set; None if they set none.
+        """Return a function, to be run in a thread, that checks the stores that ``changes`` set; None if they set none.
 
         Both raise InvalidRequestError.
         """

@@ -18,7 +18,7 @@ from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType,
 from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
 
 DEFAULT_PUSH_INTERVAL_MS = 300_000
-# What a client may be matched by; each is a regular expression for the client's value.
+# Properties by which a subscription may select clients; a regular expression is given for each.
 MATCHERS = (
     "client_instance_id",
     "client_id",
@@ -32,7 +32,14 @@ _INT, _STRING, _LIST, _MEDIUM = ConfigType.INT, ConfigType.STRING, ConfigType.LI
 
 GROUP_CONFIG_DEF = ConfigDef(
     (
-        ConfigKey("consumer.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
+        ConfigKey(
+            "consumer.session.timeout.ms",
+            _INT,
+            45_000,
+            between(1),
+            _MEDIUM,
+            "How long a member may be silent before it is removed.",
+        ),
         ConfigKey(
             "consumer.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members send a heartbeat."
         ),
@@ -44,7 +51,14 @@ GROUP_CONFIG_DEF = ConfigDef(
             _MEDIUM,
             "How old the assignment must be before another is computed.",
         ),
-        ConfigKey("share.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
+        ConfigKey(
+            "share.session.timeout.ms",
+            _INT,
+            45_000,
+            between(1),
+            _MEDIUM,
+            "How long a member may be silent before it is removed.",
+        ),
         ConfigKey(
             "share.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members send a heartbeat."
         ),
@@ -99,7 +113,14 @@ GROUP_CONFIG_DEF = ConfigDef(
             _MEDIUM,
             "How old the assignment must be before another is computed.",
         ),
-        ConfigKey("streams.session.timeout.ms", _INT, 45_000, between(1), _MEDIUM, "When a silent member is removed."),
+        ConfigKey(
+            "streams.session.timeout.ms",
+            _INT,
+            45_000,
+            between(1),
+            _MEDIUM,
+            "How long a member may be silent before it is removed.",
+        ),
         ConfigKey(
             "streams.heartbeat.interval.ms", _INT, 5_000, between(1), _MEDIUM, "How often members send a heartbeat."
         ),

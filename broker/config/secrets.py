@@ -1,11 +1,11 @@
 """References in configuration values to secrets that are stored elsewhere: ``${PROVIDER:...}`` (KIP-297, KIP-421).
 
-    ${file:PATH:KEY}   a key of a properties file
+    ${file:PATH:KEY}   the value of a key in a properties file
     ${dir:PATH:NAME}   the content of a file in a directory, as container platforms mount secrets
-    ${env:NAME}        a variable of the environment
+    ${env:NAME}        the value of an environment variable
 
-They are resolved once, at the start. ``config.providers`` may give the providers other names, and limit them to certain
-paths or variables, as in Kafka; no class is loaded. Resolved values are neither described nor logged.
+References are resolved once, at the start. ``config.providers`` may give the providers other names, and limit them to
+certain paths or variables, as in Kafka; no class is loaded. DescribeConfigs and the log do not show resolved values.
 """
 
 from __future__ import annotations
@@ -149,10 +149,10 @@ def read_file_of(allowed: list[str] | None, path: str, name: str) -> str:
 
 def read_text(allowed: list[str] | None, path: str) -> str:
     """Read a file at an allowed path. Raises ConfigError, OSError, ValueError."""
-    place = os.path.realpath(path)
-    if allowed is not None and not any(place == one or place.startswith(one.rstrip("/") + "/") for one in allowed):
+    real = os.path.realpath(path)
+    if allowed is not None and not any(real == one or real.startswith(one.rstrip("/") + "/") for one in allowed):
         raise ConfigError("the path is not below one of allowed.paths")
-    with open(place, encoding="utf-8") as file:
+    with open(real, encoding="utf-8") as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
         raise ConfigError(f"the file has more than {MAX_BYTES} bytes")

@@ -1,6 +1,6 @@
 """Sources of configuration texts: Java properties files, ``KAFKA_*`` variables, ``key=value`` arguments.
 
-Only texts here; ``broker/config/broker_config.py`` gives them meaning.
+This module handles texts only; ``broker/config/broker_config.py`` parses the values.
 """
 
 from __future__ import annotations

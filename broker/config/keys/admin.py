@@ -1,4 +1,4 @@
-"""Configuration keys of the HTTP interface."""
+"""Configuration keys of the HTTP interface and of the schema registry."""
 
 from __future__ import annotations
 

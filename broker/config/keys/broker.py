@@ -2,14 +2,14 @@
 
 Topic-level keys are declared in ``log/config.py``; the server keys that give them their defaults (``log.retention.ms``,
 ``message.max.bytes``) are derived from them here. The cleaner declares its own in ``cleaner/config.py``;
-``broker/config/broker_config.py`` puts the tables together. A default differs from Kafka's in two cases: a single node
-would otherwise not work (replication factors of internal topics), or would be open to the network unasked
-(``listeners``).
+``broker/config/broker_config.py`` puts the tables together. Some defaults differ from Kafka's: with Kafka's, a single
+node would not work (replication factors of internal topics), would be open to the network unasked (``listeners``), or
+would keep groups waiting (assignment intervals).
 
 A key is declared with its reader, or listed in ``NO_EFFECT`` (a test compares).
 
-``NO_EFFECT`` has keys of Kafka for things that Tidelog does not have: it starts with a server.properties written for
-Kafka, and logs once which keys have no effect.
+``NO_EFFECT`` has keys of Kafka for things that Tidelog does not have: Tidelog starts with a server.properties written
+for Kafka, and logs once which keys have no effect.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ GROUP_KEYS = (
         "server.properties that it ships sets 0."),
     ConfigKey("group.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a classic group."),
     ConfigKey("group.consumer.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
-        "When a silent member of a consumer group (KIP-848) is removed."),
+        "How long a member of a consumer group (KIP-848) may be silent before it is removed."),
     ConfigKey("group.consumer.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
         "The shortest session timeout a consumer group may be given."),
     ConfigKey("group.consumer.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
@@ -199,7 +199,7 @@ GROUP_KEYS = (
         "The longest assignment interval a consumer group may be given."),
     ConfigKey("group.share.max.size", INT, 200, between(1, 1000), MEDIUM, "The most members of a share group."),
     ConfigKey("group.share.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
-        "When a silent member of a share group is removed."),
+        "How long a member of a share group may be silent before it is removed."),
     ConfigKey("group.share.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
         "The shortest session timeout a share group may be given."),
     ConfigKey("group.share.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
@@ -239,7 +239,7 @@ GROUP_KEYS = (
         "The most members of share groups that read at one time."),
     ConfigKey("group.streams.max.size", INT, INT_MAX, between(1), MEDIUM, "The most members of a streams group."),
     ConfigKey("group.streams.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
-        "When a silent member of a streams group (KIP-1071) is removed."),
+        "How long a member of a streams group (KIP-1071) may be silent before it is removed."),
     ConfigKey("group.streams.min.session.timeout.ms", INT, 45_000, between(1), MEDIUM,
         "The shortest session timeout a streams group may be given."),
     ConfigKey("group.streams.max.session.timeout.ms", INT, 60_000, between(1), MEDIUM,
