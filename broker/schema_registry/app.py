@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 MAX_BODY_BYTES = 1 << 20
 """Most bytes of a request's body: about the default of ``max.message.bytes``, which bounds a record of ``_schemas``."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-TAKEN_TYPES = frozenset(
+ACCEPTED_TYPES = frozenset(
     {
         CONTENT_TYPE,
         "application/vnd.schemaregistry+json",
@@ -128,8 +128,8 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 def describe_version(schema: RegisteredSchema) -> dict[str, Any]:
     """Describe a version for an answer."""
-    whole = {"subject": schema.subject, "version": schema.version, "id": schema.id}
-    return {**whole, **type_and_references(schema), "schema": schema.text}
+    identity = {"subject": schema.subject, "version": schema.version, "id": schema.id}
+    return {**identity, **type_and_references(schema), "schema": schema.text}
 
 
 def is_set(request: web.Request, name: str) -> bool:
@@ -139,7 +139,7 @@ def is_set(request: web.Request, name: str) -> bool:
 
 async def body_of(request: web.Request) -> Any:
     """Read the JSON of a request. Raises RegistryError."""
-    if request.content_type not in TAKEN_TYPES:
+    if request.content_type not in ACCEPTED_TYPES:
         raise RegistryError(415, f"HTTP 415 Unsupported Media Type: {request.content_type}, expected {CONTENT_TYPE}")
     try:
         return json.loads(await request.read())
@@ -167,7 +167,7 @@ def context_of(request: web.Request) -> str:
     return context_prefix(request.match_info.get("context", "."))
 
 
-def place_of(request: web.Request) -> str | None:
+def target_of(request: web.Request) -> str | None:
     """Return the subject or context whose setting a path names; None for the setting of the whole registry."""
     return subject_of(request) if "subject" in request.match_info else context_of(request) or None
 
@@ -178,7 +178,7 @@ def version_in(request: web.Request) -> int:
 
 
 def page(request: web.Request, rows: list[Any]) -> list[Any]:
-    """Select the rows of the page in ``offset`` and ``limit``. Raises RegistryError."""
+    """Select the rows of the page that the parameters ``offset`` and ``limit`` name. Raises RegistryError."""
     try:
         offset, limit = int(request.query.get("offset", "0")), int(request.query.get("limit", "-1"))
     except ValueError:
@@ -274,7 +274,10 @@ async def subjects(request: web.Request) -> web.Response:
 
 
 def select_names(request: web.Request, state: State) -> list[str]:
-    """Select the subjects whose names begin with ``subjectPrefix``: in its context, in all contexts without it."""
+    """Select the subjects whose names begin with ``subjectPrefix``, in the context that it or the path names.
+
+    ``:*:`` means all contexts; it is the default where the path names no context.
+    """
     every = state.subjects(deleted=is_set(request, "deleted"), deleted_only=is_set(request, "deletedOnly"))
     prefix = request.query.get("subjectPrefix", "" if "context" in request.match_info else ":*:")
     if prefix.startswith(":*:"):
@@ -371,13 +374,13 @@ async def show_level(request: web.Request) -> web.Response:
 async def set_level(request: web.Request) -> web.Response:
     """Set a compatibility level."""
     value = field_of(await body_of(request), "compatibility")
-    level = await request.app[REGISTRY].set_level(place_of(request), value)
+    level = await request.app[REGISTRY].set_level(target_of(request), value)
     return answer({"compatibility": level})
 
 
 async def unset_level(request: web.Request) -> web.Response:
     """Remove a compatibility level that was set."""
-    level = await request.app[REGISTRY].unset_level(place_of(request))
+    level = await request.app[REGISTRY].unset_level(target_of(request))
     return answer({"compatibility": level, "compatibilityLevel": level})
 
 
@@ -389,13 +392,13 @@ async def show_mode(request: web.Request) -> web.Response:
 
 async def set_mode(request: web.Request) -> web.Response:
     """Set a mode."""
-    value, subject = field_of(await body_of(request), "mode"), place_of(request)
+    value, subject = field_of(await body_of(request), "mode"), target_of(request)
     return answer({"mode": await request.app[REGISTRY].set_mode(subject, value, force=is_set(request, "force"))})
 
 
 async def unset_mode(request: web.Request) -> web.Response:
     """Remove a mode that was set."""
-    return answer({"mode": await request.app[REGISTRY].unset_mode(place_of(request))})
+    return answer({"mode": await request.app[REGISTRY].unset_mode(target_of(request))})
 
 
 def find_setting(
@@ -409,7 +412,7 @@ def find_setting(
 
     With ``defaultToGlobal`` a subject without its own setting gets the one that applies to it.
     """
-    subject = place_of(request)
+    subject = target_of(request)
     if subject is None:
         return own.get(None, default)
     if subject not in own and not is_set(request, "defaultToGlobal"):

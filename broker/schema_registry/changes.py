@@ -1,5 +1,5 @@
-"""Changes of the registry: each function turns a request into records to write, or raises an error. Nothing is changed
-here.
+"""Changes of the registry: each function turns a request into records to write, or raises an error. No function changes
+the state.
 
 A caller writes the records, waits until they are committed, and the state replays them. Loop thread only.
 """
@@ -25,7 +25,7 @@ from tidelog.broker.schema_registry.records import (
     schema_record,
     tombstone,
 )
-from tidelog.broker.schema_registry.state import Place, State
+from tidelog.broker.schema_registry.state import State, SubjectVersion
 
 LEVELS = (
     "NONE",
@@ -120,8 +120,8 @@ def _with_references(state: State, kind: str, text: str, references: tuple[Refer
 
 
 def check_references(state: State, subject: str, submission: Submission) -> None:
-    """Raise RegistryError for a reference to a softly deleted version, which may be deleted permanently at any time.
-    Imports are not checked: their schemas were registered once."""
+    """Raise RegistryError for a reference to a missing version, or to a softly deleted one, which may be deleted
+    permanently at any time. In import mode references are not checked: another registry has accepted the schemas."""
     if state.mode_of(subject) == "IMPORT":
         return
     for one in submission.references:
@@ -166,7 +166,7 @@ def version_of(state: State, subject: str, number: int, *, deleted: bool = False
 
 
 def check_writable(state: State, subject: str, submission: Submission | None = None) -> None:
-    """Raise RegistryError if the mode forbids the change, or the submitted id; and for a context without a subject."""
+    """Raise RegistryError if the mode forbids the change or the submitted id, or if ``subject`` is only a context."""
     if submission is not None and subject == context_in(subject):
         raise errors.invalid_subject(subject)
     mode = state.mode_of(subject)
@@ -252,9 +252,9 @@ def delete_subject(state: State, subject: str, *, permanent: bool) -> tuple[list
 
 
 def _check_unreferenced(state: State, schema: RegisteredSchema) -> None:
-    place: Place = (schema.subject, schema.version)
-    if state.references_to(*place):
-        raise errors.reference_exists(*place)
+    pair: SubjectVersion = (schema.subject, schema.version)
+    if state.references_to(*pair):
+        raise errors.reference_exists(*pair)
 
 
 def _remove_settings(state: State, subject: str) -> list[StoredRecord]:
@@ -280,8 +280,8 @@ def parse_level(value: Any) -> str:
 def set_level(state: State, subject: str | None, level: str) -> list[StoredRecord]:
     """Return the record of a level. Raises RegistryError."""
     if state.mode_of(subject or "").startswith("READONLY"):
-        place = "The registry" if subject is None else f"Subject {subject}"
-        raise errors.forbidden_operation(f"{place} is in read-only mode")
+        named = "The registry" if subject is None else f"Subject {subject}"
+        raise errors.forbidden_operation(f"{named} is in read-only mode")
     return [config_record(subject, level)]
 
 

@@ -1,4 +1,4 @@
-"""Contexts of subjects: a subject is called ``:.CONTEXT:S``, in the default context ``S``."""
+"""Contexts of subjects: the subject S of a context is called ``:.CONTEXT:S``, and ``S`` in the default context."""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@
     NOOP            keytype, magic 0                        none, or lastId                         -
 
 Compaction compares the bytes of keys, so their fields are in Confluent's order. Unknown fields of a value
-(``metadata``, ``ruleSet``) are kept. ``lastId`` is Tidelog's own: the greatest id that was assigned, which tombstones
-would remove. Confluent's registry ignores the value of a NOOP. Source: Confluent's SchemaRegistryKey and its values.
+(``metadata``, ``ruleSet``) are kept. ``lastId`` is Tidelog's own field: the greatest id that was assigned, which is
+known even after that schema was deleted permanently. Confluent's registry ignores the value of a NOOP. Source:
+Confluent's SchemaRegistryKey and its values.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LAST_ID = "lastId"
 
 
 class Reference(NamedTuple):
-    """A reference of one schema to another: its name there, and a version of a subject."""
+    """A reference of one schema to another: the name that the referring text uses, and the version of a subject."""
 
     name: str
     subject: str
@@ -87,6 +88,7 @@ class MalformedRecordError(Exception):
 
 
 def encode_key(key: Key) -> bytes:
+    """Encode a key as JSON, with its fields in Confluent's order."""
     fields: dict[str, Any] = {"keytype": key.kind.value}
     if key.kind is not KeyType.NOOP:
         fields["subject"] = key.subject

@@ -34,7 +34,7 @@ Change = Callable[[State], tuple[T, Sequence[StoredRecord]]]
 
 
 class Old(NamedTuple):
-    """A registered schema, with the source from which a thread can parse it."""
+    """A registered schema to compare with a new one, and the source from which a thread can parse it."""
 
     schema: RegisteredSchema
     source: Source
@@ -110,9 +110,9 @@ class Registry:
                 source = changes.source_of(state, submission)
                 if source != parsed.source:  # a schema that it refers to was replaced meanwhile
                     parsed = await self._run_in_thread(parse, source)
-                known = await self._find_equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
-                if known is not None and submission.id in (None, known.id):
-                    return known
+                equal = await self._find_equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
+                if equal is not None and submission.id in (None, equal.id):
+                    return equal
                 changes.check_references(state, subject, submission)
                 if state.mode_of(subject) != "IMPORT":
                     await self._check_compatible(state, subject, parsed)
@@ -148,7 +148,8 @@ class Registry:
         for one in reversed(versions):
             if one.text == wanted.text:
                 return one
-        # other registries may write equal schemas differently; Protobuf's compiler takes 0.1 s for each
+        # Other registries may write equal schemas differently, so versions are parsed and compared; of Protobuf's only
+        # the newest one, as its compiler takes 0.1 s for each.
         foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
         olds = [Old(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
         return await self._run_in_thread(find_equal, wanted, olds)
@@ -157,11 +158,11 @@ class Registry:
 
     async def _check_compatible(self, state: State, subject: str, parsed: ParsedSchema) -> None:
         level = state.level_of(subject)
-        found = await self._faults(state, level, parsed, changes.to_compare(level, state.versions(subject)))
+        found = await self._collect_faults(state, level, parsed, changes.to_compare(level, state.versions(subject)))
         if found:
             raise errors.incompatible(subject, [*found, f"{{compatibility: '{level}'}}"])
 
-    async def _faults(
+    async def _collect_faults(
         self, state: State, level: str, parsed: ParsedSchema, versions: Sequence[RegisteredSchema]
     ) -> list[str]:
         if level == "NONE":
@@ -170,8 +171,8 @@ class Registry:
         return await self._run_in_thread(compatibility_faults, level, parsed, olds)
 
     async def compatibility(self, subject: str, submission: Submission, version: int | None) -> list[str]:
-        """Return the reasons against a schema compared with ``version``. None: with the versions that registration
-        would compare. Raises RegistryError."""
+        """Return the reasons why a schema is incompatible with ``version``; if that is None, with the versions that a
+        registration would compare. Raises RegistryError."""
         state = await self.state()
         submission = changes.pin_references(state, submission)
         level = state.level_of(subject)
@@ -181,7 +182,7 @@ class Registry:
             versions = state.versions(subject)[-1:]
         else:
             versions = [changes.version_of(state, subject, version)]
-        return await self._faults(state, level, await self.parse_submission(submission), versions)
+        return await self._collect_faults(state, level, await self.parse_submission(submission), versions)
 
     # ---- deletions and settings
 
@@ -240,8 +241,8 @@ def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
 
 
 def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) -> list[str]:
-    """Return the reasons against a schema, from the first version with which it is incompatible. Call it in
-    a thread."""
+    """Return the reasons why a schema is incompatible with the first of ``olds`` that it is incompatible with. Call it
+    in a thread."""
     for old in olds:
         try:
             found = find_faults(level, parsed, parse(old.source))
@@ -253,6 +254,6 @@ def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) 
 
 
 def find_faults(level: str, parsed: ParsedSchema, former: ParsedSchema) -> list[str]:
-    """Return the reasons against a schema after a former one. Call it in a thread."""
+    """Return the reasons why a schema is incompatible with a former one at a level. Call it in a thread."""
     found = [] if level.startswith("FORWARD") else reading_faults(parsed, former)
     return found if level.startswith("BACKWARD") else found + reading_faults(former, parsed)

@@ -1,7 +1,7 @@
 """The registry's state: subjects with their versions, ids, compatibility levels and modes.
 
-Only ``replay`` changes it, with the records in the order of the log. An id belongs to one content as long as a version
-of it is left, softly deleted ones included. Loop thread only.
+Only ``replay`` changes the state, with the records in the order of the log. An id belongs to one content as long as a
+version with that content is left, softly deleted ones included. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidelog.broker.schema_registry.records import (
 DEFAULT_LEVEL = "BACKWARD"
 DEFAULT_MODE = "READWRITE"
 
-Place = tuple[str, int]
+SubjectVersion = tuple[str, int]
 """A subject and a version of it."""
 
 
@@ -34,9 +34,9 @@ class State:
     def __init__(self, last_id: int = 0) -> None:
         """``last_id`` is the greatest id that was assigned before."""
         self._subjects: dict[str, dict[int, RegisteredSchema]] = {}
-        self._ids: dict[int, dict[Place, None]] = {}
-        self._contents: dict[tuple[object, ...], dict[Place, None]] = {}
-        self._referenced: dict[Place, dict[Place, None]] = {}
+        self._ids: dict[int, dict[SubjectVersion, None]] = {}
+        self._contents: dict[tuple[object, ...], dict[SubjectVersion, None]] = {}
+        self._referenced: dict[SubjectVersion, dict[SubjectVersion, None]] = {}
         self.levels: dict[str | None, str] = {}
         """Compatibility levels that were set, by subject; None: the level of the whole registry."""
         self.modes: dict[str | None, str] = {}
@@ -76,25 +76,25 @@ class State:
                 self._put(schema.subject, schema.version, replace(schema, deleted=True))
 
     def _put(self, subject: str, version: int, schema: RegisteredSchema | None) -> None:
-        place = (subject, version)
+        pair = (subject, version)
         old = self._subjects.get(subject, {}).pop(version, None)
         if old is not None:
-            self._forget(old, place)
+            self._forget(old, pair)
         if schema is not None:
             self._subjects.setdefault(subject, {})[version] = schema
-            self._ids.setdefault(schema.id, {})[place] = None
-            self._contents.setdefault(schema.content, {})[place] = None
+            self._ids.setdefault(schema.id, {})[pair] = None
+            self._contents.setdefault(schema.content, {})[pair] = None
             for one in schema.references:
-                self._referenced.setdefault((one.subject, one.version), {})[place] = None
+                self._referenced.setdefault((one.subject, one.version), {})[pair] = None
             self.last_id = max(self.last_id, schema.id)
         elif not self._subjects.get(subject):
             self._subjects.pop(subject, None)
 
-    def _forget(self, old: RegisteredSchema, place: Place) -> None:
-        _drop(self._ids, old.id, place)
-        _drop(self._contents, old.content, place)
+    def _forget(self, old: RegisteredSchema, pair: SubjectVersion) -> None:
+        _drop(self._ids, old.id, pair)
+        _drop(self._contents, old.content, pair)
         for one in old.references:
-            _drop(self._referenced, (one.subject, one.version), place)
+            _drop(self._referenced, (one.subject, one.version), pair)
 
     # ---- questions
 
@@ -137,8 +137,8 @@ class State:
         """Return the versions that refer to a version and are not deleted."""
         return [one for one in self._find_all(self._referenced.get((subject, number), {})) if not one.deleted]
 
-    def _find_all(self, places: Mapping[Place, None]) -> Iterator[RegisteredSchema]:
-        return (self._subjects[subject][version] for subject, version in places)
+    def _find_all(self, pairs: Mapping[SubjectVersion, None]) -> Iterator[RegisteredSchema]:
+        return (self._subjects[subject][version] for subject, version in pairs)
 
     def resolve(self, references: tuple[Reference, ...]) -> tuple[tuple[Reference, RegisteredSchema], ...]:
         """Return all schemas that references lead to, each once and after those that it refers to.
@@ -184,8 +184,8 @@ def _set(settings: dict[str | None, str], subject: str | None, value: Mapping[st
         raise MalformedRecordError(f"{name} is {text!r}")
 
 
-def _drop(places: dict[Any, dict[Place, None]], name: Any, place: Place) -> None:
-    found = places[name]
-    del found[place]
+def _drop(pairs: dict[Any, dict[SubjectVersion, None]], name: Any, pair: SubjectVersion) -> None:
+    found = pairs[name]
+    del found[pair]
     if not found:
-        del places[name]
+        del pairs[name]

@@ -4,7 +4,7 @@
     write    append one batch, wait until it is committed, replay it            only then is a client answered
 
 Only the leader serves: a follower's state may be older than an answer that a client has got. Records of other programs
-(another registry, a tool that copies topics) are replayed like its own. Loop thread only.
+(another registry, a tool that copies topics) are replayed like those of this registry. Loop thread only.
 """
 
 from __future__ import annotations
@@ -68,52 +68,54 @@ class SchemasTopic:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._reading = asyncio.Lock()
-        self._place = (b"", -1)
+        self._identity = (b"", -1)
         """Topic id and leader epoch in which the state was read."""
         self._position = 0
         self.state = State()
         """State of the topic's records. Ids continue after those of a former topic of this name, or of a truncated log.
-        Each leader epoch reads the topic from the beginning: another leader may have replaced records at the same
+        In each leader epoch the topic is read from the beginning: another leader may have replaced records at the same
         offsets."""
 
     async def read_state(self) -> State:
         """Return the state with all committed records. Raises RegistryError."""
-        found = self._find_led()
-        if found is None:
+        partition = self._find_led()
+        if partition is None:
             return State()
-        if found.is_settling:
-            await self._commit_all(found)
-        await self._catch_up(found)
+        if partition.is_settling:
+            await self._commit_all(partition)
+        await self._catch_up(partition)
         return self.state
 
     async def settle(self) -> State:
         """Return the state with all appended records, and create the topic if it is missing. Nothing is appended until
         the caller awaits again. Raises RegistryError."""
         while True:
-            found = self._find_led() or await self._create()
+            partition = self._find_led() or await self._create()
             self._check_policy()
-            await self._commit_all(found)
-            await self._catch_up(found)
+            await self._commit_all(partition)
+            await self._catch_up(partition)
             if self._is_read_to_end():
                 return self.state
 
     async def write(self, records: Sequence[StoredRecord]) -> None:
-        """Append records, and replay them once they are committed. After a RegistryError they may be written or not."""
-        found = self._find_led()
-        assert found is not None, "settle before write"
+        """Append records, and replay them once they are committed. After a RegistryError it is not known whether the
+        records were written.
+        """
+        partition = self._find_led()
+        assert partition is not None, "settle before write"
         now_ms = self._broker.time.milliseconds()
         batch = build_batch(
             Record(offset, now_ms, encode_key(one.key), None if one.value is None else to_bytes(one.value))
             for offset, one in enumerate(records)
         )
         try:
-            info = found.append_records(memoryview(batch))
+            info = partition.append_records(memoryview(batch))
         except MessageTooLargeError as error:
             raise errors.RegistryError(42209, f"Schema too large: {error.message}") from error
         except KafkaError as error:
             raise errors.store_failed(error.message) from error
-        await self._wait(found.when_committed(info.last_offset))
-        await self._catch_up(found)
+        await self._wait(partition.when_committed(info.last_offset))
+        await self._catch_up(partition)
 
     # ---- the partition
 
@@ -125,14 +127,14 @@ class SchemasTopic:
         leader, epoch = image.partitions[0].leader, image.partitions[0].leader_epoch
         if leader != self._broker.node_id:
             raise errors.other_leader(f"broker {leader}" if leader >= 0 else "none")
-        if (image.topic_id, epoch) != self._place:
-            self._place, self._position, self.state = (image.topic_id, epoch), 0, State(self.state.last_id)
+        if (image.topic_id, epoch) != self._identity:
+            self._identity, self._position, self.state = (image.topic_id, epoch), 0, State(self.state.last_id)
         return self._call_guarded(lambda: self._broker.replica_manager.partition(TOPIC, 0))
 
     def _is_read_to_end(self) -> bool:
         """Return whether all appended records were read since the last election. Raises RegistryError."""
-        found = self._find_led()  # begins again after an election or a deletion
-        return found is not None and self._position == self._call_guarded(lambda: found.log_end_offset)
+        partition = self._find_led()  # after an election or a deletion, it resets the position
+        return partition is not None and self._position == self._call_guarded(lambda: partition.log_end_offset)
 
     def _check_policy(self) -> None:
         """Raise RegistryError if retention would delete records, as in a topic that was created without CONFIGS."""
@@ -160,21 +162,21 @@ class SchemasTopic:
                 raise errors.store_failed(error.message) from error
             else:
                 await self._wait(change.done)
-            found = self._find_led()
-            if found is not None:
-                return found
+            partition = self._find_led()
+            if partition is not None:
+                return partition
             if self._broker.loop.time() > deadline:
                 raise errors.timed_out()
             await asyncio.sleep(POLL_S)
 
-    async def _commit_all(self, found: Partition) -> None:
-        await self._open(found)
-        end = self._call_guarded(lambda: found.log_end_offset)
-        if found.high_watermark < end:
-            await self._wait(found.when_committed(end - 1))
+    async def _commit_all(self, partition: Partition) -> None:
+        await self._open(partition)
+        end = self._call_guarded(lambda: partition.log_end_offset)
+        if partition.high_watermark < end:
+            await self._wait(partition.when_committed(end - 1))
 
-    async def _open(self, found: Partition) -> None:
-        opening = found.when_open()
+    async def _open(self, partition: Partition) -> None:
+        opening = partition.when_open()
         if opening is not None:
             await self._wait(opening)
 
@@ -193,23 +195,23 @@ class SchemasTopic:
 
     # ---- reading
 
-    async def _catch_up(self, found: Partition) -> None:
+    async def _catch_up(self, partition: Partition) -> None:
         """Replay the records that were committed since the last call."""
-        await self._open(found)
+        await self._open(partition)
         async with self._reading:
-            place = self._place
-            self._position = max(self._position, self._call_guarded(lambda: found.log_start_offset))
+            identity = self._identity
+            self._position = max(self._position, self._call_guarded(lambda: partition.log_start_offset))
             if (
-                self._call_guarded(lambda: found.log_end_offset) < self._position
+                self._call_guarded(lambda: partition.log_end_offset) < self._position
             ):  # truncated, as by an unclean election
                 self._position, self.state = 0, State(self.state.last_id)
-            while self._position < (end := found.high_watermark):
-                read = partial(read_chunk, found, self._position)
+            while self._position < (end := partition.high_watermark):
+                read = partial(read_chunk, partition, self._position)
                 try:
                     chunk = await self._broker.loop.run_in_executor(self._broker.executor, read)
                 except KafkaError as error:
                     raise errors.store_failed(error.message) from error
-                if place != self._place:
+                if identity != self._identity:
                     raise errors.store_failed("the topic was deleted, or another election was held, meanwhile")
                 for one in chunk.records:
                     self._replay(one)
@@ -223,9 +225,9 @@ class SchemasTopic:
             logger.error("a record of %s is malformed and skipped: %s", TOPIC, error)
 
 
-def read_chunk(found: Partition, offset: int) -> Chunk:
+def read_chunk(partition: Partition, offset: int) -> Chunk:
     """Read committed records from ``offset`` on; call it in a thread. Raises KafkaError."""
-    found_records = found.read_in_thread(
+    found_records = partition.read_in_thread(
         offset, CHUNK_BYTES, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True
     ).records
     if not isinstance(found_records, TransferableRecords):

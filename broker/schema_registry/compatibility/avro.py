@@ -7,11 +7,11 @@
     bytes     string
     string    bytes
     union     any type that one of its branches may read
-    record    of its name or alias: each field exists in it, by name or alias, or has a default
-    enum      of its name or alias: all symbols are known, or it has a default
-    fixed     of its name or alias, and of its size
+    record    a record with the reader's name or alias; a field of the reader that it lacks must have a default
+    enum      an enum with the reader's name or alias; if the reader lacks a symbol of it, the reader needs a default
+    fixed     a fixed with the reader's name or alias, and the reader's size
 
-A type reads a union if it reads all of its branches. Types that contain themselves are compared once.
+A type reads a union if it reads all branches of the union. Records that contain themselves are compared once.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Comparison:
 
     def _record_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
         pair = (reader["name"], writer["name"])
-        known = self._verdicts.get(pair)
-        if known is not None:
-            return known
+        former = self._verdicts.get(pair)
+        if former is not None:
+            return former
         self._verdicts[pair] = []
         found = self._verdicts[pair] = _name_faults(reader, writer, path) + self._field_faults(reader, writer, path)
         return found

@@ -2,16 +2,17 @@
 
     types          may be added; an integer is a number; ``enum`` may grow or be removed, not be added or shrink
     bounds         maxLength, maximum, ... may rise or be removed; minLength, minimum, ... may fall or be removed
-    properties     an open object accepts any others (no additionalProperties), a closed one none (false), a partly
-                   open one those of patternProperties or of the schema of additionalProperties
+    properties     an open object accepts any other properties (no additionalProperties), a closed one none (false), a
+                   partly open one those that patternProperties or the schema of additionalProperties accepts
       added        to a closed object if it is not required or has a default; to a partly open one if it also accepts
                    that schema's values; to an open one only if it accepts everything
       removed      from an open object; from a partly open one if that schema accepts its values; from a closed one
                    only if it was ``false``
       required     may be removed; may be added for a property with a default
     items          as properties, by position
-    combinations   anyOf and oneOf may get more schemas, allOf fewer; each other one needs a compatible counterpart
-    not            may be narrowed
+    combinations   anyOf, oneOf: for each schema of the original, one of the update accepts all its values;
+                   allOf: each schema of the update accepts all values of one schema of the original
+    not            its schema may be narrowed, or removed
 
 An update that accepts everything is compatible with any original; so is any update of an original that accepts nothing.
 Schemas that contain themselves are compared once.
@@ -40,22 +41,22 @@ MAX_COMPARISONS = 5_000
 """Most pairs of schemas in one comparison: nested combinations grow exponentially."""
 
 
-class Place(NamedTuple):
+class Located(NamedTuple):
     """A schema, and the document in which its references are resolved."""
 
     node: Any
     document: Any
 
-    def inner(self, node: Any) -> Place:
+    def inner(self, node: Any) -> Located:
         """Return a schema within this one."""
-        return Place(node, self.document)
+        return Located(node, self.document)
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     """Collect reasons why data of ``writer`` cannot be read by ``reader``."""
     original, update = writer.model, reader.model
     comparison = Comparison(original["documents"], update["documents"])
-    roots = Place(original["root"], original["root"]), Place(update["root"], update["root"])
+    roots = Located(original["root"], original["root"]), Located(update["root"], update["root"])
     return comparison.faults(*roots, "#")
 
 
@@ -79,7 +80,7 @@ class Comparison:
         self._documents = (original_documents, update_documents)
         self._progress = progress or Progress()
 
-    def faults(self, original: Place, update: Place, path: str) -> list[str]:
+    def faults(self, original: Located, update: Located, path: str) -> list[str]:
         """Collect reasons why the update does not accept all values of the original."""
         old, new = _follow(original, self._documents[0]), _follow(update, self._documents[1])
         pair = (id(old.node), id(new.node))
@@ -96,7 +97,7 @@ class Comparison:
         finally:
             self._progress.under_way.discard(pair)
 
-    def _compare(self, old: Place, new: Place, path: str) -> list[str]:
+    def _compare(self, old: Located, new: Located, path: str) -> list[str]:
         found = self._of_combinations(old, new, path)
         if found is not None:
             return found
@@ -110,7 +111,7 @@ class Comparison:
 
     # ---- combinations
 
-    def _of_combinations(self, old: Place, new: Place, path: str) -> list[str] | None:
+    def _of_combinations(self, old: Located, new: Located, path: str) -> list[str] | None:
         """Collect reasons if a side is a combination; return None if both can be compared by their keywords."""
         before, after = _combination(old.node), _combination(new.node)
         if after is not None and before is None:
@@ -129,7 +130,7 @@ class Comparison:
             return rest + self._check_cover(_branches(old, before), _branches(new, after), where)
         return rest + self._check_each(old, before, lambda one: self._check_covered(one, _branches(new, after), where))
 
-    def _of_new_combination(self, old: Place, new: Place, after: str, path: str) -> list[str]:
+    def _of_new_combination(self, old: Located, new: Located, after: str, path: str) -> list[str]:
         branches = _branches(new, after)
         if after == "allOf":
             found = [one for branch in branches for one in self.faults(old, branch, f"{path}/{after}")]
@@ -138,16 +139,16 @@ class Comparison:
             old, _drop_keyword(new, after), path
         )
 
-    def _check_each(self, old: Place, name: str, judge: Callable[[Place], list[str]]) -> list[str]:
+    def _check_each(self, old: Located, name: str, judge: Callable[[Located], list[str]]) -> list[str]:
         return [one for branch in _branches(old, name) for one in judge(branch)]
 
-    def _check_covered(self, old: Place, branches: list[Place], path: str) -> list[str]:
+    def _check_covered(self, old: Located, branches: list[Located], path: str) -> list[str]:
         """Return the reason if no branch accepts all values of ``old``."""
         if any(not self.faults(old, branch, path) for branch in branches):
             return []
         return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
 
-    def _check_cover(self, olds: list[Place], news: list[Place], path: str) -> list[str]:
+    def _check_cover(self, olds: list[Located], news: list[Located], path: str) -> list[str]:
         """Return the reason if one of ``news`` may refuse values that all of ``olds`` accept."""
         if all(any(not self.faults(old, new, path) for old in olds) for new in news):
             return []
@@ -155,7 +156,7 @@ class Comparison:
 
     # ---- objects
 
-    def _of_properties(self, old: Place, new: Place, path: str) -> list[str]:
+    def _of_properties(self, old: Located, new: Located, path: str) -> list[str]:
         if not _can_share(old.node, new.node, "object"):
             return []
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
@@ -170,7 +171,7 @@ class Comparison:
                 found += self.faults(old.inner(before[name]), new.inner(after[name]), where)
         return found + self._of_others(old, new, path)
 
-    def _of_removed(self, old: Place, new: Place, name: str, path: str) -> list[str]:
+    def _of_removed(self, old: Located, new: Located, name: str, path: str) -> list[str]:
         rest = rest_of(new.node, name)
         if rest is True:
             return []
@@ -179,7 +180,7 @@ class Comparison:
         found = self.faults(old, new.inner(rest), path)
         return [*found, fault("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path)] if found else []
 
-    def _of_added(self, old: Place, new: Place, name: str, path: str) -> list[str]:
+    def _of_added(self, old: Located, new: Located, name: str, path: str) -> list[str]:
         rest, added = rest_of(old.node, name), new.node["properties"][name]
         if rest is True:
             is_open = takes_all(_follow(new.inner(added), self._documents[1]).node)
@@ -191,7 +192,7 @@ class Comparison:
             found.append(fault("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
         return found
 
-    def _of_others(self, old: Place, new: Place, path: str) -> list[str]:
+    def _of_others(self, old: Located, new: Located, path: str) -> list[str]:
         before, after = old.node.get("additionalProperties", True), new.node.get("additionalProperties", True)
         where = f"{path}/additionalProperties"
         if before is not False and after is False:
@@ -200,13 +201,13 @@ class Comparison:
             return [fault("ADDITIONAL_PROPERTIES_NARROWED", where)]
         return self.faults(old.inner(before), new.inner(after), where)
 
-    def _of_required(self, old: Place, new: Place, path: str) -> list[str]:
+    def _of_required(self, old: Located, new: Located, path: str) -> list[str]:
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
         came = _names(new.node.get("required")) - _names(old.node.get("required"))
         wrong = sorted(name for name in came if name in before and name in after and not has_default(after[name]))
         return [fault("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}") for name in wrong]
 
-    def _of_dependencies(self, old: Place, new: Place, path: str) -> list[str]:
+    def _of_dependencies(self, old: Located, new: Located, path: str) -> list[str]:
         found: list[str] = []
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
             before, after = _schemas(old.node, keyword), _schemas(new.node, keyword)
@@ -223,7 +224,7 @@ class Comparison:
 
     # ---- arrays
 
-    def _of_items(self, old: Place, new: Place, path: str) -> list[str]:
+    def _of_items(self, old: Located, new: Located, path: str) -> list[str]:
         if not _can_share(old.node, new.node, "array"):
             return []
         found: list[str] = []
@@ -236,7 +237,7 @@ class Comparison:
             found += self.faults(old.inner(one), new.inner(other), f"{path}/items/{number}")
         return found + self.faults(old.inner(rest_before), new.inner(rest_after), f"{path}/items")
 
-    def _of_not(self, old: Place, new: Place, path: str) -> list[str]:
+    def _of_not(self, old: Located, new: Located, path: str) -> list[str]:
         if "not" not in new.node:
             return []
         if "not" not in old.node:
@@ -379,22 +380,22 @@ def _combination(node: Mapping[str, Any]) -> str | None:
     return next((name for name in COMBINED if isinstance(node.get(name), list)), None)
 
 
-def _branches(place: Place, name: str) -> list[Place]:
-    return [place.inner(one) for one in place.node[name]]
+def _branches(located: Located, name: str) -> list[Located]:
+    return [located.inner(one) for one in located.node[name]]
 
 
-def _drop_keyword(place: Place, name: str) -> Place:
-    return place.inner({each: one for each, one in place.node.items() if each != name})
+def _drop_keyword(located: Located, name: str) -> Located:
+    return located.inner({each: one for each, one in located.node.items() if each != name})
 
 
-def _follow(place: Place, documents: Mapping[str, Any]) -> Place:
+def _follow(located: Located, documents: Mapping[str, Any]) -> Located:
     """Follow ``$ref``; one without a target, or in a cycle, accepts every value."""
     for _ in range(100):
-        reference = place.node.get("$ref") if isinstance(place.node, dict) else None
+        reference = located.node.get("$ref") if isinstance(located.node, dict) else None
         if not isinstance(reference, str):
-            return place
-        found = resolve(reference, place.document, documents)
+            return located
+        found = resolve(reference, located.document, documents)
         if found is None:
             break
-        place = Place(*found)
-    return Place(True, place.document)
+        located = Located(*found)
+    return Located(True, located.document)

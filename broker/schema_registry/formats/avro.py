@@ -1,7 +1,8 @@
 """Avro schemas, read by fastavro and written as Avro's own ``Schema.toString`` writes them.
 
-That is: attributes in a fixed order, names relative to the enclosing namespace, no spaces. Documentation and attributes
-that Avro does not know are kept. ``model`` is the schema with full names as ``root``; ``types`` has all named types.
+The text has attributes in a fixed order, names relative to the enclosing namespace, and no spaces. Documentation and
+attributes that Avro does not know are kept. ``model`` has the schema with full names as ``root``, and all named types
+by full name as ``types``.
 """
 
 from __future__ import annotations
@@ -73,8 +74,8 @@ def space_of(name: str) -> str:
 
 
 def qualify_names(node: Any, space: str, types: dict[str, Any]) -> Any:
-    """Return the schema with full names; named types are in ``types``, and only named elsewhere. Raises
-    SchemaParseException."""
+    """Return the schema with full names. Definitions of named types go to ``types``, and their full names replace them
+    in the schema. Raises SchemaParseException."""
     if isinstance(node, str):
         return full_name(node, space)
     if isinstance(node, list):
@@ -123,8 +124,8 @@ def _check_fields(fields: list[Any]) -> list[Any]:
 class Writer:
     """Writer of a schema with its attributes in Avro's order; those that Avro does not know keep their order.
 
-    With ``is_sorted`` these are in alphabetical order, and so are aliases and the contents of such attributes and of
-    defaults. An empty ``doc`` of a named type and a decimal's scale of 0 are then omitted, as in Confluent's registry.
+    With ``is_sorted`` the unknown attributes, their contents, aliases and the contents of defaults are in alphabetical
+    order. An empty ``doc`` of a named type and a decimal's scale of 0 are then omitted, as in Confluent's registry.
     """
 
     def __init__(self, *, is_sorted: bool = False) -> None:

@@ -20,40 +20,40 @@ RULES = {
     "PROTOBUF": "tidelog.broker.schema_registry.compatibility.protobuf",
 }
 MAX_KEPT = 4 << 20
-"""Most characters of the schemas whose parsed form is kept, which takes at least ten times as many bytes."""
+"""Most characters of the schemas whose parsed forms are kept; these take at least ten times as many bytes."""
 MAX_CHARACTERS = 16 << 20
-"""Most characters of a schema with all that it refers to: nested references may name a large one many times."""
+"""Most characters of a schema and all schemas that it refers to: nested references may name a large one many times."""
 
 
 class ParsedSchemas:
-    """Cache of the parsed schemas that were used last, with up to ``most`` characters of text. Any thread."""
+    """Cache of the parsed schemas that were used last, up to ``max_characters`` of their texts. Any thread."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_characters: int) -> None:
+        self._max_characters = max_characters
         self._lock = Lock()
-        self._known: OrderedDict[Source, ParsedSchema] = OrderedDict()
+        self._kept: OrderedDict[Source, ParsedSchema] = OrderedDict()
         self.characters = 0
 
     def get(self, source: Source) -> ParsedSchema | None:
         """Return the parsed form; None if it is not kept."""
         with self._lock:
-            found = self._known.get(source)
+            found = self._kept.get(source)
             if found is not None:
-                self._known.move_to_end(source)
+                self._kept.move_to_end(source)
             return found
 
     def keep(self, source: Source, parsed: ParsedSchema) -> None:
         """Keep a parsed form, and drop the least recently used ones."""
         with self._lock:
-            if source not in self._known:
-                self._known[source] = parsed
+            if source not in self._kept:
+                self._kept[source] = parsed
                 self.characters += characters_of(source)
-            while self.characters > self._most:
-                dropped, _ = self._known.popitem(last=False)
+            while self.characters > self._max_characters:
+                dropped, _ = self._kept.popitem(last=False)
                 self.characters -= characters_of(dropped)
 
 
-_KNOWN = ParsedSchemas(MAX_KEPT)
+_CACHE = ParsedSchemas(MAX_KEPT)
 
 
 def characters_of(source: Source) -> int:
@@ -63,14 +63,14 @@ def characters_of(source: Source) -> int:
 
 def parse(source: Source) -> ParsedSchema:
     """Return the parsed form of a schema, from the cache if it is there. Raises InvalidSchemaError."""
-    found = _KNOWN.get(source)
+    found = _CACHE.get(source)
     if found is None:
-        found = read(source)
-        _KNOWN.keep(source, found)
+        found = parse_uncached(source)
+        _CACHE.keep(source, found)
     return found
 
 
-def read(source: Source) -> ParsedSchema:
+def parse_uncached(source: Source) -> ParsedSchema:
     """Parse a schema. Raises InvalidSchemaError."""
     if characters_of(source) > MAX_CHARACTERS:
         raise InvalidSchemaError(f"the schema has more than {MAX_CHARACTERS} characters with all that it refers to")

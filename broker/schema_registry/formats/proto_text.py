@@ -1,8 +1,8 @@
 """Writer of Protobuf file descriptors as ``.proto`` text: the inverse of protoc, for descriptors that clients send.
 
 The text compiles to the same descriptor, except comments. Names of types and of custom options are full names with a
-leading dot. A decoded descriptor has custom options as unknown bytes: ``know_options`` decodes those whose definitions
-it gets, and others are omitted. Any thread.
+leading dot. A decoded descriptor has custom options as unknown bytes: ``decode_options`` decodes those whose
+definitions it gets; the text omits the others. Any thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAMED = (FieldDescriptorProto.TYPE_MESSAGE, FieldDescriptorProto.TYPE_ENUM, Fie
 _QUOTED = (FieldDescriptorProto.TYPE_STRING, FieldDescriptorProto.TYPE_BYTES)
 
 
-def know_options(file: FileDescriptorProto, imports: Iterable[FileDescriptorProto]) -> FileDescriptorProto:
+def decode_options(file: FileDescriptorProto, imports: Iterable[FileDescriptorProto]) -> FileDescriptorProto:
     """Return the file with the custom options that it and its imports define decoded to fields.
 
     ``imports`` are in an order in which each one follows those that it imports. Raises TypeError if one is missing.

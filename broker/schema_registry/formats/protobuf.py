@@ -2,9 +2,9 @@
 
 protoc runs as a process of its own, in a directory with the schema and its imports alone. It takes 0.1 s, holds no lock
 of this process, and reports faults on its error output. A descriptor is first written as text (``proto_text``), the
-form in which Confluent's registry stores it. ``identity`` is the written descriptor, so that schemas differing in
-comments and spaces are equal. ``model`` has the descriptor as ``file``, those of imports as ``imports``, and
-``serialized``.
+form in which Confluent's registry stores it. ``identity`` is the text written from the descriptor, so that schemas
+differing in comments and spaces are equal. ``model`` has the descriptor as ``file``, in base64 as ``serialized``, and
+those of imports as ``imports``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import grpc_tools
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from tidelog.broker.schema_registry.formats.proto_text import know_options, text_of
+from tidelog.broker.schema_registry.formats.proto_text import decode_options, text_of
 from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, ParsedSchema, Source
 
 MAIN = "tidelog_schema.proto"
@@ -59,7 +59,7 @@ def compile_main(imported: Mapping[str, str], text: str) -> tuple[FileDescriptor
 def text_with_options(file: FileDescriptorProto, imports: Sequence[FileDescriptorProto]) -> str:
     """Return the text of a file with its custom options. Raises InvalidSchemaError."""
     try:
-        return text_of(know_options(file, imports))
+        return text_of(decode_options(file, imports))
     except AttributeError:  # the schemas redefine descriptor.proto, with other fields
         return text_of(file)
     except (TypeError, DecodeError) as error:
