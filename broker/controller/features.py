@@ -1,10 +1,10 @@
 """Feature levels (KIP-584): the range that this broker supports, and the level that is in force.
 
 A feature is offered when its APIs are in the registry. A new node starts with the highest levels, but with a
-metadata.version that every Kafka 4 can read. If the directory was formatted for a release, the node starts with the
-levels of that release, and a Kafka of that release can start on the directory, too. Clients may update levels; each
-update is a record of the metadata log. The MetadataCache has the levels in force, with the log's offset as their epoch,
-because every new connection asks for them. Loop thread only.
+metadata.version that every Kafka 4 can read. A directory that was formatted for a release begins with the levels of
+that release, and a Kafka of that release can start on it, too. Clients may update levels; each update is a record of
+the metadata log. The MetadataCache has the levels in force, with the log's offset as their epoch, because every new
+connection asks for them. Loop thread only.
 
 Source: MetadataVersion, Feature and the enums of its versions in Kafka 4.3.
 """
