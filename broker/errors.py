@@ -21,7 +21,8 @@ class CloseConnectionError(Exception):
 class NotReadyError(CoordinatorLoadInProgressError):
     """A log that a request needs is being opened: handle the request again once ``ready`` is settled.
 
-    Raised before anything of the request was done. If only a part of a request meets it, the client retries that part.
+    A handler raises it before it has done anything of the request. If it concerns only some partitions of a request,
+    the client retries these.
     """
 
     def __init__(self, ready: Deferred[None]) -> None:

@@ -8,9 +8,9 @@ grows with arriving bytes. So an idle connection owns no buffer.
     state            reads                        leaves it when
     open             yes                          a request must wait; too much is queued; the turn is over
     waiting          ahead, to READ_AHEAD_BYTES   its answer comes (long poll, rebalance); see ``hurry``
-    in line          yes, produce requests        answers that wait for replicas are there (``late_answers``)
+    in line          yes, produce requests        the answers that wait for replicas have come (``late_answers``)
     queue too long   ahead, to READ_AHEAD_BYTES   the client has drained it below QUEUE_BYTES
-    memory is full   to READ_AHEAD_BYTES          it is its turn (``tidelog.broker.network.request_memory``)
+    memory is full   to READ_AHEAD_BYTES          it may read (``tidelog.broker.network.request_memory``)
     ended            no                           the client sends no more; its last requests are handled: then closed
     finishing        no                           the last answer is sent: then closed
 

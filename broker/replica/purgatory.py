@@ -75,8 +75,11 @@ class Purgatory:
         self._timers = timers
         self._call_soon = call_soon
         self._watchers: dict[Hashable, dict[Parked, None]] = {}
+        """Key -> operations that a touch of it tries again."""
         self._touched: dict[Hashable, None] = {}
+        """Keys that were touched since the last ``run_touched``."""
         self._due: deque[Parked] = deque()
+        """Operations to try, in the order in which their keys were touched."""
         self._scheduled = False
         self.completed_total = 0
         self.expired_total = 0

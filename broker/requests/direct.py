@@ -30,6 +30,7 @@ _HEAD_BYTES = 10
 """API key, version, correlation id, length of the client id."""
 _CORRELATION_ID, _CLIENT_ID = 4, 8
 _MOST_SHARED = OWNED_BYTES
+"""Largest frame that lies in the shared receive buffer; a longer one has memory of its own."""
 
 
 class DirectRoute:
@@ -98,6 +99,7 @@ class DirectDispatcher:
         self._broker = broker
         self._quotas = quotas
         self._routes: dict[int, Any] = {}
+        """API key and version, as the first four bytes of a frame -> route."""
 
     def dispatch(self, context: RequestContext, frame: memoryview) -> Answer:
         """Answer one request. ``frame`` is valid only until this returns, unless it has more than OWNED_BYTES.
@@ -135,7 +137,7 @@ class DirectDispatcher:
         size = len(frame)
         if size > route.one_turn_bytes:
             return self._answer_long(route, context, frame, position)
-        # Bytes left over are ignored, as Kafka does: librdkafka's Metadata v13 for all topics has three too many.
+        # Bytes after the message are ignored, as by Kafka: librdkafka's Metadata v13 for all topics has three of them.
         try:
             request = route.decode(frame, position, route.one_turn_elements)[0]
         except InvalidRequestError:

@@ -33,8 +33,8 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
             yield f"listener {name} is open to the network without any security, beside listeners that have some"
         return
     values = listener_values(config.listener_texts(), name)
-    asks = values["ssl.client.auth"] if protocol not in PLAIN_PROTOCOLS else "none"
-    if (protocol in SASL_PROTOCOLS or asks != "none") and not config.get("authorizer.class.name"):
+    client_auth = values["ssl.client.auth"] if protocol not in PLAIN_PROTOCOLS else "none"
+    if (protocol in SASL_PROTOCOLS or client_auth != "none") and not config.get("authorizer.class.name"):
         yield f"listener {name} authenticates, but without authorizer.class.name every client may do everything"
     if protocol == "SASL_PLAINTEXT" and not is_loopback(endpoint.host):
         yield f"listener {name} is open to the network without TLS: what clients log in with can be read on the way"
@@ -42,7 +42,7 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
         yield from _token_findings(config, name)
     if protocol in SASL_PROTOCOLS and GSSAPI in values["sasl.enabled.mechanisms"]:
         yield from _keytab_findings(config, name)
-    if asks == "requested" and protocol not in SASL_PROTOCOLS:
+    if client_auth == "requested" and protocol not in SASL_PROTOCOLS:
         yield f"listener {name} lets clients without a certificate in, as User:ANONYMOUS (ssl.client.auth=requested)"
     location = values["ssl.keystore.location"]
     if protocol not in PLAIN_PROTOCOLS and location and is_readable_by_others(location):

@@ -43,7 +43,7 @@ _Info = FetchDataInfo
 
 
 class NextBatch:
-    """The batch that a reader reads next."""
+    """The batch that a reader reads next: its last offset, and where it lies. ``version`` is the log's at that time."""
 
     __slots__ = ("last_offset", "position", "segment", "segments", "size", "version")
 
@@ -76,9 +76,11 @@ class FetchCursor:
     def __init__(self, log: UnifiedLog) -> None:
         self._log = log
         self._committed_segments: LogSegments | None = None
+        """List of segments without aborted transactions from ``_committed_from`` on; None if none was checked."""
         self._committed_from = 0
         self._next_batches: dict[int, NextBatch] = {}
         self._looks_to_skip = 0
+        """Number of further reads that look at no header."""
         self._header = bytearray(_HEADER_BYTES)
         self._base_offset = self._size = self._last_offset_delta = 0
 
@@ -136,7 +138,8 @@ class FetchCursor:
     def _read_on(
         self, found: NextBatch, offset: int, most: int, isolation: FetchIsolation
     ) -> TransferableRecords | None:
-        """Return the batch that ``found`` describes, and read the header of the batch after it.
+        """Return the batch that ``found`` describes, and read the header of the batch after it; None if a read may not
+        return exactly this batch, or that header is not in the page cache.
 
         Raises KafkaStorageError when the segment's file is closed.
         """

@@ -13,9 +13,9 @@ An incremental response omits partitions without records, error or moved offsets
 the end of the session's order, so that a small response limit starves none (KIP-74).
 
 The cache is bounded. A full cache makes room for a new session by dropping one unused for EVICTION_MS, else one with
-fewer partitions that is older than EVICTION_MS; otherwise the new client gets no session, and only its requests are
-longer. Loop thread only; deadlines on the monotonic clock. ``fetch_session.pxd`` declares the C types. Source: KIP-227,
-Kafka's FetchSession.
+fewer partitions that is older than EVICTION_MS; otherwise the new client gets no session, and has to send longer
+requests. Loop thread only; times are those of the monotonic clock. ``fetch_session.pxd`` declares the C types. Source:
+KIP-227, Kafka's FetchSession.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class FetchTarget:
         self.sent_high_watermark = -1
         self.sent_log_start_offset = -1
         self.rested_until_ms: float | None = None
-        """Time of the last request before one that named or forgot the partition: until then its rest (``resting``)
-        lasted."""
+        """Time of the last request before one that named or forgot the partition: until then it rested
+        (``replication.resting``)."""
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
@@ -281,7 +281,7 @@ class FetchSessionCache:
         return FetchContext(self, targets, session=session, uses_topic_ids=session.uses_topic_ids)
 
     def note_use(self, session: FetchSession) -> None:
-        """Note that a session was used, and move it to the end of all."""
+        """Note that a session was used, and move it after all others: the longest unused stays the first."""
         session.last_used_ms = self._monotonic_ms()
         self.sessions[session.session_id] = self.sessions.pop(session.session_id)
 
@@ -323,7 +323,7 @@ def next_epoch(epoch: int) -> int:
 
 
 def full_targets(request: FetchRequest) -> list[FetchTarget]:
-    """List the partitions a full fetch names, each once, in its order."""
+    """List the partitions that a full fetch names, each once, in the order of the request."""
     topics = request.topics
     if len(topics) == 1 and len(topics[0].partitions) == 1:
         return [FetchTarget(topics[0].topic, topics[0].topic_id, topics[0].partitions[0])]

@@ -54,18 +54,18 @@ def set_versions_and_suites(context: ssl.SSLContext, protocols: Sequence[str], s
     versions = {ssl.TLSVersion.TLSv1_2} if "TLSv1.2" in protocols else set()
     versions |= {ssl.TLSVersion.TLSv1_3} if "TLSv1.3" in protocols else set()
     if suites:
-        known = [TLS12_SUITES[suite] for suite in suites if suite in TLS12_SUITES]
-        versions -= set() if known else {ssl.TLSVersion.TLSv1_2}
+        ciphers = [TLS12_SUITES[suite] for suite in suites if suite in TLS12_SUITES]
+        versions -= set() if ciphers else {ssl.TLSVersion.TLSv1_2}
         versions -= set() if TLS13_SUITES.issubset(suites) else {ssl.TLSVersion.TLSv1_3}
         check_suites(suites)
     else:
-        known = [DEFAULT_CIPHERS]
+        ciphers = [DEFAULT_CIPHERS]
     if not versions:
         raise refuse("ssl.cipher.suites", ",".join(suites), "at least one suite of ssl.enabled.protocols")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
-    if known:
+    if ciphers:
         try:
-            context.set_ciphers(":".join(known))
+            context.set_ciphers(":".join(ciphers))
         except ssl.SSLError as error:
             raise refuse("ssl.cipher.suites", ",".join(suites), "suites that this system's OpenSSL has") from error
 
