@@ -15,7 +15,7 @@ class Activity(IntEnum):
     """Activity of a connection, in the order in which connections are closed for a new one."""
 
     NEW = 0
-    """The header of its first request is not complete yet, or the request is still being checked."""
+    """The header of its first request is not complete yet, or one of its requests is still being checked."""
     STUCK = 1
     """Its client does not read the answer."""
     IDLE = 2

@@ -9,7 +9,8 @@ wait=true         answer once everything acknowledged so far is in the index
 
 200  {"records": [{"partition", "offset", "timestamp", "key", "value", "headers": [[name, value], ...]}, ...],
       "next": "0:4711" or null, "lag": records not indexed yet}
-400 malformed request   404 no such topic   409 no such index   503 the index is behind (wait=true)
+400 malformed request   404 no such topic   409 no such index
+503 the index is behind (wait=true), or a log cannot be read
 """
 
 from __future__ import annotations

@@ -192,6 +192,7 @@ class Adoption:
         self._file_system.remove_directory(self._staging)
 
     def _check_names_are_free(self) -> None:
+        """Raise AdoptionError if the target has a directory with the name of a planned partition."""
         for directory in self._final_names():
             path = os.path.join(self._options.target, directory)
             if self._file_system.exists(path):
@@ -203,6 +204,7 @@ class Adoption:
     # ---- copies
 
     def _stage(self, topic: PlannedTopic) -> None:
+        """Copy all partitions of a topic to the staging directory; recover, check and sync the copies."""
         config = LogConfig(topic.configs)
         topic_id = topic.topic_id or random_uuid(SystemRandom())
         self._adopted.topic_ids[topic.name] = topic_id
@@ -218,6 +220,7 @@ class Adoption:
             self._sync(directory)
 
     def _copy(self, partition: SourcePartition, directory: str) -> None:
+        """Copy a partition's files; link those of them that will never change, if ``link`` is set."""
         self._file_system.make_directory(directory)
         bases = partition.bases()
         first_changing = min(bases[-1] if bases else 0, partition.first_recovered())
@@ -271,6 +274,7 @@ class Adoption:
         adopted.leader_epochs[name.topic] = max(adopted.leader_epochs[name.topic], epoch)
 
     def _sync(self, directory: str) -> None:
+        """Sync the files of a directory, and the directory itself."""
         for entry in self._file_system.list_directory(directory):
             file = self._file_system.open_file(os.path.join(directory, entry.name), writable=False)
             try:

@@ -237,6 +237,7 @@ class Planner:
     # ---- one topic
 
     def _plan_topic(self, name: str, partitions: list[SourcePartition], existing: Mapping[str, TopicImage]) -> None:
+        """Check a topic of the sources, and add it to the plan, or to what is left out."""
         if name in self._options.leave_out:
             self._plan.left_out.append(f"topic {name}: by --leave-out")
             return
@@ -259,6 +260,7 @@ class Planner:
         self._plan.topics.append(PlannedTopic(name, topic_id, partitions, configs, leader_epoch))
 
     def _topic_id(self, name: str, partitions: list[SourcePartition], known: TopicState | None) -> bytes | None:
+        """Return the id of a topic; None if the sources have none. Several ids are a problem, an invalid name, too."""
         try:
             validate_topic_name(name)
         except InvalidTopicError as error:
@@ -272,6 +274,7 @@ class Planner:
         return next(iter(ids), None)
 
     def _compare_with_existing(self, image: TopicImage, topic_id: bytes | None) -> None:
+        """Leave out a topic that the target has already; another topic of the same name is a problem."""
         if topic_id == image.topic_id:
             self._plan.left_out.append(f"topic {image.name}: the data directory has it already, with the same id")
         elif topic_id is None:
@@ -285,6 +288,7 @@ class Planner:
             )
 
     def _check_complete(self, name: str, partitions: list[SourcePartition], known: TopicState | None) -> None:
+        """Add a problem for partitions that are missing, and one for partitions that are in several sources."""
         here = [partition.partition.partition for partition in partitions]
         twice = sorted({index for index in here if here.count(index) > 1})
         if twice:
@@ -300,6 +304,8 @@ class Planner:
     # ---- configs
 
     def _configs(self, name: str, partitions: list[SourcePartition]) -> dict[str, str]:
+        """Return the configs that a topic gets. If the sources have no metadata log and the caller gave none, an
+        internal topic gets its usual configs, another topic unlimited retention."""
         given = (self._options.topic_configs or {}).get(name)
         if self._plan.metadata is not None:
             texts = self._plan.metadata.configs.get((TOPIC_RESOURCE, name), {})

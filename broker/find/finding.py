@@ -94,6 +94,7 @@ class FindAnswer:
             self.lag += indexer.lag if indexer is not None else 0
 
     def _find_in_partition(self, index: int, log: UnifiedLog) -> Iterator[FoundRecord]:
+        """Yield the matching records of one partition, newest first; from the log if its index is damaged."""
         below = self.request.below.get(index)
         indexer = None if self.indexing is None else self.indexing.indexer(log.topic_partition)
         query, committed = self.request.query, self.request.committed

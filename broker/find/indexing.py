@@ -207,6 +207,7 @@ class Indexing:
                     self._condition.wait(wait_s)
 
     def _round(self) -> int:
+        """Do one step for each log; return the number of bytes that were read."""
         worked = 0
         configs = self._configs
         for partition, (log, config) in configs.items():
@@ -234,6 +235,8 @@ class Indexing:
         return worked
 
     def _work_on(self, partition: TopicPartition, log: UnifiedLog, config: LogConfig, now: float) -> int:
+        """Do one step for a log, after a rebuild if its index is damaged, and write the checkpoint if that is due.
+        Return the number of bytes that were read. ``now`` is monotonic, in ms."""
         indexer = self._indexers.get(partition)
         if log.is_closed:
             self._indexers.pop(partition, None)
@@ -257,6 +260,7 @@ class Indexing:
         return worked
 
     def _step(self, indexer: LogIndexer) -> int:
+        """Do one step, and rest after it if no modules are compiled; return the number of bytes that were read."""
         if IS_COMPILED:
             return indexer.step(STEP_BYTES)
         started = self._broker.time.monotonic_ms()

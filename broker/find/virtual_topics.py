@@ -116,10 +116,14 @@ class FilteredLog:
         return self._hand_out(result, key, upper, nothing)
 
     def _is_old(self, result: _Result) -> bool:
+        """Return whether cleaning may have removed a result's records from the log by now."""
         is_gap = result.matching is not None and result.matching.is_gap
         return not is_gap and self._broker.time.monotonic_ms() - result.made_ms > KEEP_MS
 
     def _hand_out(self, result: _Result, key: Key, upper: int, nothing: FetchDataInfo) -> FetchDataInfo:
+        """Return a result's records, or its gap; ``nothing`` for a gap at the end of the log that is too new. If the
+        log has more records after a gap, begin a job for them. Raises the error of the job.
+        """
         if result.error is not None:
             del self._results[key]
             raise result.error
@@ -167,6 +171,7 @@ class FilteredLog:
         done.on_done(lambda deferred: self._keep(key, reading.upper, deferred))
 
     def _keep(self, key: Key, upper: int, done: Deferred[Matching]) -> None:
+        """Keep the result of a job, joined to the gap before it if there is one, and wake the waiting fetches."""
         self._is_running = False
         before = self._results.pop(key, None)
         made_ms = self._broker.time.monotonic_ms()
@@ -193,6 +198,7 @@ class FilteredLog:
         self._touch()
 
     def _touch(self) -> None:
+        """Let the fetches that wait in the purgatory for this partition read again."""
         self._broker.purgatory.touch(self._partition)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest)
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=(yield from _topics(request)))
     yield from leave_out_repeated_partitions(group.group_id, group.topics or (), seen)
     answer = yield from coordinator.fetch_offsets(group, require_stable=request.require_stable, by_id=False)
-    return (yield from _single_group(context.api_version, request, answer))
+    return (yield from _build_single_group(context.api_version, request, answer))
 
 
 def leave_out_repeated_partitions(
@@ -104,9 +104,10 @@ def _topics(request: OffsetFetchRequest) -> Steps[list[OffsetFetchRequestTopics]
     )
 
 
-def _single_group(
+def _build_single_group(
     version: int, request: OffsetFetchRequest, answer: OffsetFetchResponseGroup
 ) -> Steps[OffsetFetchResponse]:
+    """Convert the answer of one group to the form of versions below 8."""
     if answer.error_code != NONE:
         if version >= _FIRST_VERSION_WITH_ERROR:
             return OffsetFetchResponse(error_code=answer.error_code)

@@ -36,7 +36,7 @@ class LaboratoryFile(OsFile):
         super().write_at(data, position)
 
     def sync(self) -> None:
-        """Do nothing: see the module."""
+        """Do nothing: the data need not survive a power loss."""
 
 
 class LaboratoryFileSystem(OsFileSystem):
@@ -51,7 +51,7 @@ class LaboratoryFileSystem(OsFileSystem):
         return LaboratoryFile(open_regular(path, create=create, writable=writable), path, self.disk)
 
     def sync_directory(self, path: str) -> None:
-        """Do nothing: see the module."""
+        """Do nothing: the data need not survive a power loss."""
 
     def disk_space(self, path: str) -> tuple[int, int]:
         total, usable = super().disk_space(path)

@@ -60,12 +60,14 @@ class BackgroundJobs:
         await self.settle()
 
     def _wait(self, job: Job) -> None:
+        """Set the timer for the next round of a job."""
         if not self._stopped:
             self._waiting[job.name] = self._timers.schedule(
                 min(job.interval_ms, LONGEST_INTERVAL_MS), lambda: self._run(job)
             )
 
     def _run(self, job: Job) -> None:
+        """Begin a round of a job in a thread."""
         self._waiting.pop(job.name, None)
         try:
             future = self._loop.run_in_executor(self._executor, job.run)
@@ -77,6 +79,7 @@ class BackgroundJobs:
         future.add_done_callback(lambda done: self._finish(job, done))
 
     def _finish(self, job: Job, future: Future[object]) -> None:
+        """Log the error of a round that has ended, and wait for the next one."""
         del self._running[job.name]
         error = None if future.cancelled() else future.exception()
         if error is not None:

@@ -382,6 +382,7 @@ class Job:
                 large.worked_ms = clock()
 
     def _go_on(self) -> None:
+        """Queue for the next slice after one without a result, or continue when the awaited Deferred is settled."""
         if self.done.abandoned:
             self._steps.close()  # one of its own steps abandoned it: a running generator cannot be closed
         elif self._waiting is None:
