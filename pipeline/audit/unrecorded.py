@@ -4,7 +4,7 @@
     rows         topic, partition, offset of each -> those outside the ranges: count and lowest offsets per partition
 
 A row is outside if its offset is not in a recorded range, its partition is not in the state, or its topic, partition
-or offset is null. Compaction is no excuse: an export never writes offsets that it does not record.
+or offset is null. Compaction does not explain such a row: an export never writes offsets that it does not record.
 """
 
 from __future__ import annotations

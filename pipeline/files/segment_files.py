@@ -6,7 +6,7 @@ middle of that would miss a segment, and that looks like a gap that compaction l
 next one is equal and no swap is under way; a swap that does not end (its broker died) is read as the broker's next
 start would finish it.
 
-Bytes read are counted, so that tests and benchmarks can show what a plan and its tasks touch.
+Bytes read are counted, so that tests and benchmarks can show how much a plan and its tasks read.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _describe(result: IndexResult) -> list[str]:
         parts.append(f"offset and time indices of {result.rebuilt_segments} segments rebuilt")
     parts = parts or ["nothing to do"]
     if result.key_files:
-        parts.append(f"{result.key_entries:,} keys in {result.key_files} files")
+        parts.append(f"{result.key_entries:,} key entries in {result.key_files} files")
     if result.tag_files:
         parts.append(f"tags in {result.tag_files} files")
     if result.skipped_batches:

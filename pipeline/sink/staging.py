@@ -39,8 +39,8 @@ from tidelog.protocol.record.record_batch import Buffer
 logger = logging.getLogger(__name__)
 
 _DIGITS = 20
-_WHOLE, _PART = ".batches", ".part"
-_GONE = ".removed"
+_COMPLETE, _PART = ".batches", ".part"
+_REMOVED = ".removed"
 #: How often a directory is created or removed again, because another run removes its parent or a task adds a last file.
 _TRIES = 10
 
@@ -134,7 +134,7 @@ class StagingFile:
         self._task = task
         self._path: Path | None = None
         self._descriptor = -1
-        self._is_whole = False
+        self._is_complete = False
         self._size = 0
         self._batches: list[BatchAddress] = []
 
@@ -144,7 +144,7 @@ class StagingFile:
     def __exit__(self, *_error: object) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        if self._path is not None and not self._is_whole:
+        if self._path is not None and not self._is_complete:
             self._part().unlink(missing_ok=True)
 
     def append(self, topic: str, partition: int, batch: Buffer, records: int) -> None:
@@ -168,7 +168,7 @@ class StagingFile:
             os.close(self._descriptor)
             self._descriptor = -1
             self._part().rename(self._path)
-            self._is_whole = True
+            self._is_complete = True
         except FileNotFoundError as error:
             raise StagingError(f"cannot stage {self._path}: the write was aborted meanwhile") from error
         except OSError as error:
@@ -185,7 +185,7 @@ class StagingFile:
                 f"staging directory {directory} of this write does not exist: "
                 "the write was aborted, or stagingPath is not shared by driver and executors"
             )
-        self._path = directory / f"{task.partition:05d}-{task.attempt}-{secrets.token_hex(6)}{_WHOLE}"
+        self._path = directory / f"{task.partition:05d}-{task.attempt}-{secrets.token_hex(6)}{_COMPLETE}"
         self._descriptor = os.open(self._part(), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def _part(self) -> Path:
@@ -221,7 +221,7 @@ def _batch_directories(home: Path) -> Iterator[Path]:
 
 def _remove_directory(directory: Path) -> None:
     """Rename a directory, so that no file can be created in it under the old path, then remove it."""
-    gone = directory.with_name(f"{directory.name.partition('.')[0]}.{secrets.token_hex(6)}{_GONE}")
+    gone = directory.with_name(f"{directory.name.partition('.')[0]}.{secrets.token_hex(6)}{_REMOVED}")
     try:
         directory.rename(gone)
     except FileNotFoundError:

@@ -49,9 +49,9 @@ def with_header(schema: RegisteredSchema, payload: bytes) -> bytes:
 
 
 def _avro_form(schema: RegisteredSchema) -> JsonForm:
-    # Not fastavro's compiled reader. In it, 100 KB of a type that contains itself overflow the stack and end the
-    # process, and 64 KiB of small items block the broker's loop for 150 ms. Python limits recursion, and lets the loop
-    # run.
+    # fastavro's compiled reader is not used. In it, 100 KB of a type that contains itself overflow the stack and end
+    # the process, and 64 KiB of small items block the broker's loop for 150 ms. Python limits recursion, and lets other
+    # threads run.
     import fastavro
     from fastavro._read_py import schemaless_reader
 

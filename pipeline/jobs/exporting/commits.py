@@ -77,8 +77,8 @@ class CommitPace:
         self._bytes_per_second = log_bytes / max(self.clock() - self._began, 1e-3)
 
     def has_room(self, files: int, log_bytes: int) -> bool:
-        """Return whether a part may have this many files and bytes of the log. A file per worker is never too many
-        bytes."""
+        """Return whether a part may have this many files and bytes of the log. Bytes are limited only beyond one file
+        per worker."""
         if files <= self.workers:
             return files <= self.files
         return files <= self.files and log_bytes <= self._bytes_per_second * self.seconds
@@ -166,7 +166,7 @@ def _commit_part(
 def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
     """Split off the next part; returns it and the rest.
 
-    Parts take partition after partition. So only of the first waiting partition some files may be committed already:
+    Parts take partition after partition. So only the first waiting partition may have files that were committed before:
     its plan then continues from ``manifest``.
     """
     part: list[Planned] = []

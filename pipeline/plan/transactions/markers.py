@@ -1,12 +1,12 @@
 """Aborted transactions from the markers in the log, since the index beside a segment may be missing or damaged.
 
     batch of a transaction   the next marker of its producer says whether it was committed
-    marker after the bytes   the walk goes ahead, through later segments too, to where the transactions end
+    a later marker           the walk reads ahead of the reader, through later segments too, to the transactions' ends
     damage on the way        a marker may be lost in it: for transactions open there the ``.txnindex`` files decide;
                              if they do not have the marker that comes next, reading is refused
 
-A walk begins where its reader does and looks at each batch once, in the reader's own chunk if it is there. It reads
-ahead of the reader only while a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
+A walk begins where its reader does and looks at each batch once, in the reader's own chunk if the batch is there. It
+reads ahead only while a transaction is open, in steps that grow. A cleaner keeps the marker of a transaction as
 long as it keeps a batch of it. Missing offsets between segments count as damage unless a cleaner has worked there. One
 thread.
 """

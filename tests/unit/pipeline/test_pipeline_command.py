@@ -144,7 +144,7 @@ def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
     controller.close()
     write_clean_shutdown(OsFileSystem(), str(data.path), 1)
     assert run(data, "index") == 0
-    assert "500 keys in 1 files" in capsys.readouterr().out
+    assert "500 key entries in 1 files" in capsys.readouterr().out
     assert run(data, "compact", "--dry-run") == 0
     assert "to 7 records, would go from" in capsys.readouterr().out
     assert run(data, "compact", "--topic", "orders") == 0
@@ -154,7 +154,7 @@ def test_index_and_compact_take_the_configuration_of_the_brokers_topics(
 
 def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(data, "index", "--config", "index.keys=true", *SMALL) == 0
-    assert "500 keys" in capsys.readouterr().out
+    assert "500 key entries" in capsys.readouterr().out
     assert run(data, "compact", *SMALL) == 0
     assert capsys.readouterr().out == "no compacted topic\n"
 

@@ -130,7 +130,7 @@ def test_a_second_run_has_nothing_to_do_and_rebuild_does_all_again(data: DataDir
     assert (first.indexed_bytes > 0, second.indexed_bytes, third.indexed_bytes) == (True, 0, first.indexed_bytes)
     assert third.rebuilt_segments > 0
     assert contents(data.path, ".keys", ".tags", ".index", ".timeindex") == before
-    assert index_job.report([second])[0].startswith("orders-0: nothing to do, 300 keys in 2 files")
+    assert index_job.report([second])[0].startswith("orders-0: nothing to do, 300 key entries in 2 files")
     assert "bytes indexed, offset and time indices of " in index_job.report([third])[0]
 
 
