@@ -55,7 +55,7 @@ NEEDS = {
     "/topics/{topic}/records": Need(AclOperation.READ, of_topic=True),
     "/logs/retry": Need(AclOperation.ALTER),
 }
-"""Path, as in the routes -> what it needs."""
+"""Path of a route -> the operation that it requires."""
 CONSOLE_NEEDS: dict[str, Need | None] = {
     "/console": Need(AclOperation.DESCRIBE),
     "/console/topics": None,

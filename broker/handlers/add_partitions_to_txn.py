@@ -1,8 +1,8 @@
 """AddPartitionsToTxn: partitions become part of a transaction before they are written to.
 
 v0-3 one transaction, from a client; v4+ many transactions, from another broker, whose partitions are added or only
-verified (KIP-890); v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible. If one partition of a transaction
-does not exist, none is added.
+verified (KIP-890); v2 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH; v3 flexible; v5 TRANSACTION_ABORTABLE. If one
+partition of a transaction does not exist, none is added.
 """
 
 from __future__ import annotations

@@ -24,5 +24,5 @@ def handle(broker: Broker, context: RequestContext, request: AddRaftVoterRequest
 
 
 def error_response(request: AddRaftVoterRequest, error: KafkaError) -> AddRaftVoterResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return AddRaftVoterResponse(error_code=error.code, error_message=error.message)

@@ -78,5 +78,5 @@ def build_error_result(partition: ReassignablePartition, error: KafkaError) -> R
 def error_response(
     request: AlterPartitionReassignmentsRequest, error: KafkaError
 ) -> AlterPartitionReassignmentsResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)

@@ -39,5 +39,5 @@ def changed_topics(response: AlterShareGroupOffsetsResponse) -> Iterator[str | N
 
 
 def error_response(request: AlterShareGroupOffsetsRequest, error: KafkaError) -> AlterShareGroupOffsetsResponse:
-    """Build the error for the whole request."""
+    """Build an answer that has only the error."""
     return AlterShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)

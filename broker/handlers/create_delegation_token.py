@@ -99,7 +99,7 @@ def require_right(authorizer: Authorizer, context: RequestContext, owner: Princi
 
 
 def error_response(request: CreateDelegationTokenRequest, error: KafkaError) -> CreateDelegationTokenResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return CreateDelegationTokenResponse(
         error_code=error.code, issue_timestamp_ms=-1, expiry_timestamp_ms=-1, max_timestamp_ms=-1
     )

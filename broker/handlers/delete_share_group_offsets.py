@@ -39,5 +39,5 @@ def changed_topics(response: DeleteShareGroupOffsetsResponse) -> Iterator[str | 
 
 
 def error_response(request: DeleteShareGroupOffsetsRequest, error: KafkaError) -> DeleteShareGroupOffsetsResponse:
-    """Build the error for the whole request."""
+    """Build an answer that has only the error."""
     return DeleteShareGroupOffsetsResponse(error_code=error.code, error_message=error.message)

@@ -49,5 +49,5 @@ def handle(broker: Broker, context: RequestContext, request: DescribeAclsRequest
 
 
 def error_response(request: DescribeAclsRequest, error: KafkaError) -> DescribeAclsResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return DescribeAclsResponse(error_code=error.code, error_message=error.message)

@@ -40,5 +40,5 @@ def handle(
 
 
 def error_response(request: DescribeClientQuotasRequest, error: KafkaError) -> DescribeClientQuotasResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return DescribeClientQuotasResponse(error_code=error.code, error_message=error.message, entries=None)

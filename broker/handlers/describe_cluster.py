@@ -27,7 +27,8 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Describe the brokers. Raises MismatchedEndpointTypeError for controllers, UnsupportedEndpointTypeError."""
+    """Describe the brokers. Raises MismatchedEndpointTypeError if the client wants controllers, and
+    UnsupportedEndpointTypeError for an unknown type."""
     if request.endpoint_type == CONTROLLERS:
         raise MismatchedEndpointTypeError(
             "The request was sent to an endpoint of type BROKER, but the client wants CONTROLLER."
@@ -53,7 +54,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeClusterRequ
 
 
 def error_response(request: DescribeClusterRequest, error: KafkaError) -> DescribeClusterResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return DescribeClusterResponse(
         error_code=error.code, error_message=error.message, endpoint_type=request.endpoint_type
     )

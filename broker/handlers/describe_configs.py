@@ -36,7 +36,7 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
 
     Raises InvalidRequestError when the answer would be longer than MAX_ANSWER_BYTES.
     """
-    described = Described(request)
+    described = DescribedKeys(request)
     once = {(resource.resource_type, resource.resource_name): resource for resource in request.resources}
     results = []
     for resource in once.values():
@@ -60,9 +60,9 @@ def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequ
     return DescribeConfigsResponse(results=results)
 
 
-class Described:
-    """Described config keys of one answer, and their size. Resources with the same key, value and source share one
-    object; its size counts for each of them."""
+class DescribedKeys:
+    """Described config keys of one answer, and their size. Resources with the same entry for a key share one object;
+    its size counts for each of them."""
 
     __slots__ = ("_known", "_request", "_size")
 
@@ -81,11 +81,11 @@ class Described:
         return found
 
     def _result(self, entry: ConfigEntry) -> DescribeConfigsResourceResult:
-        likeness = (entry.name, entry.value, entry.source)
-        known = self._known.get(likeness)
+        identity = (entry.name, entry.value, entry.source)
+        known = self._known.get(identity)
         if known is None or known[0] != entry:
             result = config_result(entry, self._request)
-            known = self._known[likeness] = (entry, result, size_of(result))
+            known = self._known[identity] = (entry, result, size_of(result))
         self._size += known[2]
         return known[1]
 

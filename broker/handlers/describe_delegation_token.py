@@ -79,5 +79,5 @@ def describe(token: TokenState, secret: bytes) -> DescribedDelegationToken:
 
 
 def error_response(request: DescribeDelegationTokenRequest, error: KafkaError) -> DescribeDelegationTokenResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return DescribeDelegationTokenResponse(error_code=error.code)

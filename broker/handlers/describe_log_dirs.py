@@ -127,5 +127,5 @@ def log_bytes(path: str) -> int:
 
 
 def error_response(request: DescribeLogDirsRequest, error: KafkaError) -> DescribeLogDirsResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return DescribeLogDirsResponse(error_code=error.code)

@@ -69,5 +69,5 @@ def unknown_partition(index: int) -> PartitionDataResponse:
 
 
 def error_response(request: DescribeQuorumRequest, error: KafkaError) -> DescribeQuorumResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return DescribeQuorumResponse(error_code=error.code, error_message=error.message)

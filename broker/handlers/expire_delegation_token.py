@@ -36,5 +36,5 @@ def handle(
 
 
 def error_response(request: ExpireDelegationTokenRequest, error: KafkaError) -> ExpireDelegationTokenResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return ExpireDelegationTokenResponse(error_code=error.code, expiry_timestamp_ms=-1)

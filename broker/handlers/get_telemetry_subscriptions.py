@@ -45,5 +45,5 @@ def handle(
 
 
 def error_response(request: GetTelemetrySubscriptionsRequest, error: KafkaError) -> GetTelemetrySubscriptionsResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return GetTelemetrySubscriptionsResponse(error_code=error.code)

@@ -24,5 +24,5 @@ def handle(broker: Broker, context: RequestContext, request: LeaveGroupRequest) 
 
 
 def error_response(request: LeaveGroupRequest, error: KafkaError) -> LeaveGroupResponse:
-    """Build the error for the whole request."""
+    """Build an answer that has only the error."""
     return LeaveGroupResponse(error_code=error.code)

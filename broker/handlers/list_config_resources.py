@@ -36,5 +36,5 @@ def handle(broker: Broker, context: RequestContext, request: ListConfigResources
 
 
 def error_response(request: ListConfigResourcesRequest, error: KafkaError) -> ListConfigResourcesResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return ListConfigResourcesResponse(error_code=error.code)

@@ -80,5 +80,5 @@ def note_offsets(context: RequestContext, group_id: str, deletion: Deferred[Offs
 
 
 def error_response(request: OffsetDeleteRequest, error: KafkaError) -> OffsetDeleteResponse:
-    """Build the error for the whole request."""
+    """Build an answer that has only the error."""
     return OffsetDeleteResponse(error_code=error.code)

@@ -36,5 +36,5 @@ def handle(broker: Broker, context: RequestContext, request: PushTelemetryReques
 
 
 def error_response(request: PushTelemetryRequest, error: KafkaError) -> PushTelemetryResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return PushTelemetryResponse(error_code=error.code)

@@ -26,5 +26,5 @@ def handle(broker: Broker, context: RequestContext, request: RemoveRaftVoterRequ
 
 
 def error_response(request: RemoveRaftVoterRequest, error: KafkaError) -> RemoveRaftVoterResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return RemoveRaftVoterResponse(error_code=error.code, error_message=error.message)

@@ -22,5 +22,5 @@ def handle(broker: Broker, context: RequestContext, request: SaslAuthenticateReq
 
 
 def error_response(request: SaslAuthenticateRequest, error: KafkaError) -> SaslAuthenticateResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return SaslAuthenticateResponse(error_code=error.code)

@@ -22,5 +22,5 @@ def handle(broker: Broker, context: RequestContext, request: SaslHandshakeReques
 
 
 def error_response(request: SaslHandshakeRequest, error: KafkaError) -> SaslHandshakeResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return SaslHandshakeResponse(error_code=error.code)

@@ -70,5 +70,5 @@ def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
 
 
 def error_response(request: ShareAcknowledgeRequest, error: KafkaError) -> ShareAcknowledgeResponse:
-    """Build the error for the whole request."""
+    """Build an answer that has only the error."""
     return ShareAcknowledgeResponse(error_code=error.code, error_message=error.message)

@@ -100,7 +100,7 @@ def fetch_after(waits: list[Deferred[None]], read: Callable[[], Response]) -> St
 
 
 def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchResponse:
-    """Build the error for the whole request."""
+    """Build an answer that has only the error."""
     return ShareFetchResponse(error_code=error.code, error_message=error.message)
 
 

@@ -22,5 +22,5 @@ def handle(broker: Broker, context: RequestContext, request: UnregisterBrokerReq
 
 
 def error_response(request: UnregisterBrokerRequest, error: KafkaError) -> UnregisterBrokerResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)

@@ -62,5 +62,5 @@ def handle(broker: Broker, context: RequestContext, request: UpdateFeaturesReque
 
 
 def error_response(request: UpdateFeaturesRequest, error: KafkaError) -> UpdateFeaturesResponse:
-    """Build the error for the whole answer."""
+    """Build an answer that has only the error."""
     return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)

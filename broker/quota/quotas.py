@@ -1,6 +1,7 @@
 """Client quotas: which quota applies to a client, how much of it is used, and how long the client must wait (KIP-13).
 
-Of the quotas that are set, the most specific applies, for each quota key by itself:
+Of the quotas that are set, the most specific applies, for each quota key by itself. From the most to the least specific
+("default" is the default entity of that type):
 
     (user, client-id)  (user, default)  user  (default, client-id)  (default, default)  default user  client-id
     default client-id
@@ -137,6 +138,7 @@ class Quotas:
         self._meters: dict[tuple[str, Client], Meter] = {}
         self._most_meters = MAX_METERS
         self._found: dict[tuple[str, Client], Meter | None] = {}
+        """Remembered look-ups: quota key and client -> the meter, or None if no quota applies."""
         self.waits = {key: Waits() for key in ALL_QUOTAS}
         """Waits of requests and connections by quota key, for metrics. A request counts for the quota that made it wait
         longest."""
@@ -225,7 +227,8 @@ class Quotas:
             meter.record(-size, self.monotonic_ms())
 
     def record_connection(self, host: str) -> int:
-        """Count a new connection of an address. Returns 0 to serve it, else how long to hold it before it is closed."""
+        """Count a new connection of an address. Returns 0 to serve the connection, else the ms to hold it before it is
+        closed."""
         client = ("", host)
         wait_ms = self.record(CONNECTION, client, 1)
         wait_ms = min(wait_ms, self._window.sample_ms)

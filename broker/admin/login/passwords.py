@@ -3,8 +3,8 @@ credentials.
 
 SCRAM stores no passwords: a password is proved by deriving the stored key from it, which takes milliseconds in a
 thread. A proof is remembered under a keyed digest of address, user and password. It is forgotten when it has not been
-used for a minute or the user's credential changes. An unknown user takes as long as a known one: a key is derived for
-every mechanism, even if the user has a credential for only one. Loop thread only.
+used for a minute or the user's credential changes. The check of an unknown user takes as long as that of a known one: a
+key is derived for every mechanism, even if the user has a credential for only one. Loop thread only.
 """
 
 from __future__ import annotations
