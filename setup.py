@@ -15,7 +15,7 @@ from setuptools.command.build_ext import build_ext
 HEADERS = "src/tidelog/protocol/compiled"
 DIRECTIVES = {
     "annotation_typing": False,  # types for C are declared in .pxd files
-    "auto_pickle": False,  # nothing pickles these classes, and it is a sixth of a class's code
+    "auto_pickle": False,  # nothing pickles these classes; the code for it would be a sixth of a class
     "binding": False,  # functions are plain built-ins, without an object of Cython's for each
     "boundscheck": False,
     "cdivision": True,

@@ -1,8 +1,8 @@
 """CPU of one produce or fetch request in the dispatcher, in process: ``python -m benchmarks.dispatch [DIRECTORY]``.
 
-Appends write to files below DIRECTORY, and fetches of 1 MiB read from them; not on tmpfs, where a fetch cannot ask
-whether pages are in memory. Prints the lowest of ROUNDS measurements, in microseconds of the thread's CPU time. No
-sockets are used.
+Appends write to files below DIRECTORY. Fetches answer with slices of 1 MiB of them, which are not sent. DIRECTORY must
+not be on tmpfs, where a fetch cannot ask whether pages are in memory. Prints the lowest of ROUNDS measurements, in
+microseconds of the thread's CPU time. No sockets are used.
 """
 
 from __future__ import annotations

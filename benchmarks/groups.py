@@ -4,7 +4,7 @@
     1,000 groups   one after the other, each with one member on a connection of its own; the memory they take
     commits        OffsetCommit of one partition, 10 connections with 10 requests in flight each
     transactions   librdkafka: begin, ten records, commit, one after the other
-    latency        librdkafka: one record at a time, from produce() to the consumer of a group having it
+    latency        librdkafka: one record at a time, from produce() until a consumer in a group has it
     shares         Kafka's own share consumer (ShareConsumerPerformance) reads a log of small records in a share group
     streams        50 members of a streams group share 100 tasks: from the first heartbeat until all are in one
                    epoch and each task has one owner; then heartbeats of no change, 10 in flight on each connection

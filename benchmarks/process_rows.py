@@ -17,7 +17,7 @@ from benchmarks.topics import Topics
 
 PARTITIONS_PER_TOPIC = 1000
 SETTLE_S = 2.0
-"""Seconds after its first answer, or after a load, from which on a broker counts as idle."""
+"""A broker counts as idle this many seconds after its first answer, or after a load."""
 RETRY_S = 0.005
 SERVE_TIMEOUT_S = 300.0
 

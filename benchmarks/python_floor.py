@@ -1,6 +1,6 @@
 """Floor of a broker written in Python: ``python -m benchmarks.python_floor [--mb 300]``.
 
-An uvloop server without a broker's decisions, beside the C program of ``loadgen/floor.c`` that does the same. A
+An uvloop server without a broker's decisions, beside the C program of ``loadgen/floor.c``, which does the same. A
 produced batch costs a receive, CRC-32C, base offset, write and an answer; a fetch one ``sendfile``. The server keeps no
 index, and all batches have one size. Its user time is the least that a server in Python can use.
 """

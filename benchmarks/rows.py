@@ -1,7 +1,7 @@
-"""The rows of the benchmark: metrics with their aims, and a function that measures them on one contender: Tidelog,
-Apache Kafka or the floor.
+"""Rows of the benchmark. A row has metrics with their aims, and a function that measures them on one contender:
+Tidelog, Apache Kafka or the floor.
 
-The aims are those of the design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
+The aims come from the project's design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
 absolute, or a multiple of the *floor* measured in the same run. The floor is a C program that does only the work that
 no broker can avoid (``rivals/floor.py``).
 

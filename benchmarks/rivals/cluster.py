@@ -47,12 +47,12 @@ class Controller(ApacheKafka):
         }
 
 
-def member_properties(node_id: int, port: int, controller: int, data: Path) -> dict[str, str]:
+def member_properties(node_id: int, port: int, controller_port: int, data: Path) -> dict[str, str]:
     """Return the server properties of a broker of either kind."""
     return {
         "process.roles": "broker",
         "node.id": str(node_id),
-        "controller.quorum.voters": f"{CONTROLLER_ID}@{HOST}:{controller}",
+        "controller.quorum.voters": f"{CONTROLLER_ID}@{HOST}:{controller_port}",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": PROTOCOLS,
         "listeners": f"PLAINTEXT://{HOST}:{port}",
@@ -66,26 +66,26 @@ class JavaMember(ApacheKafka):
 
     java_options = BROKER_HEAP
 
-    def __init__(self, directory: Path, node_id: int, controller: int) -> None:
+    def __init__(self, directory: Path, node_id: int, controller_port: int) -> None:
         super().__init__(directory)
-        self._node_id, self._controller = node_id, controller
+        self._node_id, self._controller_port = node_id, controller_port
 
     def properties(self) -> dict[str, str]:
         """Return server.properties as it will be written."""
-        return member_properties(self._node_id, self.port, self._controller, self.data_directory)
+        return member_properties(self._node_id, self.port, self._controller_port, self.data_directory)
 
 
 class TidelogMember(BrokerProcess):
-    """A Tidelog broker."""
+    """A Tidelog broker of a cluster."""
 
     name = "tidelog"
     start_timeout_s = 120.0
     stop_timeout_s = 120.0
 
-    def __init__(self, directory: Path, node_id: int, controller: int) -> None:
+    def __init__(self, directory: Path, node_id: int, controller_port: int) -> None:
         super().__init__(directory, free_port())
         self.data_directory = directory / "data"
-        self._node_id, self._controller = node_id, controller
+        self._node_id, self._controller_port = node_id, controller_port
 
     @property
     def _properties_path(self) -> Path:
@@ -94,7 +94,7 @@ class TidelogMember(BrokerProcess):
     def start(self) -> Self:
         """Format a new data directory, start, and wait until the broker is unfenced. Raises BrokerError."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        keys = member_properties(self._node_id, self.port, self._controller, self.data_directory)
+        keys = member_properties(self._node_id, self.port, self._controller_port, self.data_directory)
         self._properties_path.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
         words = ["format", "-t", CLUSTER_ID, "-c", str(self._properties_path), "--ignore-formatted"]
         done = subprocess.run([*self._tidelog, *words], capture_output=True, text=True, check=False)

@@ -1,10 +1,10 @@
 """Jars of Apache Kafka, fetched once by Maven and kept below ``build/kafka``; other jars have directories of their own.
 
 A small POM is written per set of jars, ``mvn dependency:copy-dependencies`` copies the jars and all their dependencies
-into ``jars/``, and the marker ``complete`` is written last. A directory without the marker is built again: Maven may
-have been killed in it. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test run) wait for one
-download. ``python -m benchmarks.rivals.kafka_jars`` fetches all jars that tests use in one run of Maven, which saves a
-dozen starts.
+into ``jars/``, and the marker ``complete`` is written last. A directory without the marker is built again, because a
+killed Maven may have left it incomplete. A file lock makes parallel callers (pytest-xdist, a benchmark beside a test
+run) wait for one download. ``python -m benchmarks.rivals.kafka_jars`` fetches all jars that tests use in one run of
+Maven, which saves a dozen starts.
 
 Which registry Maven asks is Maven's own configuration; none is named here.
 """

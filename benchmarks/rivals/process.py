@@ -1,8 +1,8 @@
 """A broker as a child process: start it, wait until it answers, measure it, stop it.
 
 `BrokerProcess` starts, stops, kills and restarts one command, and keeps its standard error in a file. So no full pipe
-stops a broker, and errors can show what it printed. The child class decides what "ready" means: Tidelog prints a line,
-Apache Kafka is asked.
+stops a broker, and errors show what the broker printed. The child class decides what "ready" means: Tidelog prints a
+line, Apache Kafka is asked.
 """
 
 from __future__ import annotations

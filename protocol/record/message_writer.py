@@ -2,9 +2,8 @@
 
 A length or CRC is filled in after those bytes are written, without a copy of them. The stream is a chain of fixed-size
 segments. ``reserve(n)`` skips n bytes and returns a :class:`ReservedOutput`, by which they are filled later, even
-across segments. The context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes,
-let the body write, and fill them from the bytes it wrote. ``write_to`` passes a finished chain to ``writev``, segment
-by segment.
+across segments. The context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes, let the body
+write, and fill them from the bytes it wrote. ``write_to`` passes all segments to one ``writev``.
 
     segments   [##########][##########][####------]         written #, free -
                    ^ reserved 4 |                            ReservedOutput: absolute position, bytes left
