@@ -214,7 +214,7 @@ def measure(broker: BrokerProcess, bystander: Bystander, hostile: Request, turn_
 
 
 def answer_to(port: int, frame: bytes, answer_s: float = ANSWER_S) -> str:
-    """Send a request and return its fate within ``answer_s``: answered, closed or no answer."""
+    """Send a request and return its fate within ``answer_s``: answered, refused (the broker closed) or no answer."""
     with connect(port) as connection:
         connection.settimeout(answer_s)
         try:

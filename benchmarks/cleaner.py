@@ -98,7 +98,7 @@ def round_facts(stats: CleanerStats, size: int) -> dict[str, float]:
 
 
 class LoggingKafka(ApacheKafka):
-    """A node whose cleaner logs its rounds."""
+    """A node of Apache Kafka that logs what its cleaner does, and how long it loads its logs."""
 
     def command(self) -> list[str]:
         path = self.directory / "log4j2.properties"

@@ -39,12 +39,12 @@ class Bar(NamedTuple):
 
 
 def limit_figure(limit: float) -> Bar:
-    """Return a bar of the figure itself."""
+    """Return a bar that limits the figure itself."""
     return Bar(f"<= {limit:g}", lambda ours, _: ours <= limit)
 
 
 def limit_ratio(limit: float) -> Bar:
-    """Return a bar of the ratio to Kafka."""
+    """Return a bar that limits the ratio to Kafka's figure."""
     return Bar(f"<= {limit:g}x", lambda ours, theirs: ours <= limit * theirs)
 
 

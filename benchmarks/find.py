@@ -177,7 +177,7 @@ def wait_for_index(bootstrap: str) -> None:
 
 
 def quantile(values: list[float], share: float) -> float:
-    """Return the value below which ``share`` of them lie."""
+    """Return the value below which ``share`` of the values lie."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 

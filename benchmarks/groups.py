@@ -194,7 +194,7 @@ def transactions(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Measure from produce to poll, with the consumer in the same thread."""
+    """Measure the time from produce to poll, with the consumer in the same thread."""
     settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap}
     consumer = Consumer({**settings, "group.id": "latency", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 500})
     consumer.subscribe([f"{TOPIC}-latency"])

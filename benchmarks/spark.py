@@ -165,7 +165,7 @@ def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
 
 
 def export_table(bench: Bench, rows: int, rounds: int, content: str) -> str:
-    """Export to Parquet."""
+    """Measure every way of exporting to Parquet."""
     lines = [
         f"| {content} values | export | Mrow/s | Mrow per CPU s | broker CPU s | MB | to Spark |",
         "|---|---|---:|---:|---:|---:|---:|",

@@ -1,9 +1,9 @@
 """Compression of record sets: none, gzip, snappy, lz4, zstd. The package of a codec is imported at its first use.
 
 Decompression is bounded in every codec: no output, and no buffer sized by what the data claims, grows beyond
-``max_bytes`` (plus one chunk), so a decompression bomb costs at most the bound (and zstd's window, at most
-``ZSTD_MAX_WINDOW_BYTES``). Larger output raises MessageTooLargeError (Java's producer then splits its batch, KIP-126),
-damaged data InvalidRecordError, an unknown codec UnsupportedCompressionTypeError.
+``max_bytes`` (plus one chunk). Only zstd's window may be larger: up to ``ZSTD_MAX_WINDOW_BYTES``. So a decompression
+bomb costs at most these bounds. Larger output raises MessageTooLargeError (Java's producer then splits its batch,
+KIP-126), damaged data InvalidRecordError, an unknown codec UnsupportedCompressionTypeError.
 
 The work is linear in input and output: no part of a stream (gzip member, lz4 frame, snappy chunk) copies the rest of
 it. gzip and lz4 read through a window that is small at the start of each further part. The number of parts is bounded
