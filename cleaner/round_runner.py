@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tidelog.cleaner.round.cleaner import CleanerStats
 
 #: With this many processors or fewer, a helper thread that reads ahead takes the processor that the event loop or its
-#: client needs: produce p99 beside a round is 246 to 299 us without the thread and 500 to 691 us with it, while the
-#: round is not faster. So on such machines it reads ahead only while the loop is nearly idle.
+#: client needs. Produce p99 beside a round is 246 to 299 us without the thread and 500 to 691 us with it, while the
+#: round is not faster (docs/internals/cleaner.md). So on such machines it reads ahead only while the loop idles.
 FEW_PROCESSORS = 2
 
 EngineLoader = Callable[[], "Engine"]

@@ -154,9 +154,9 @@ class DirectoryState:
     def note(self, error: KafkaStorageError, file_system: FileSystem) -> None:
         """Take the directory offline if the error shows that its disk does not work.
 
-        A failed sync shows that. A full disk or a lack of descriptors or permission does not: no file has changed. Any
-        other error may concern one file only (it was removed, a bad sector), so the directory is probed. Blocks on
-        disk.
+        A failed sync shows that the disk does not work. A full disk or a lack of descriptors or permission does not: no
+        file has changed. Any other error may concern one file only (it was removed, a bad sector), so the directory is
+        probed. Blocks on disk.
         """
         if isinstance(error, LogStorageError) and (error.lacks_room or error.is_read_only):
             self._begin_shortage(error)

@@ -134,7 +134,7 @@ def _entries_of(index: TransactionIndex) -> list[AbortedTxn]:
 
 def _merge(present: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
     """Merge the index entries with the transactions found in a damaged segment. For the same producer and marker the
-    entry is kept: the marker of an earlier transaction may be unreadable, so that two seem to be one.
+    entry is kept: the marker of an earlier transaction may be unreadable, so that two transactions seem to be one.
     """
     merged = {one.last_offset: one for one in present}
     for one in found:

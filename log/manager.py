@@ -100,7 +100,7 @@ UNKNOWN = Opening()
 
 
 class LogManager:
-    """The logs of a broker, in all log directories: opens, creates, deletes, flushes and retains them."""
+    """The logs of a broker, in all log directories: opens, creates, deletes and flushes them, and applies retention."""
 
     def __init__(
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
@@ -404,7 +404,7 @@ class LogManager:
         """Delete old segments of every log, forget idle producers, and unlink files whose deletion is due. Return the
         number of segments deleted.
 
-        Logs that are not open are opened for this and closed again. Call it at each
+        Logs that are not open are opened for this, and closed again if nothing is to be deleted. Call it at each
         ``log.retention.check.interval.ms``.
         """
         now_ms = self._retention_clock.believe(now_ms)

@@ -13,7 +13,7 @@ Invariants:
 - the active segment is the last of ``segments``; offsets in segment n are below the base offset of segment n + 1;
 - records below ``recovery_point`` are synced, and so are the index entries of transactions aborted below it.
 
-There is one lock, held for append, roll, truncation, swaps and changes of the offsets. A flush syncs without it.
+There is one lock, held for append, roll, truncation, swaps and changes of the offsets. A flush syncs without the lock.
 Attributes are published by one assignment (an int, a tuple, an immutable snapshot) and read without the lock. Work on
 files by name without the lock is done within ``files`` (``tidelog.log.file_use``); deletion waits for it. Retention and
 segment swaps are in ``tidelog.log.retention``, look-up by time in ``tidelog.log.timestamps``, recovery in
@@ -183,7 +183,7 @@ class UnifiedLog:
         self.last_flushed_ms = self._time.monotonic_ms()
         # Only below this offset are entries of key and tag indices valid. At first it is the log end at the opening:
         # these indices are synced more often, and may have entries for records that a power loss took from the log.
-        # ``tidelog.log.find.indexer`` raises it. ``clean_bound`` is the same for ``tidelog.cleaner.checkpoint``.
+        # ``tidelog.log.find.indexer`` raises it. ``clean_bound`` bounds what ``tidelog.cleaner.checkpoint`` has saved.
         self.index_bound = self.clean_bound = parts.log_end_offset
         self._publish_end(parts.log_end_offset)
         self.update_config(parts.config)
@@ -363,7 +363,7 @@ class UnifiedLog:
     def read(
         self, offset: int, max_bytes: int, *, isolation: FetchIsolation, min_one_message: bool, prove: bool = True
     ) -> FetchDataInfo:
-        """Read batches from the one that holds ``offset`` on, at most ``max_bytes``; the last may be cut by that. With
+        """Read batches from the one that holds ``offset`` on, at most ``max_bytes``, which may cut the last one. With
         ``min_one_message`` the first batch is complete whatever its size.
 
         With ``prove`` it proves transaction indices (``tidelog.log.index_proof``) from complete segments, else raises

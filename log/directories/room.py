@@ -75,7 +75,7 @@ class RoomWatch:
                 try:
                     entry.log.save_indices()
                 except KafkaStorageError as error:
-                    logger.warning("indices of %s stay in memory: %s", entry.path, error)
+                    logger.warning("indices of %s could not be written and stay in memory: %s", entry.path, error)
 
     def try_refused_again(self, *, every: bool = True) -> None:
         """Load the refused logs of online directories again; without ``every``, only those whose error may have

@@ -68,8 +68,8 @@ def encode_lines(lines: Iterable[str]) -> bytes:
 
 
 def decode_lines(data: bytes, path: str, fields: int) -> Iterator[list[str]]:
-    """Yield the fields of each line of a checkpoint, which has ``fields`` of them. An empty file has no lines: Kafka
-    creates it before it has lines to write.
+    """Yield the fields of each line of a checkpoint; each line has ``fields`` of them. An empty file has no lines:
+    Kafka creates it before it has lines to write.
 
     Raises CheckpointCorruptError, which names the file and the line.
     """

@@ -60,7 +60,7 @@ class IndexDigests:
                     self._lines = {(topic, partition): digests for topic, partition, digests in found}
                     self._written = dict(self._lines)
                 except KafkaStorageError as error:
-                    logger.warning("transaction indices will be compared with the markers: %s", error)
+                    logger.warning("digests are lost, so transaction indices are compared with the markers: %s", error)
         return self._lines
 
     def digests_of(self, partition: TopicPartition) -> frozenset[str]:

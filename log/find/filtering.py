@@ -1,6 +1,6 @@
 """Filtered reads: the records of a log that match a query, in batches as compaction would leave them.
 
-Consumers of a *virtual topic* get them: of a name with a query, whose records are the matching ones of another topic.
+A *virtual topic* is a name with a query; its consumers get these records.
 
     position -> next candidate (of the key or tag index; after its end each offset) -> batches around it
              -> no record of a batch matches:    left out

@@ -177,7 +177,7 @@ class LogIndexer:
                 return
 
     def _walk_odd(self, chunk: memoryview, at: int, position: int, wanted: Wanted) -> tuple[int, int]:
-        """Add the rows of the batch at ``at``, which ``walk_chunk`` cannot read, as a compressed one.
+        """Add the rows of the batch at ``at``, which ``walk_chunk`` cannot read: a compressed one, for example.
 
         Returns the batch's size and the offset after it; the size is 0 if the chunk ends within the batch.
         """

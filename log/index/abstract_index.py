@@ -8,8 +8,8 @@ Entries are read with ``pread`` and written with ``pwrite``, never through a map
 file that was cut while it is open then gives an error; access to a mapped page would kill the process (SIGBUS).
 The price: a look-up near the end takes 3.3 µs instead of 2.5, and one anywhere in 10 MB takes 12 instead of 5. Readers
 that read on where they stopped make no look-up. Readers read only slots below ``entries``, which is published after the
-entry is in the file. They hold the open file while they read. It closes with the last reference, so they cannot read
-from a descriptor that belongs to another file by then.
+entry is in the file. They hold the open file while they read. The file is closed with the last reference, so no reader
+uses a descriptor that belongs to another file by then.
 
 A rebuild on a full disk goes on in memory, so that the log can be read. The file on the disk is emptied, so that the
 next start rebuilds it. ``save`` writes the entries to the file once the disk has room.

@@ -183,7 +183,7 @@ class TransactionIndex:
         if self._entries and self._file_system.exists(self.path):
             for entry in self._iterate():
                 if entry.last_offset < self.start_offset:
-                    raise IndexCorruptError(f"{self.path} has a transaction that ended at {entry.last_offset}")
+                    raise IndexCorruptError(f"{self.path} has a marker of an earlier segment, {entry.last_offset}")
 
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions whose marker is at or above ``offset``."""

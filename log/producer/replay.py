@@ -30,7 +30,7 @@ RECALLED_BYTES_FLUSHED = 512 * 1024
 """The same for a log that needs no recovery: all that was in flight is among the last records. This takes 1 ms."""
 
 RECALLED_AT_ONCE_BYTES = 512 * 1024
-"""Size of the stretches in which these records are read, newest first."""
+"""Size of the stretches in which the records before a snapshot are read, newest first."""
 
 _KEY = struct.Struct(">hh")
 _VALUE = struct.Struct(">hi")

@@ -100,7 +100,7 @@ def convert_batch(
 ) -> bytes:
     """Convert one batch to format ``to_magic``; empty when nothing of it remains. Raises as :func:`down_convert`.
 
-    Records are left out at the batch's end if ``limit`` does not allow all; it is used up then.
+    Records are left out at the batch's end if ``limit`` does not allow all; ``limit`` is used up then.
     """
     if batch.is_control:
         return b""

@@ -51,7 +51,7 @@ def shorten_switch_interval() -> None:
 
 @contextmanager
 def quiet_import(*packages: str) -> Iterator[None]:
-    """Prepare imports of ``packages`` (keys of _LIBRARIES) for the block that makes them. Any thread."""
+    """Prepare for a block that imports ``packages`` (keys of _LIBRARIES). Any thread."""
     shorten_switch_interval()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for package in packages:

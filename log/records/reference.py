@@ -213,7 +213,7 @@ def first_at_or_after(
 ) -> TimestampPosition | None:
     """Find the first record whose deltas are at least ``timestamp_delta`` ms and ``min_offset_delta``.
 
-    Raises InvalidRecordError on malformed records up to it.
+    Raises InvalidRecordError if that record, or one before it, is malformed.
     """
     for found in _deltas(section, count):
         if found.timestamp_delta >= timestamp_delta and found.offset_delta >= min_offset_delta:

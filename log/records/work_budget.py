@@ -100,7 +100,7 @@ class WorkBudget:
                 raise TooMuchForTurnError from None
         else:
             plain = decompress(section, codec, limit)
-        self._compressed_records -= count  # counted only now: after a TooMuchForTurnError a thread does it again
+        self._compressed_records -= count  # counted only now: after TooMuchForTurnError a thread decompresses again
         self._plain_bytes -= len(plain)
         return plain
 

@@ -168,7 +168,7 @@ class LogLoader:
         return log
 
     def _begin_at_start(self, segments: LogSegments) -> LogSegments:
-        """Return the segments; none, and their files removed, for a log that ends before its log start offset.
+        """Return the segments. If the log ends before its log start offset, remove their files and return none.
 
         That happens when an unclean stop lost all unsynced records from the log start offset on. Raises LogLoadError
         if records that were synced are missing from there on.

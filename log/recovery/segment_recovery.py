@@ -213,7 +213,7 @@ def _intact_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memory
                 position, next_offset = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
             if next_offset >= work.synced_below:
-                logger.warning("the segment is valid only up to here: %s", error)
+                logger.warning("a segment is valid only up to a damaged batch: %s", error)
                 return
             work.damage.batches += 1
             logger.error("a damaged batch is kept, but its records cannot be read: %s", error)

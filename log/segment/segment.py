@@ -382,7 +382,7 @@ class LogSegment:
         self.records.close()
 
     def release(self) -> None:
-        """Close all files as they are, for a segment whose names are gone already."""
+        """Close all files as they are, for a deleted segment."""
         self._largest = None
         # The records are closed first: a reader that finds no transaction index must not get a slice of them.
         self.records.close()
