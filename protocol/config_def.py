@@ -238,7 +238,7 @@ _PARSERS: dict[ConfigType, Callable[[Any, ConfigType], Any]] = {
 
 
 class ConfigDef:
-    """A table of keys. Iterates over them in order of declaration."""
+    """A table of keys, which iteration yields in order of declaration."""
 
     __slots__ = ("keys",)
 

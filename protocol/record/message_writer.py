@@ -165,7 +165,7 @@ class BufferingOutputStream:
 
 
 class MessageWriter(BufferingOutputStream):
-    """Writes messages of magic 0 and 1 (see ``tidelog.protocol.record.message_set`` for the layout)."""
+    """Writer of messages of magic 0 and 1 (see ``tidelog.protocol.record.message_set`` for the layout)."""
 
     __slots__ = ()
 

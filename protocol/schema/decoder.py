@@ -64,7 +64,9 @@ def _length_error(needed_bytes: int, bytes_left: int) -> MalformedError:
 
 
 class _DecoderWriter:
-    """Writer of a decoder's lines. Fields of fixed size wait in ``_pending`` to be read with their neighbours."""
+    """Writer of a decoder's lines: each method writes the lines that do what its docstring says. Fields of fixed size
+    wait in ``_pending`` to be read with their neighbours.
+    """
 
     def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()

@@ -121,7 +121,9 @@ def join_in_steps(pieces: list[Buffer]) -> Generator[None, None, list[Part]]:
 
 
 class _EncoderWriter:
-    """Writer of an encoder's lines. Fields of fixed size wait in ``_pending`` to be packed with their neighbours."""
+    """Writer of an encoder's lines: each method writes the lines that do what its docstring says. Fields of fixed size
+    wait in ``_pending`` to be packed with their neighbours.
+    """
 
     def __init__(self, version: int, flexible: bool, in_steps: bool) -> None:
         self.source = Source()
