@@ -191,7 +191,7 @@ def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
     counters, manager = cleaner.counters, cleaner.manager
     for field in dataclasses.fields(counters):
         yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))
-    if cleaner.config.enabled:  # without threads, an alert on missing ones would fire for a disabled cleaner
+    if cleaner.config.enabled:  # a disabled cleaner has no threads, and alerts on missing threads must not fire
         yield Sample("kafka_log_logcleaner_live_threads", "gauge", {}, cleaner.live_threads)
     yield Sample("kafka_log_logcleanermanager_max_dirty_percent", "gauge", {}, 100 * manager.dirtiest_ratio)
     delay_s = manager.max_compaction_delay_ms / 1000

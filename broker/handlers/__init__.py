@@ -1,4 +1,4 @@
-"""Handlers of requests, one module for each API key.
+"""Handlers of requests, one module for each API key. A *lone node* is a broker that is not a member of a cluster.
 
 Imports: ``tidelog.broker.network`` and the layers below; not ``admin`` or ``adoption``. Invariant: a module's key and
 versions are those of its entry in ``tidelog.broker.requests.registry``.

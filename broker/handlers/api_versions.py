@@ -36,7 +36,8 @@ _VALID_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Answer with the served APIs and features. Raises InvalidRequestError for a malformed client software name."""
+    """Answer with the served APIs and features. Raises InvalidRequestError for a malformed name or version of the
+    client's software."""
     if context.api_version >= 3:
         software = request.client_software_name, request.client_software_version
         if not all(map(_VALID_SOFTWARE.fullmatch, software)):
@@ -55,8 +56,8 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
 
 
 def error_response(request: ApiVersionsRequest | None, error: KafkaError) -> ApiVersionsResponse:
-    """Answer with the error; with UNSUPPORTED_VERSION the served APIs too, so that the client can choose a version
-    (KIP-511).
+    """Answer with the error; with UNSUPPORTED_VERSION also list the registered APIs, so that the client can choose a
+    version (KIP-511).
     """
     entries = list_registered_apis() if isinstance(error, UnsupportedVersionError) else []
     return ApiVersionsResponse(error_code=error.code, api_keys=entries)

@@ -39,7 +39,7 @@ def handle(broker: Broker, context: RequestContext, request: DeleteAclsRequest) 
     if broker.authorizer is None:
         raise SecurityDisabledError("No Authorizer is configured.")
     filters: list[AclFilter] = []
-    outcomes: list[int | KafkaError] = []
+    outcomes: list[int | KafkaError] = []  # of each filter of the request: its index in ``filters``, or its error
     for given in request.filters:
         wanted = filter_of(given, context.api_version)
         try:

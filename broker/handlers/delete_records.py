@@ -39,8 +39,8 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
             yield opening_of(broker, topic.name, asked.partition_index)
             try:
                 low_watermark = delete_records(broker, topic.name, asked.partition_index, asked.offset)
-                place = {"topic": topic.name, "partition": asked.partition_index, "start": low_watermark}
-                note_change("records deleted", context, **place)
+                details = {"topic": topic.name, "partition": asked.partition_index, "start": low_watermark}
+                note_change("records deleted", context, **details)
                 result = DeleteRecordsPartitionResult(
                     partition_index=asked.partition_index, low_watermark=low_watermark
                 )
@@ -53,9 +53,9 @@ def handle(broker: Broker, context: RequestContext, request: DeleteRecordsReques
             yield None
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
         yield None
-    kept = broker.replica_manager.checkpoint_log_starts()
-    yield kept
-    kept.result()
+    written = broker.replica_manager.checkpoint_log_starts()
+    yield written
+    written.result()
     for result, wait in waits:
         yield wait
         note_low_watermark(result, wait)

@@ -5,8 +5,8 @@ metrics are read. A histogram of times has power-of-two buckets: recording is on
 
 Names follow Kafka's MBeans in short form: ``BytesInPerSec`` is the counter
 ``kafka_server_brokertopicmetrics_bytesin_total``. An exporter (``/metrics``) walks :meth:`Metrics.collect` on the
-loop, and :meth:`Metrics.collect_shared` in a worker: metrics that take time for each log or index belong to the second.
-Loop thread only.
+loop, and :meth:`Metrics.collect_shared` in a worker, for metrics that take time for each log or index. Loop thread
+only.
 """
 
 from __future__ import annotations
