@@ -1,6 +1,5 @@
-"""Waits of one partition until an end offset passes theirs: its high watermark, synced end or low watermark.
-
-Loop thread only.
+"""Waits of one partition for offsets: each settles once the high watermark, the synced end or the low watermark is
+above its offset. Loop thread only.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from tidelog.protocol.errors import KafkaError
 
 
 class Commits:
-    """Waits of one partition for one of these ends, each with its offset."""
+    """Waits of one partition for one of these three, the *end*."""
 
     __slots__ = ("_waiting",)
 

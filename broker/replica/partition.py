@@ -291,7 +291,7 @@ class Partition:
         """Return a Deferred that settles once the high watermark has passed ``offset``: then the record there may be
         acknowledged and read.
 
-        Fails with KafkaStorageError when its sync fails, with NotLeaderOrFollowerError when leadership goes elsewhere.
+        Fails with KafkaStorageError when a sync fails, with NotLeaderOrFollowerError when this broker leads no more.
         """
         log = self.local_log
         if offset < log.high_watermark:
@@ -303,8 +303,8 @@ class Partition:
 
     def when_acknowledged(self, offset: int, acks: int, timeout_ms: float) -> Deferred[None] | None:
         """Return a Deferred that settles when a produce request may be answered; None when it may be now. Its last
-        record is at ``offset``, at or above the high watermark. Fails as ``when_committed``, and when replicas or time
-        are lacking.
+        record is at ``offset``, at or above the high watermark. Fails as ``when_committed``, and also if too few
+        replicas are in sync or the timeout is over.
         """
         if self.leading is None:
             return self.when_committed(offset)
@@ -329,7 +329,7 @@ class Partition:
             self.advance(offset)
 
     def _fail_unsynced(self, error: KafkaError) -> None:
-        """Fail all waits for this replica's sync, or for all replicas."""
+        """Fail all waits for this replica's sync, and for the high watermark."""
         self._commits.fail(error)
         if self.leading is not None:
             self.leading.fail_syncs(error)

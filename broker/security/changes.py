@@ -100,7 +100,7 @@ def note_quotas(context: RequestContext, parts: Iterable[tuple[str, str | None]]
 
 
 def note_line(event: str, context: RequestContext, **facts: object) -> Lines:
-    """Write one line about a change."""
+    """Write one line about a change, in a single step."""
     note_change(event, context, **facts)
     yield
 

@@ -81,7 +81,9 @@ class DelegationTokens:
         self._credentials[token.token_id] = credentials
 
     def renew(self, requester: str, secret: bytes, period_ms: int) -> int:
-        """Renew a token; return its new expiry time. Raises a KafkaError if the requester may not."""
+        """Renew a token; return its new expiry time. Raises a KafkaError unless the token is valid and the requester
+        may renew it.
+        """
         token = self._find(secret)
         self._check_not_expired(token)
         check_may_renew(token, requester)
@@ -91,7 +93,7 @@ class DelegationTokens:
 
     def expire(self, requester: str, secret: bytes, period_ms: int) -> int:
         """Set the expiry time of a token, or remove the token if the period is negative; return the time at which it
-        expires. Raises a KafkaError if the requester may not.
+        expires. Raises a KafkaError if there is no such token, it has expired and is to stay, or the requester may not.
         """
         token = self._find(secret)
         check_may_renew(token, requester)

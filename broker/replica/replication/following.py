@@ -102,7 +102,7 @@ class Following:
             return True
 
     def _end_after(self, work: Cut) -> int:
-        """Return the offset to which this work truncates the log; -1 for all of it."""
+        """Return the offset to which this work truncates the log; -1 if it removes all records."""
         if isinstance(work, StartAt):
             return -1
         if isinstance(work, TruncateTo):

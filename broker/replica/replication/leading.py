@@ -93,7 +93,7 @@ class Leading:
             )
 
     def note_append(self, log_end_offset: int) -> None:
-        """Note an append, which no sync follows."""
+        """Note an append that needs no sync."""
         self.rests.end_all()
         if not self._advance_if(self.core.note_append(log_end_offset, self._now_ms)):
             self._partition.offsets_moved()  # followers wait for records, whether or not they are committed

@@ -32,7 +32,7 @@ _ALLOWING = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}),
 }
-"""Operation -> operations whose ALLOW allows it. All other operations are allowed only by their own ALLOW or ALL."""
+"""Operation -> operations whose ALLOW allows it. All others need an ALLOW of their own; an ALLOW of ALL always does."""
 
 
 class Decision(NamedTuple):

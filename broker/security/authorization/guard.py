@@ -171,7 +171,7 @@ class Guarded:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Check of each element in one array of a request; refused ones are removed, and answered with an error."""
+    """Check of each element in one array of a request; refused elements are removed, and answered with an error."""
 
     refusal: Callable[[Call, Any], KafkaError | None]
     """Returns the error of a refused element, None for an allowed one."""

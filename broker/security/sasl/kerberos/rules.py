@@ -33,7 +33,7 @@ class NoRuleAppliesError(Exception):
 
 
 class KerberosRule(NamedTuple):
-    """One rule. If ``components`` is None it is DEFAULT, and ``format`` is its realm."""
+    """One rule. If ``components`` is None the rule is DEFAULT, and ``format`` is the default realm."""
 
     components: int | None
     format: str

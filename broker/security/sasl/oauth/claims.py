@@ -49,9 +49,9 @@ def check_times(claims: Mapping[str, Any], now_s: float, skew_s: float) -> float
     if expires is None:
         raise TokenRefusedError("the claim exp is missing")
     if now_s - skew_s >= expires:
-        raise TokenRefusedError("it has expired")
+        raise TokenRefusedError("the token has expired")
     if max(issued or 0, begins or 0) > now_s + skew_s:
-        raise TokenRefusedError("it is not valid yet")
+        raise TokenRefusedError("the token is not valid yet")
     if issued is not None and expires <= issued:
-        raise TokenRefusedError("it ends before it is issued")
+        raise TokenRefusedError("the token ends before it is issued")
     return expires

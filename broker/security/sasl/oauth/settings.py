@@ -42,8 +42,8 @@ URL_KEY = "sasl.oauthbearer.jwks.endpoint.url"
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 ALLOWED_FILES = "org.apache.kafka.sasl.oauthbearer.allowed.files"
 FIRST_KEYS_S = 5.0
-"""Time in s after the start during which tokens wait for the first keys. The time is not counted for each token: one
-thread checks all tokens, and their waits would add up.
+"""Time in s after the start during which tokens wait for the first keys. All tokens wait until the same moment, as one
+thread checks them in turn, and waits of their own would add up.
 """
 _MODULES = ("jwt", "cryptography")
 _SIGNED = "tidelog.broker.security.sasl.oauth.signed_tokens"

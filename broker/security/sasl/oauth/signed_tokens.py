@@ -101,9 +101,9 @@ class SignedTokens:
         try:
             header = jwt.get_unverified_header(token)
         except MALFORMED:
-            raise TokenRefusedError("it cannot be read") from None
+            raise TokenRefusedError("the token cannot be read") from None
         if "crit" in header:
-            raise TokenRefusedError("it asks for an extension (crit)")
+            raise TokenRefusedError("the token asks for an extension (crit)")
         keys, key_id = self._keys(), header.get("kid")
         found = keys.get(key_id)
         if found is None and key_id is None and len(keys) == 1:
@@ -111,23 +111,23 @@ class SignedTokens:
         if found is None:
             if key_id is not None:  # only an unknown key id may mean a new key
                 self._note_unknown()
-            raise TokenRefusedError("no key of the issuer has its key id")
+            raise TokenRefusedError("no key of the issuer has the key id of the token")
         if header.get("alg") not in found.algorithms:
-            raise TokenRefusedError("its algorithm is not allowed with its key")
+            raise TokenRefusedError("the algorithm of the token is not allowed with its key")
         return found
 
 
 def reason_of(error: Exception) -> str:
     """Return the reason for the log: a fixed text, because an exception's text may hold parts of a token."""
     for kind, text in (
-        (jwt.InvalidSignatureError, "its signature is wrong"),
-        (jwt.InvalidAudienceError, "it is for another audience"),
-        (jwt.InvalidIssuerError, "it is of another issuer"),
+        (jwt.InvalidSignatureError, "the signature of the token is wrong"),
+        (jwt.InvalidAudienceError, "the token is for another audience"),
+        (jwt.InvalidIssuerError, "the token is of another issuer"),
         (jwt.MissingRequiredClaimError, "a claim is missing: exp, iat, aud or iss"),
     ):
         if isinstance(error, kind):
             return text
-    return "it cannot be read"
+    return "the token cannot be read"
 
 
 def read_keys(document: Mapping[str, Any]) -> Keys:

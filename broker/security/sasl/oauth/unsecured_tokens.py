@@ -72,7 +72,7 @@ def decode(part: str) -> dict[str, Any]:
     try:
         found = json.loads(base64.b64decode(part + "=" * (-len(part) % 4), b"-_", validate=True))
     except (binascii.Error, ValueError, RecursionError):
-        raise TokenRefusedError("it cannot be read") from None
+        raise TokenRefusedError("the token cannot be read") from None
     if not isinstance(found, dict):
-        raise TokenRefusedError("it cannot be read")
+        raise TokenRefusedError("the token cannot be read")
     return found

@@ -387,7 +387,7 @@ def test_a_refused_bearer_token_fails_after_the_client_has_seen_why(
     assert b"invalid_token" in (world.read() or b"")
     assert connection.closed
     line = next(record for record in caplog.records if record.name == "tidelog.audit")
-    assert json.loads(line.getMessage())["reason"] == "it has expired"
+    assert json.loads(line.getMessage())["reason"] == "the token has expired"
 
 
 @TOKENS
@@ -399,7 +399,7 @@ def test_a_client_that_leaves_at_a_refusal_has_failed(world: World, caplog: pyte
     world.ends[-1].close()
     world.base.loop.turn()
     assert world.count("failed_authentication") == 1
-    assert "it has expired" in caplog.text
+    assert "the token has expired" in caplog.text
 
 
 @TOKENS

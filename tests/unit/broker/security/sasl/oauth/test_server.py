@@ -23,7 +23,7 @@ def validate(token: str) -> BearerToken:
         return BearerToken("ann", 5000)
     if token == "narrow":
         raise TokenRefusedError("a scope is missing", "insufficient_scope", "[LOGIN]")
-    raise TokenRefusedError("it has expired")
+    raise TokenRefusedError("the token has expired")
 
 
 def test_a_good_token_is_the_user_until_it_ends() -> None:
@@ -45,7 +45,7 @@ def test_a_refused_token_is_answered_and_fails_when_the_client_has_seen_why(toke
     with pytest.raises(AuthenticationFailedError) as refused:
         server.evaluate(b"\x01")
     assert str(refused.value) == answer
-    assert refused.value.reason in ("it has expired", "a scope is missing")
+    assert refused.value.reason in ("the token has expired", "a scope is missing")
 
 
 def test_after_a_refusal_no_other_token_is_looked_at() -> None:
