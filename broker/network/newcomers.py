@@ -66,7 +66,7 @@ class _Failures(NamedTuple):
     """Failed logins of one address that still count: each second after ``since_ms`` takes ``rate`` of them away."""
 
     since_ms: float
-    count: int
+    number: int
 
 
 class FailedLogins:
@@ -87,10 +87,10 @@ class FailedLogins:
         source, now = source_of(host), self._monotonic_ms()
         before = self._by_source.pop(source, _Failures(now, 0))
         fading = int((now - before.since_ms) // _WINDOW_MS) * self._rate()
-        failures = _Failures(now if fading else before.since_ms, max(before.count - fading, 0) + 1)
+        failures = _Failures(now if fading else before.since_ms, max(before.number - fading, 0) + 1)
         self._by_source[source] = failures
         if len(self._by_source) > MAX_ADDRESSES:
             for oldest in list(islice(self._by_source, len(self._by_source) - MAX_ADDRESSES)):
                 del self._by_source[oldest]
-        doublings = max(0, min(failures.count - self._rate(), 16))
+        doublings = max(0, min(failures.number - self._rate(), 16))
         return min(usual_ms * (1 << doublings), max(usual_ms, MAX_DELAY_MS))
