@@ -4,7 +4,8 @@ missing.
     table by hour or day      a time outside of the years 1 to 9999
     table of latest values    no key
 
-The comparison of rows leaves such records out and collects their offsets. Contents are not compared.
+Dead letters are the rows of a second table, with bytes of the record and the reason (``export.file``). The comparison
+of rows leaves such records out and collects their offsets. Contents are not compared.
 """
 
 from __future__ import annotations

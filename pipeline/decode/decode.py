@@ -1,4 +1,4 @@
-"""The decoder of segment slices to Arrow record batches in the schema of Spark's Kafka source.
+"""The decoder of slices of segments (``plan.rows``) to Arrow record batches in the schema of Spark's Kafka source.
 
     open the file -> still the one that was planned?  yes -> its bytes are decoded
                                                       no  -> the slice's offsets are planned again, in the current files

@@ -1,4 +1,4 @@
-"""The work of one export task: slices of a log become one Parquet file, and damaged bytes a second one.
+"""The work of one export task: slices of segments become one Parquet file, and damaged bytes a second one.
 
     slices -> read_slice -> Arrow batches -> row groups -> staging/<run>/data/NAME         zstd
     a batch that cannot be read -> one row of staging/<run>/dead-letter/NAME               its bytes and the reason

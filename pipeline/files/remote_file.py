@@ -105,7 +105,7 @@ class RemoteFile:
             self._identity_now()
             raise RemoteError(f"{self.path} cannot be read at byte {position}: {reason(error)}") from error
         if len(data) < wanted:
-            raise RemoteError(f"{self.path} gave {len(data)} bytes at byte {position}: expected {wanted}")
+            raise RemoteError(f"{self.path} returned {len(data)} bytes from byte {position}: expected {wanted}")
         with _COUNTING:
             self._count.add(len(data))
         return data

@@ -244,8 +244,8 @@ def _choose_uploads(uploads: Iterable[TieredSegment], first: int) -> list[tuple[
     """Choose the uploads that make up the log below ``first``: by base offset, each with the offset up to which it is
     used.
 
-    The search goes back from the upload of the last leader. An upload of a later epoch than the first one of the upload
-    after it is left out: a leader truncated its records.
+    The search goes back from the upload of the last leader. An upload is left out if, below the start of the next one,
+    it has a later epoch than the first of the next: a leader truncated its records.
     """
     found: list[tuple[TieredSegment, int]] = []
     latest = MAX_EPOCH
@@ -431,7 +431,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
     # ---- writing, which is refused
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise OSError("a view of a tier is only read")
+        raise OSError("a view of a tier is read-only")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
     move = copy_file = open_output_stream = open_append_stream = _refuse

@@ -4,8 +4,8 @@
     is its index in the file
 
 Columns are those of an exported table. ``value`` is required; key and value are bytes or text. Optional are
-``timestamp`` (default: now), ``headers``, and ``partition`` (default: by key as Kafka's producer does, rows without key
-in turn). ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
+``timestamp`` (default: now), ``headers``, and ``partition`` (default: that of Kafka's producer, ``sink.rows``). The
+columns ``topic``, ``offset`` and ``timestampType`` are ignored, because the target's log assigns its own. Any other
 column is refused, because it would be lost. A file is identified by its path and the first bytes of its first row
 group. So if a file has grown since, as in an exported table, only its new rows are written, while other content at the
 same path is another file.

@@ -8,9 +8,10 @@ retries are switched off in the table's properties, because a retry would add th
 export of all records (not of latest values) only adds files: small ones are merged by the owner's own maintenance, as
 in any Iceberg table.
 
-Dead letters are added to a second table, ``<name>_dead_letter``, after the commit; if the run was killed in between,
-the next run adds them. Adding a file twice has no effect there. ``exporting.areas`` describes where files wait for
-their commit, on a mounted file system and in an object store.
+Dead letters, which have what could not be read or could not be a row, are added to a second table,
+``<name>_dead_letter``, after the commit; if the run was killed in between, the next run adds them. Adding a file twice
+has no effect there. ``exporting.areas`` describes where files wait for their commit, on a mounted file system and in an
+object store.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ class LogSource:
         return find_partitions(self.paths, self.choice)
 
     def partitions(self, *, accepts_damage: bool = False) -> list[Partition]:
-        """Find the partitions with their bounds. ``accepts_damage``: a partition whose metadata cannot be read has no
-        topic id; otherwise it is an error. Raises PipelineError.
+        """Find the partitions with their bounds: first, last and last stable offset. ``accepts_damage``: a partition
+        whose metadata cannot be read has no topic id; otherwise it is an error. Raises PipelineError.
         """
         return find_bounds(
             SourceOptions(

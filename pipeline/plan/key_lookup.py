@@ -6,7 +6,8 @@
 The broker may write to the index meanwhile. Only entries that the checkpoint covers are used; they are found by
 following the chain from its newest entry. Offsets from the checkpoint's ``next_offset`` on are not looked up: the
 caller reads those records from the log. An index with a chain that contradicts itself (pages were lost when a machine
-failed) is not used. A candidate only has the key's hash, and its record may be cleaned away: the reader compares keys.
+failed) is not used. An offset from the index is only a candidate: its record may have another key of the same hash, or
+was removed by a cleaner. So the reader compares keys.
 """
 
 from __future__ import annotations

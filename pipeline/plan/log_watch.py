@@ -1,4 +1,6 @@
-"""The chosen partitions of a stream and their bounds, looked up at every trigger; only changed files are read again.
+"""The chosen partitions of a stream and their first and last offsets (bounds), looked up at every trigger.
+
+Only what has changed is read again:
 
     data directory unchanged                     it is not listed                  (``tidelog.pipeline.plan.selection``)
     checkpoint of start offsets unchanged        it is not parsed
@@ -108,7 +110,7 @@ class LogWatch:
         if found.end < end:  # a broker writes records to its files before it reports their offsets
             raise OffsetRangeError(
                 f"{directory.path} ends at offset {found.end}, {self._options.bootstrap} has {end}: "
-                "expected its data directory"
+                "expected the data directory of that broker"
             )
         return Partition(directory, LogBounds(found.start, end, end))
 

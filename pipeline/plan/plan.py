@@ -2,7 +2,8 @@
 
     range of offsets -> narrowed by the key index, when the query asks for one key
                      -> cut to maxRecordsPerPartition
-                     -> the segments that hold it (those too early for a time filter left out), with no hole between
+                     -> the segments that hold it, without those too early for a time filter; offsets that are missing
+                        between them are holes (``plan.holes``)
                      -> start and end byte by the offset index, cut every ``bytes_per_task`` bytes
                      -> cut further by offsets when there are fewer than minPartitions
 

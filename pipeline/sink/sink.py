@@ -129,7 +129,7 @@ def _collect_staged(messages: Sequence[WriterCommitMessage | None]) -> list[Stag
 def _context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise PipelineError("rows are written only in a task of Spark, and this is none")
+        raise PipelineError("rows can only be written in a task of Spark, and no task runs here")
     return context
 
 

@@ -2,8 +2,9 @@
 killed run.
 
     mounted            TABLE/_tidelog/staging/<run>/, owned by a lock; its file ``version`` has the version of the
-                       table's state with which the run began; links give files their names in the table
-    object store       TABLE/_tidelog/runs/<version>-<run>, and the run's id at the end of each file's name
+                       table's state (``export.manifest``) with which the run began; links give files their names
+    object store       an empty object TABLE/_tidelog/runs/<version>-<run>, and the run's id at the end of each file's
+                       name
                        (a Delta table's dead letters are moved once the run has committed)
 
 On a mounted file system, too, a name ends with the first characters of the run's id. After a restore, files of

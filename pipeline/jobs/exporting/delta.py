@@ -1,7 +1,7 @@
 """The export into a Delta table through ``deltalake``: each part of a run is one version of the table.
 
-    TABLE/_delta_log/                           the table's versions; an export's has txn (``tidelog.export``, N)
-    TABLE/_tidelog/delta-00000007-<run>.json    the offsets of state 7, written before the version that has txn 7
+    TABLE/_delta_log/                           the table's versions; the one of state N has txn (``tidelog.export``, N)
+    TABLE/_tidelog/delta-00000007-<run>.json    state 7: the exported offsets, written before the version with txn 7
     TABLE/data/*.parquet                        the rows;   TABLE/_tidelog/dead-letter/   bytes that are no records
 
 Delta keeps an application's transaction number forever, also in checkpoints, while a commit's own metadata expires. So

@@ -32,7 +32,8 @@ NO_EPOCH = -1
 def epochs_of(directory: PartitionDirectory) -> tuple[EpochEntry, ...]:
     """Read the leader epochs of a log; empty if they are not known.
 
-    Call it after looking up the log's end: a broker writes an epoch to the file before it appends its first record.
+    Call it after looking up the log's end: a broker writes an epoch to the file before it appends the epoch's first
+    record.
     """
     path = os.path.join(directory.path, LEADER_EPOCH_FILE)
     try:

@@ -132,6 +132,6 @@ def test_a_request_that_fails(
 def test_an_answer_that_is_cut(object_file: Path) -> None:
     file = RemoteFile(PATH, ReadCount())
     object_file.write_bytes(CONTENT[:1000])
-    with pytest.raises(RemoteError, match="gave 1000 bytes at byte 0: expected 131072"):
+    with pytest.raises(RemoteError, match="returned 1000 bytes from byte 0: expected 131072"):
         file.read_into(0, memoryview(bytearray(10)))
     file.close()
