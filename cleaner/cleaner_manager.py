@@ -244,7 +244,7 @@ class LogCleanerManager:
             return self._condition.wait_for(lambda: self._state(partition) is not CleaningState.IN_PROGRESS, timeout_s)
 
     def forget(self, partition: TopicPartition, directories: Iterable[str]) -> None:
-        """Remove a deleted partition's checkpoint, and its state unless a round is still running.
+        """Remove a deleted partition's saved offset, and its state unless a round is still running.
 
         Raises KafkaStorageError.
         """

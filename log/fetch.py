@@ -50,7 +50,7 @@ class LogEnd(NamedTuple):
 
 class TailHint(NamedTuple):
     """Byte at which the next read at the tail begins. It is valid while the log has the same ``version``: until the log
-    is truncated or its segments are replaced."""
+    is truncated, rolls, or has segments replaced."""
 
     offset: int
     base_offset: int

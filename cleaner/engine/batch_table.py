@@ -6,8 +6,9 @@ it is an int64 array with one row for each batch, and one column for each consta
 buffer.
 
 A record's *ordinal* is its number in the order of a pass, counted over readable batches. Both passes of a round read
-the same bytes, so a record has the same ordinal in both. All that the copy pass needs to know about keys is one bit for
-each ordinal: whether the record is superseded by a later one with its key.
+the same bytes, so a record has the same ordinal in both. In a segment that only the copy pass reads, ordinals begin at
+0. All that the copy pass needs to know about keys is one bit for each ordinal: whether the record is superseded by a
+later one with its key.
 """
 
 from __future__ import annotations

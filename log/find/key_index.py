@@ -4,7 +4,7 @@
     put          entries are added to the newest file; when it is full, the next one is begun
     checkpoint   files that have changed since the last checkpoint are synced first
     select       newest file first
-    trim         files whose last offset is below the log start offset are removed
+    trim         files whose last offset is below the log start offset are removed, but not the newest
 
 A file that contradicts the checkpoint, or is not an IndexFile, raises :class:`IndexDamagedError`, and the caller
 rebuilds the index. One writer; look-ups by any thread over the published tuple of files.
@@ -136,8 +136,8 @@ class KeyIndex:
         self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
-        """Remove the files without offsets from ``log_start_offset`` on; return whether there were any. Raises
-        KafkaStorageError."""
+        """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether there were
+        any. Raises KafkaStorageError."""
         gone = 0
         while gone < len(self.files) - 1 and self.files[gone].bounds.end_offset < log_start_offset:
             gone += 1

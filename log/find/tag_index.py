@@ -125,8 +125,8 @@ class TagIndex:
         self._begun = 0
 
     def trim(self, log_start_offset: int) -> bool:
-        """Remove the files without offsets from ``log_start_offset`` on; return whether there were any. Raises
-        KafkaStorageError."""
+        """Remove the files without offsets from ``log_start_offset`` on, but not the newest; return whether there were
+        any. Raises KafkaStorageError."""
         removed = [file for file in self.files[:-1] if file.end_offset <= log_start_offset]
         if not removed:
             return False
