@@ -83,7 +83,8 @@ class PlannedTopic(NamedTuple):
 
 @dataclass(slots=True)
 class AdoptionPlan:
-    """The topics and other metadata to take over, what is left out, and the problems that forbid the adoption.
+    """The topics and other metadata to take over, the list of what is left out, and the problems that forbid the
+    adoption. ``notes`` are lines for the operator.
 
     It holds the locks of the sources and the target until ``close``.
     """
@@ -132,6 +133,7 @@ class Planner:
         self._plan = plan
         self._options = plan.options
         self._without_configs = 0
+        """Number of topics whose configs are unknown."""
         self._is_kraft = False
 
     def run(self) -> None:

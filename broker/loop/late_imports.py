@@ -53,7 +53,7 @@ class LateImports:
 
     def call_when_loaded(self, name: str | None, callback: Callable[[], object]) -> None:
         """Call ``callback`` once a module is imported: at once if it is already, or if ``name`` is None. If the import
-        fails, it is never called."""
+        fails, ``callback`` is never called."""
         if name is None or self.is_loaded(name):
             callback()
         else:
