@@ -36,8 +36,8 @@ class RetainedFile(Protocol):
 
 
 class TransferableRecords:
-    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. It is not changed once it is
-    in a response. Any thread."""
+    """``size`` bytes of ``file`` from byte ``position`` on. Owns one retain of the file. The slice is not changed
+    once it is in a response. Any thread."""
 
     __slots__ = ("file", "in_memory", "position", "size")
 

@@ -265,7 +265,8 @@ def has_field(cls: type[Message], name: str, version: int) -> bool:
 
 def position_of(cls: type[Message], name: str, version: int) -> int | None:
     """Return the position of an untagged field of fixed size in all encodings of a version: bytes from the beginning
-    or, negative, from the end. None if fields of variable length are before and after it.
+    or, negative, from the end. None if a field of variable length is before it, and it is not the last field or tagged
+    fields may follow.
     """
     flexible = cls.FLEXIBLE.has(version)
     plain, tagged, _ = struct_fields(cls, version, flexible)

@@ -99,7 +99,7 @@ class FieldLayout:
 
 
 def _default_of(field: Field) -> Any:
-    """Return the default, or _FRESH_LIST for an array's new list."""
+    """Return the default of a field, or _FRESH_LIST if each object gets a new list."""
     if field.default == () and field.kind == "array":
         return _FRESH_LIST
     if field.default == () and field.kind == "struct":
