@@ -109,7 +109,7 @@ class BrokerLifecycle:
         """Failed directories that no controller has confirmed yet, with the time (ms) of the failure."""
         self._offline: dict[bytes, None] = {}
         self._cordoned: frozenset[bytes] | None = None
-        """Cordoned directories, in which no new log is created; None before they are known."""
+        """Cordoned directories (``broker/config/cordoned.py``); None before they are known."""
         self._reported: frozenset[bytes] = frozenset()
         """The failed directories that the heartbeat in flight reports."""
 

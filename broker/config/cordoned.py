@@ -1,4 +1,4 @@
-"""Cordoned log directories, in which no new log is created (KIP-1066)."""
+"""Cordoned log directories: no new log is created in them while another directory works (KIP-1066)."""
 
 from __future__ import annotations
 

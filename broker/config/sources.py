@@ -28,7 +28,7 @@ EXCLUDED_VARIABLES = frozenset(
 SYSTEM_PROPERTIES = frozenset(
     {"org.apache.kafka.sasl.oauthbearer.allowed.urls", "org.apache.kafka.sasl.oauthbearer.allowed.files"}
 )
-"""Kafka's Java system properties that are keys here; they limit the URLs and files that a configuration may name."""
+"""Kafka's Java system properties that Tidelog reads as keys; they limit the URLs and files of OAUTHBEARER's keys."""
 _PREFIX = "KAFKA_"
 _HOST = re.compile(r"://(\[[^]]*]|[^:,]*):")
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -72,9 +72,9 @@ def convert_store(place: MetadataPlace, node_id: int, time: Time) -> None:
 
 def image_of_directory(file_system: FileSystem, directory: str, node_id: int) -> MetadataImage:
     """Return the metadata of a log directory, converted or not, without writing. Raises KafkaStorageError."""
-    place = os.path.join(directory, METADATA_DIRECTORY)
-    if file_system.exists(place):
-        return read_metadata_image(file_system, place)
+    log = os.path.join(directory, METADATA_DIRECTORY)
+    if file_system.exists(log):
+        return read_metadata_image(file_system, log)
     store = os.path.join(directory, STORE_FILE)
     if not file_system.exists(store):
         return EMPTY_IMAGE

@@ -1,7 +1,8 @@
 """Controller of a node that is its own cluster: changes become records of the metadata log, and the records make up the
 image.
 
-    commit         records -> replayed onto the image -> appended in one batch -> publishers called, in their order
+    commit         records -> replayed onto the image -> appended in one batch (over 10,000: in one transaction)
+                   -> publishers called, in their order
     when_synced    one fdatasync in a thread for all that was committed before it; clients are answered only then
 
 ``MetadataDelta.replay`` alone changes the image, here as at a start and as in a member of a cluster. What was committed
@@ -220,22 +221,22 @@ def open_controller(
     place: MetadataPlace,
     node_id: int,
     time: Time,
-    known: LoadedMetadata | None = None,
+    loaded: LoadedMetadata | None = None,
     threads: Threads = NO_LOOP,
 ) -> EmbeddedController:
     """Open or create the metadata log with this node as its leader, and read its content.
 
-    ``known`` is its content as read a moment ago; the log is read again if it does not end there any more. A
+    ``loaded`` is the log's content as read a moment ago; the log is read again if its end has moved since. A
     transaction that a kill left open is aborted, on a full disk with the first commit that finds room. Raises
     KafkaStorageError.
     """
     log = open_metadata_log(place, node_id)
-    if known is None or known.end_offset != log.end_offset:
-        known = read_metadata_log(place.environment.file_system, place.path)
+    if loaded is None or loaded.end_offset != log.end_offset:
+        loaded = read_metadata_log(place.environment.file_system, place.path)
     now_ms = time.milliseconds()
     log.append_leader_change(node_id, now_ms)
-    image = known.image if known.image.offset >= 0 else EMPTY_IMAGE
-    controller = EmbeddedController(log, known._replace(image=image), time, node_id, threads)
+    image = loaded.image if loaded.image.offset >= 0 else EMPTY_IMAGE
+    controller = EmbeddedController(log, loaded._replace(image=image), time, node_id, threads)
     write_if_room(
         lambda: controller.abort_transaction(now_ms), "an interrupted metadata change is aborted with the next one"
     )

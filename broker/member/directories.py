@@ -55,8 +55,8 @@ POSITION_INTERVAL_S = 5.0
 
 
 class MemberDirectories(NamedTuple):
-    """Directories of a member. ``previous_epoch`` is the broker epoch at the last clean stop of all directories, -1 if
-    they have none in common.
+    """Directories of a member. ``previous_epoch`` is the broker epoch at the last clean stop, -1 if a directory has no
+    marker of that stop, or failed.
     """
 
     claimed: ClaimedDirectories

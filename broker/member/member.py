@@ -135,15 +135,15 @@ class Member:
     async def _register(self, directories: MemberDirectories) -> None:
         settings, node_id = self._settings, self._config.node_id
         cluster_id = directories.claimed.cluster_id
-        known = read_position(OsFileSystem(), self._config.log_dirs[0])
-        observed = ObserverConfig(settings.controllers, node_id, directories.ids[0], cluster_id, known=known)
+        last = read_position(OsFileSystem(), self._config.log_dirs[0])
+        observed = ObserverConfig(settings.controllers, node_id, directories.ids[0], cluster_id, last_position=last)
         self._observer = Observer(observed)
         self._start(self._observe())
         limit_ms = self._time.monotonic_ms() + settings.registration_timeout_ms
         await self._wait_until(
-            lambda: self._view.is_caught_up and self._view.is_checked and not known.shortfall(self._view.image),
+            lambda: self._view.is_caught_up and self._view.is_checked and not last.shortfall(self._view.image),
             limit_ms,
-            lambda: self._view.last_failure or known.shortfall(self._view.image),
+            lambda: self._view.last_failure or last.shortfall(self._view.image),
         )
         check_image(self._view.image, self._config)
         check_failures_are_known(directories, self._view.image)

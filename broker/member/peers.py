@@ -87,7 +87,7 @@ class MemberPeers:
         self._peers: dict[int, _Peer] = {}
         self._verifications = Verifications()
         self.share_states = MemberShareStates(broker, controller, security, start)
-        """States of share partitions, at their coordinators here and on other brokers."""
+        """States of share partitions, at their coordinators on this broker and on others."""
         self._offsets = PeerOffsets(controller, security, start)
         self._leaders = Leaders(controller, security, start)
 
@@ -180,6 +180,7 @@ class MemberPeers:
     async def _verify(
         self, transactional_id: str, key: GuardKey, guard: Guard, is_adding: bool, done: Deferred[None]
     ) -> None:
+        """Ask the coordinator on another broker about a producer, again while it ends the producer's transaction."""
         error: KafkaError | None = None
         for _ in range(CONCURRENT_RETRIES):
             error = await self._verify_once(transactional_id, key, guard.epoch, is_adding)
@@ -248,6 +249,7 @@ class MemberPeers:
             self._start(self._send_markers(leader, peer))
 
     def _write_here(self, marker: Marker, done: Deferred[None]) -> None:
+        """Write a marker into a partition that this broker leads; after an error try again later."""
         broker = self._broker()
         try:
             local = BrokerMarkerWriter(broker, coordinators_of(broker)).write(

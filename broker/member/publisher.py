@@ -6,8 +6,9 @@
     fetch loops               each gets the changes of all topics of an image in one call, which looks at all partitions
                               of the loop
     internal topics           coordinators load partitions that this broker leads now, and unload those that it does not
+    brokers                   leaders take over which ones are registered and unfenced
 
-At a start, the logs of all topics are opened before the first image is published.
+At a start, the logs of all this broker's replicas are opened before the first image is published.
 
 Source: BrokerMetadataPublisher of Kafka 4.3. Loop thread only.
 """

@@ -105,9 +105,9 @@ class ReplicaFetcher:
 
     def _following_of(self, key: FetchKey) -> Following | None:
         """Return the follower's side of a partition; None, after logging the reason, if its log cannot be opened."""
-        known = self._followed.get(key)
-        if known is not None:
-            return known
+        former = self._followed.get(key)
+        if former is not None:
+            return former
         try:
             partition = self._broker.replica_manager.partition_by_id(*key)
             following = following_of(partition, self._write_checkpoints)
@@ -161,7 +161,9 @@ class ReplicaFetcher:
             channel.close()
 
     def _find_throttled(self) -> Iterable[FetchKey]:
-        """Return the partitions that are not fetched now (KIP-73): acks=all waits for none of them."""
+        """Return the partitions that the quota keeps from being fetched now (KIP-73): none of their replicas here is
+        in sync, so that acks=all does not wait for them.
+        """
         quota = self._quota
         if quota is None or not quota.is_exceeded(self._broker.time.monotonic_ms()):
             return ()

@@ -89,6 +89,7 @@ class MemberRoles:
             leading.take_brokers(self._controller.image.brokers)
 
     def _lead(self, partition: Partition, state: PartitionState) -> None:
+        """Begin to lead a partition in a new leader epoch; put it off if its log cannot be opened."""
         partition.is_leader = False  # else records would count as committed before ``leading`` is set
         try:
             leading = begin_leading(partition, state, self._controller.image.brokers, self._parts)
@@ -106,8 +107,8 @@ class MemberRoles:
 
     def _put_off(self, partition: Partition, state: PartitionState, reason: str) -> None:
         """Note that a partition is to be led later; a reason that stays the same is logged once."""
-        known = self._unopened.get(partition)
-        if known is None or known[1] != reason:
+        former = self._unopened.get(partition)
+        if former is None or former[1] != reason:
             logger.error("%s cannot be led: %s", partition.topic_partition, reason)
         self._unopened[partition] = state, reason
         self._resign(partition, partition.leading)

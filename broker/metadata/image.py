@@ -69,8 +69,8 @@ class TopicImage(NamedTuple):
 def topic_image(image: MetadataImage, topic: TopicState) -> TopicImage:
     """Return a topic of an image, with those of its own configs that this version knows."""
     texts = image.configs.get((TOPIC_RESOURCE, topic.name))
-    known = {key: text for key, text in texts.items() if key in TOPIC_CONFIG_DEF.keys} if texts else {}
-    return TopicImage(topic.name, topic.topic_id, topic.partitions, known, topic.name in INTERNAL_TOPICS)
+    own = {key: text for key, text in texts.items() if key in TOPIC_CONFIG_DEF.keys} if texts else {}
+    return TopicImage(topic.name, topic.topic_id, topic.partitions, own, topic.name in INTERNAL_TOPICS)
 
 
 class MetadataCache:
@@ -100,6 +100,7 @@ class MetadataCache:
         return image
 
     def _find_virtual(self, name: str) -> TopicImage | None:
+        """Return the virtual topic of this name, and keep its id for ``topic_by_id``; None if there is none."""
         from tidelog.broker.metadata.virtual_names import split_name, virtual_image
 
         try:

@@ -121,6 +121,7 @@ class MetadataReplay:
                 self._take_record(decode_metadata_record(value), batch, offset)
 
     def _take_record(self, record: Message, batch: RecordBatch, offset: int) -> None:
+        """Apply a record, or hold it back while a transaction is open."""
         if isinstance(record, BeginTransactionRecord):
             self._held = []
             if offset == batch.base_offset:

@@ -140,6 +140,7 @@ class Registry:
     async def _find_equal(
         self, state: State, subject: str, submission: Submission, wanted: Wanted, *, deleted: bool
     ) -> RegisteredSchema | None:
+        """Return the version of a subject that equals a schema, in its text or after parsing both; else None."""
         versions = [
             one
             for one in state.versions(subject, deleted=deleted)

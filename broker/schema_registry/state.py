@@ -76,6 +76,7 @@ class State:
                 self._put(schema.subject, schema.version, replace(schema, deleted=True))
 
     def _put(self, subject: str, version: int, schema: RegisteredSchema | None) -> None:
+        """Set a version of a subject in all mappings; None removes it."""
         pair = (subject, version)
         old = self._subjects.get(subject, {}).pop(version, None)
         if old is not None:

@@ -264,6 +264,7 @@ class LeaderFetcher:
         return [work for work in found if work is not None]
 
     def _take_partition(self, key: FetchKey, answer: PartitionData, now_ms: float) -> Work | None:
+        """Take the leader's answer for one partition; return the work that it requires."""
         partition = self._partitions.get(key)
         asked = self._session.asked[key]
         if partition is None or partition.stage is not Stage.FETCHING or asked != partition.ask():

@@ -69,6 +69,9 @@ class Fetchers:
         state: PartitionState,
         touched: set[FetcherId],
     ) -> None:
+        """Give a partition to the loop of its leader; take it from its loop if it is not followed any more. Add the
+        loops that change to ``touched``.
+        """
         is_followed = self._node_id in state.replicas and state.leader not in (NO_LEADER, self._node_id)
         wanted = FetcherId(state.leader, shard_of(name, key.partition, self._shards)) if is_followed else None
         if wanted != fetcher_ids.get(key.partition):

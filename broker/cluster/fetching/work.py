@@ -51,7 +51,7 @@ class Append(NamedTuple):
 
 
 class TruncateToEpochEnd(NamedTuple):
-    """Truncate the log to the end of ``epoch``: the end here or the leader's (``end_offset``), whichever is smaller."""
+    """Truncate the log to the end of ``epoch`` in this log or in the leader's (``end_offset``), the smaller one."""
 
     key: FetchKey
     leader_epoch: int

@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 from tidelog.broker.cluster.observing.image_difference import difference
 from tidelog.broker.cluster.observing.metadata_position import NOWHERE, UNKNOWN_TIME, KnownRecord, MetadataPosition
 from tidelog.broker.cluster.observing.metadata_tail import FetchPosition, MetadataLostError, MetadataTail
-from tidelog.broker.cluster.observing.snapshot_download import SnapshotDownload, whole_batches
+from tidelog.broker.cluster.observing.snapshot_download import SnapshotDownload, complete_batches
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.metadata.replay import MetadataReplay, Published, SnapshotId
@@ -55,7 +55,8 @@ class ObserverConfig(NamedTuple):
     """Settings of an observer: bootstrap addresses, identity, limits. The quorum does not list an observer that has no
     replica id.
 
-    ``known`` is the position that an earlier process acted upon: a quorum that has another record there is refused.
+    ``last_position`` is the position up to which an earlier process has acted: a quorum that has another record there
+    is refused.
     """
 
     bootstrap: tuple[Address, ...]
@@ -63,7 +64,7 @@ class ObserverConfig(NamedTuple):
     directory_id: bytes = ZERO_UUID
     cluster_id: str | None = None
     max_bytes: int = MAX_BYTES
-    known: MetadataPosition = NOWHERE
+    last_position: MetadataPosition = NOWHERE
 
 
 class Question(NamedTuple):
@@ -91,7 +92,7 @@ class Observer:
         self._replay = MetadataReplay()
         self._tail = MetadataTail(FetchPosition(0, 0))
         self._download: SnapshotDownload | None = None
-        self._known = KnownRecord(config.known)
+        self._known = KnownRecord(config.last_position)
         self._is_looking_back = False
         self._snapshot_offset = -1
         self._not_before_ms = 0.0
@@ -219,7 +220,7 @@ class Observer:
         if snapshot.epoch >= 0:
             self._begin_download(SnapshotId(snapshot.end_offset, snapshot.epoch))
             return False
-        for batch in whole_batches(cast(Buffer, partition.records or b"")):
+        for batch in complete_batches(cast(Buffer, partition.records or b"")):
             self._tail.append(batch)
         self.high_watermark = max(self.high_watermark, partition.high_watermark)
         self.is_caught_up = 0 < partition.high_watermark <= self._tail.end.offset
@@ -230,7 +231,7 @@ class Observer:
         snapshot = partition.snapshot_id
         if snapshot.epoch >= 0:
             self._known.compare_snapshot(SnapshotId(snapshot.end_offset, snapshot.epoch))
-        for batch in whole_batches(cast(Buffer, partition.records or b"")):
+        for batch in complete_batches(cast(Buffer, partition.records or b"")):
             self._known.compare_batch(batch)
         self._known.end()
 

@@ -41,10 +41,10 @@ class SnapshotDownload:
         self._data += piece
         if len(self._data) < size:
             return None
-        return read_snapshot(whole_batches(self._data), self.snapshot)
+        return read_snapshot(complete_batches(self._data), self.snapshot)
 
 
-def whole_batches(data: Buffer) -> Iterator[RecordBatch]:
+def complete_batches(data: Buffer) -> Iterator[RecordBatch]:
     """Yield the batches in ``data`` but for an incomplete last one. Raises CorruptMessageError for a damaged one."""
     position = 0
     while len(data) - position >= RECORD_BATCH_OVERHEAD:

@@ -33,8 +33,8 @@ ASSIGNOR_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
 
 def are_assignors(names: Sequence[str]) -> bool:
     """Return whether these are Kafka's server-side assignors, by name or by class."""
-    known = {"uniform", "range", f"{ASSIGNOR_PACKAGE}UniformAssignor", f"{ASSIGNOR_PACKAGE}RangeAssignor"}
-    return 0 < len(names) == len(set(names)) and known.issuperset(names)
+    allowed = {"uniform", "range", f"{ASSIGNOR_PACKAGE}UniformAssignor", f"{ASSIGNOR_PACKAGE}RangeAssignor"}
+    return 0 < len(names) == len(set(names)) and allowed.issuperset(names)
 
 
 def is_directory_mode(text: str) -> bool:

@@ -46,6 +46,8 @@ class ChannelError(Exception):
 
 
 class _Connection(NamedTuple):
+    """An open connection, and the lowest and highest version of each API that its node serves."""
+
     link: FrameLink
     served: dict[int, tuple[int, int]]
 
@@ -118,6 +120,7 @@ class Channel:
             self._limit = None
 
     async def _connect(self, address: Address) -> _Connection:
+        """Return the connection to a node, opened and logged in if there is none or its session ends soon."""
         now_s = asyncio.get_running_loop().time()
         if self._connection is not None and self._address == address and now_s < self._expires_s:
             return self._connection

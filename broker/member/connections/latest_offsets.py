@@ -1,7 +1,7 @@
 """High watermarks of partitions that other brokers lead, fetched from those leaders by ListOffsets.
 
-One connection for each broker, one request at a time; a broker that does not answer delays no other one. Errors of
-partitions are returned as they are. Loop thread only.
+Each broker gets one connection, with one request at a time; a broker that does not answer delays no other broker.
+Errors of partitions are returned as the leader sent them. Loop thread only.
 
 Source: NetworkPartitionMetadataClient of Kafka 4.3.
 """
@@ -35,7 +35,7 @@ from tidelog.protocol.messages.list_offsets import (
 )
 
 MAX_PARTITIONS = 1000
-"""Largest number of partitions in one request, as each is encoded and decoded in one turn of the loop."""
+"""Largest number of partitions in one request: a request or an answer is encoded or decoded in one turn of the loop."""
 REQUEST_TIMEOUT_S = 5.0
 LIMIT_S = 10.0
 """Limit of one request in s: all its attempts, and its wait for earlier ones. Clients wait 30 s in all."""
@@ -128,9 +128,9 @@ def request_of(asked: Iterable[tuple[str, int]]) -> ListOffsetsRequest:
 
 def found_in(asked: Iterable[tuple[str, int]], answer: ListOffsetsResponse) -> Found:
     """Return the offset or error that an answer has for each of these partitions."""
-    told: Found = {
+    answered: Found = {
         (topic.name, one.partition_index): one.offset if one.error_code == NONE else error_for_code(one.error_code)()
         for topic in answer.topics
         for one in topic.partitions
     }
-    return {one: told.get(one, UnknownTopicOrPartitionError()) for one in asked}
+    return {one: answered.get(one, UnknownTopicOrPartitionError()) for one in asked}

@@ -1,7 +1,8 @@
 """Requests to leaders on other brokers for records and offsets, as a consumer sends them: for the console's pages.
 
-One connection for each broker, one request at a time; coordinators have other connections. A broker that has not
-answered is not asked for a while: each request to it would occupy one of the console's threads. Loop thread only.
+Each broker gets one connection, with one request at a time; requests to coordinators have other connections. A broker
+that has not answered is not asked for a while: each request to it would occupy one of the console's threads. Loop
+thread only.
 """
 
 from __future__ import annotations

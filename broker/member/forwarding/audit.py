@@ -51,20 +51,20 @@ def note_forwarded(context: RequestContext, frame: memoryview, response: memoryv
 
 
 def topics_created(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each new topic."""
+    """Write a line for each new topic."""
     if not request.validate_only:
         for topic in successes_of(response.topics):
             yield from note_line("topic created", context, name=topic.name)
 
 
 def topics_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each deleted topic."""
+    """Write a line for each deleted topic."""
     for topic in successes_of(response.responses):
         yield from note_line("topic deleted", context, name=topic.name)
 
 
 def partitions_added(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each topic that got more partitions."""
+    """Write a line for each topic that got more partitions."""
     counts = {topic.name: topic.count for topic in request.topics}
     if not request.validate_only:
         for topic in successes_of(response.results):
@@ -72,7 +72,7 @@ def partitions_added(context: RequestContext, request: Any, response: Any) -> Li
 
 
 def configs_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each resource whose configs were changed."""
+    """Write a line for each resource whose configs were changed."""
     keys = {
         (resource.resource_type, resource.resource_name): [config.name for config in resource.configs]
         for resource in request.resources
@@ -84,7 +84,7 @@ def configs_changed(context: RequestContext, request: Any, response: Any) -> Lin
 
 
 def quotas_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each entity whose quotas were changed."""
+    """Write a line for each entity whose quotas were changed."""
     keys = {entity_of(entry): [op.key for op in entry.ops] for entry in request.entries}
     if not request.validate_only:
         for entry in successes_of(response.entries):
@@ -97,13 +97,13 @@ def entity_of(entry: Any) -> tuple[tuple[str, str | None], ...]:
 
 
 def credentials_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each password that was set or removed."""
+    """Write a line for each password that was set or removed."""
     users = {result.user for result in successes_of(response.results)}
     return note_credentials(context, (change for change in changes_of(request) if change.name in users))
 
 
 def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield a line for each new ACL."""
+    """Write a line for each new ACL."""
     rules = (
         AccessRule(
             acl.resource_type,
@@ -121,7 +121,7 @@ def acls_created(context: RequestContext, request: Any, response: Any) -> Lines:
 
 
 def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each deleted ACL; only one if two filters matched it."""
+    """Write a line for each deleted ACL; only one if two filters matched it."""
     rules = {
         AccessRule(
             acl.resource_type,
@@ -139,26 +139,26 @@ def acls_deleted(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def token_created(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield the line of a new token."""
+    """Write the line of a new token."""
     owner = f"{response.principal_type}:{response.principal_name}"
     for made in successes_of([response]):
         yield from note_line("token created", context, token=made.token_id, owner=owner)
 
 
 def token_renewed(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield the line of a renewed token."""
+    """Write the line of a renewed token."""
     for changed in successes_of([response]):
         yield from note_line("token renewed", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def token_expired(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield the line of a token whose expiry time was set."""
+    """Write the line of a token whose expiry time was set."""
     for changed in successes_of([response]):
         yield from note_line("token expired", context, until_ms=changed.expiry_timestamp_ms)
 
 
 def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each topic with a new leader."""
+    """Write a line for each topic with a new leader."""
     for topic in response.replica_election_results:
         indexes = [partition.partition_id for partition in successes_of(topic.partition_result)]
         if indexes:
@@ -166,7 +166,7 @@ def leaders_elected(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
-    """Yield a line for each topic with partitions whose reassignment was begun or cancelled."""
+    """Write a line for each topic with partitions whose reassignment was begun or cancelled."""
     for topic in response.responses:
         indexes = [partition.partition_index for partition in successes_of(topic.partitions)]
         if indexes and not response.error_code:
@@ -174,7 +174,7 @@ def partitions_moved(context: RequestContext, _: Any, response: Any) -> Lines:
 
 
 def features_changed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of new feature levels; a request changes all of its levels or none."""
+    """Write the line of new feature levels; a request changes all of its levels or none."""
     levels = {update.feature: update.max_version_level for update in request.feature_updates}
     failed = response.error_code or any(result.error_code for result in response.results)
     if levels and not failed and not request.validate_only:
@@ -182,19 +182,19 @@ def features_changed(context: RequestContext, request: Any, response: Any) -> Li
 
 
 def broker_unregistered(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of an unregistered broker."""
+    """Write the line of an unregistered broker."""
     for _ in successes_of([response]):
         yield from note_line("broker unregistered", context, broker=request.broker_id)
 
 
 def voter_added(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of a controller that became a voter."""
+    """Write the line of a controller that became a voter."""
     for _ in successes_of([response]):
         yield from note_line("voter added", context, controller=request.voter_id)
 
 
 def voter_removed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Yield the line of a controller that is no voter any more."""
+    """Write the line of a controller that is no voter any more."""
     for _ in successes_of([response]):
         yield from note_line("voter removed", context, controller=request.voter_id)
 

@@ -157,6 +157,7 @@ class Comparison:
     # ---- objects
 
     def _of_properties(self, old: Located, new: Located, path: str) -> list[str]:
+        """Collect reasons in the properties that a side lists, then in all others."""
         if not _can_share(old.node, new.node, "object"):
             return []
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
@@ -208,6 +209,7 @@ class Comparison:
         return [fault("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}") for name in wrong]
 
     def _of_dependencies(self, old: Located, new: Located, path: str) -> list[str]:
+        """Collect reasons in what the presence of a property requires: it may be weakened or removed."""
         found: list[str] = []
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
             before, after = _schemas(old.node, keyword), _schemas(new.node, keyword)
@@ -225,6 +227,7 @@ class Comparison:
     # ---- arrays
 
     def _of_items(self, old: Located, new: Located, path: str) -> list[str]:
+        """Collect reasons in the items of arrays: position by position, then in all further ones."""
         if not _can_share(old.node, new.node, "array"):
             return []
         found: list[str] = []

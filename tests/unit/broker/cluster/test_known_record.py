@@ -38,7 +38,7 @@ def elect(quorum: ModelQuorum, leader: int) -> None:
 
 def join(quorum: ModelQuorum, known: MetadataPosition = NOWHERE) -> Observer:
     """Return an observer that has caught up, and looked for what it knows. Raises MetadataLostError."""
-    observer = Observer(ObserverConfig(tuple(quorum.addresses.values()), known=known))
+    observer = Observer(ObserverConfig(tuple(quorum.addresses.values()), last_position=known))
     for _ in range(200):
         question = observer.next_question()
         try:
