@@ -94,13 +94,16 @@ class Member:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._beat_now = asyncio.Event()
+        """Set to end the wait for the next heartbeat, which may be due earlier now."""
         self._observer: Observer | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._publisher: MetadataPublisher | None = None
         self._replication: Replication | None = None
         self._publishing = asyncio.Lock()
         self._backlog: deque[Published] = deque()
+        """Images that are not published to the parts of the broker yet."""
         self._last_answer_ms = time.monotonic_ms()
+        """Time of the last answer to a registration or heartbeat."""
 
     @property
     def broker_epoch(self) -> int:
@@ -133,6 +136,9 @@ class Member:
             raise StartError(str(error)) from error
 
     async def _register(self, directories: MemberDirectories) -> None:
+        """Follow the metadata until they reach this broker's last position; then register, and wait until the image has
+        the registration. Raises StartError, KafkaStorageError.
+        """
         settings, node_id = self._settings, self._config.node_id
         cluster_id = directories.claimed.cluster_id
         last = read_position(OsFileSystem(), self._config.log_dirs[0])
