@@ -279,7 +279,7 @@ def test_a_run_killed_behind_the_commit_is_finished_by_the_next(
 ) -> None:
     written = fill(data.log("orders"), 4)
     with monkeypatch.context() as patch:
-        patch.setattr(ExportTable, "_settle", kill_when_committed(ExportTable._settle))
+        patch.setattr(ExportTable, "_finish_commit", kill_when_committed(ExportTable._finish_commit))
         with pytest.raises(KeyboardInterrupt):
             run(data)
     assert rows_of(request_for(data)) == []
