@@ -55,7 +55,7 @@ ms.
 
 
 class LateServices:
-    """The late services of one broker. ``broker`` returns the broker; it is not called before that is built."""
+    """The late services of one broker. ``broker`` returns the broker; it is called only once the broker is built."""
 
     __slots__ = (
         "_broker", "admin", "cleaner", "coordinators", "directories", "indexing", "quotas", "schema_registry",

@@ -151,7 +151,8 @@ def _elements(content: memoryview) -> Iterator[tuple[int, memoryview, memoryview
 
 
 def _element(data: memoryview) -> tuple[int, memoryview, int]:
-    """Return tag, content and whole size of the first element. Raises IndexError, MalformedCertificateError."""
+    """Return tag, content and size (with tag and length) of the first element. Raises IndexError,
+    MalformedCertificateError."""
     tag, length, start = data[0], data[1], 2
     if length & 0x80:
         count = length & 0x7F

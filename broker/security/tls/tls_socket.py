@@ -29,7 +29,7 @@ from struct import Struct
 from tidelog.protocol.transferable import ColdSliceError, RetainedFile, SliceCutShortError
 
 CHUNK_BYTES = 64 * 1024
-"""Largest size of one SSL_write: four records. A client that does not read keeps no more than this in memory."""
+"""Largest size of one SSL_write: four records. No more than this is kept in memory for a client that does not read."""
 TURN_BYTES = 256 * 1024
 """Largest number of bytes that are encrypted in one turn of the loop; they take about 0.15 ms."""
 RECORD_BYTES = 16 * 1024
@@ -188,7 +188,7 @@ class TlsSocket:
         return 0
 
     def _chunk_of(self, file: RetainedFile, position: int, count: int) -> tuple[memoryview, int]:
-        """Return the next chunk, held bytes followed by the file's, and the number of the file's.
+        """Return the next chunk, held bytes followed by bytes of the file, and the number of bytes of the file.
 
         Raises ColdSliceError, SliceCutShortError, OSError.
         """
