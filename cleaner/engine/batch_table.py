@@ -45,7 +45,7 @@ OUT_CHANGED = 6  # 1 if the bytes differ from those on disk
 OUT_COLUMNS = 7
 
 # Bits of DECISION.
-DISCARD = 1  # its records are dropped whatever their keys: aborted, or a marker after its delete horizon
+DISCARD = 1  # its records are dropped whatever their keys: aborted, or a marker after its delete horizon (KIP-534)
 RETAIN_EMPTY = 2  # it is kept even without records: last sequence of an active producer, or last offset of the round
 MARKER_OF_EMPTY_TRANSACTION = 4  # no batch of its transaction is left: the marker gets a delete horizon
 NOT_INDEXED = 8  # its keys supersede no others: a control batch, or aborted

@@ -72,8 +72,8 @@ class CleanerStats:
 
 @dataclass(frozen=True, slots=True)
 class CleanerOptions:
-    """Memory and limits of one round. ``reads_ahead`` returns, before each step, whether a helper thread may read the
-    next one meanwhile."""
+    """Memory and limits of one round. ``reads_ahead`` returns, before each step (``tidelog.cleaner.round.chunk``),
+    whether a helper thread may read the next step meanwhile."""
 
     map_bytes: int = 128 * 1024 * 1024
     io_buffer_bytes: int = 1024 * 1024
