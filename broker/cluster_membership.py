@@ -49,14 +49,14 @@ def check_is_alone(config: BrokerConfig, file_system: FileSystem) -> LoadedMetad
     check_metadata_directory(config)
     found: LoadedMetadata | None = None
     for number, directory in enumerate(config.log_dirs):
-        place = os.path.join(directory, METADATA_DIRECTORY)
+        path = os.path.join(directory, METADATA_DIRECTORY)
         try:
-            if file_system.exists(place):
-                loaded = check_directory(file_system, place, config)
-                found = first_log(place, loaded, config) if number == 0 or found is None else found
+            if file_system.exists(path):
+                loaded = check_directory(file_system, path, config)
+                found = first_log(path, loaded, config) if number == 0 or found is None else found
         except KafkaStorageError as error:
             raise StartError(
-                f"{place} cannot be read, so it is not known who else is in its cluster: {error}"
+                f"{path} cannot be read, so it is not known who else is in its cluster: {error}"
             ) from error
     return found
 
@@ -94,38 +94,38 @@ def check_metadata_directory(config: BrokerConfig) -> None:
         raise StartError(f"{METADATA_LOG_DIR}={named}: the metadata log lies in the first of log.dirs, {first}")
 
 
-def first_log(place: str, loaded: LoadedMetadata, config: BrokerConfig) -> LoadedMetadata:
-    """Return ``loaded``, the first metadata log that was found. Raises StartError if it is not in the first data
-    directory: the start would create an empty log there.
+def first_log(path: str, loaded: LoadedMetadata, config: BrokerConfig) -> LoadedMetadata:
+    """Return ``loaded``, the first metadata log that was found, whose directory is ``path``. Raises StartError if it is
+    not in the first data directory: the start would create an empty log there.
     """
     first = config.log_dirs[0]
-    if os.path.dirname(place) != first:
-        raise StartError(f"{place} is the metadata log, and the first of log.dirs is {first}: name its directory first")
+    if os.path.dirname(path) != first:
+        raise StartError(f"{path} is the metadata log, and the first of log.dirs is {first}: name its directory first")
     return loaded
 
 
-def check_directory(file_system: FileSystem, place: str, config: BrokerConfig) -> LoadedMetadata:
-    """Return the content of a metadata log.
+def check_directory(file_system: FileSystem, path: str, config: BrokerConfig) -> LoadedMetadata:
+    """Return the content of the metadata log in the directory ``path``.
 
     Raises StartError if it names other nodes or has something that this broker does not serve, KafkaStorageError if it
     cannot be read.
     """
     node_id = config.node_id
-    state = read_quorum_state(file_system, place)
+    state = read_quorum_state(file_system, path)
     voters = set() if state is None else {*state.voters, state.leader_id} - {NO_LEADER}
-    refuse_others(place, voters - {node_id})
-    loaded = read_metadata_log(file_system, place)
-    refuse_others(place, (loaded.voters.ids | members_of(loaded.image)) - {node_id})
+    refuse_others(path, voters - {node_id})
+    loaded = read_metadata_log(file_system, path)
+    refuse_others(path, (loaded.voters.ids | members_of(loaded.image)) - {node_id})
     reason = refusal(loaded.image, loaded.voters, enforces_acls=bool(config.get_str(AUTHORIZER_CLASS)))
     if reason is not None:
-        raise StartError(f"{place}: {reason}")
+        raise StartError(f"{path}: {reason}")
     if state is not None and not state.is_ours:
-        refuse_missing_directories(file_system, place, loaded.image, config)
-        logger.warning("taking over Apache Kafka's metadata log in %s with %d topics", place, len(loaded.image.topics))
+        refuse_missing_directories(file_system, path, loaded.image, config)
+        logger.warning("taking over Apache Kafka's metadata log in %s with %d topics", path, len(loaded.image.topics))
     return loaded
 
 
-def refuse_missing_directories(file_system: FileSystem, place: str, image: MetadataImage, config: BrokerConfig) -> None:
+def refuse_missing_directories(file_system: FileSystem, path: str, image: MetadataImage, config: BrokerConfig) -> None:
     """Raise StartError if partitions lie in log directories of Kafka that ``log.dirs`` does not name: they would be
     served as empty. This is not checked unless all directories have ids.
     """
@@ -144,17 +144,17 @@ def refuse_missing_directories(file_system: FileSystem, place: str, image: Metad
     ]
     if missing:
         raise StartError(
-            f"{place}: {len(missing)} partitions lie in log directories that log.dirs does not name, {missing[0]} "
+            f"{path}: {len(missing)} partitions lie in log directories that log.dirs does not name, {missing[0]} "
             "among them: name all directories that Kafka had"
         )
 
 
-def refuse_others(place: str, others: set[int]) -> None:
+def refuse_others(path: str, others: set[int]) -> None:
     """Raise StartError if there are other nodes."""
     if others:
         listed = ", ".join(map(str, sorted(others)))
         raise StartError(
-            f"{os.path.dirname(place)} belongs to a Kafka cluster with other nodes ({listed}): a lone node would write "
+            f"{os.path.dirname(path)} belongs to a Kafka cluster with other nodes ({listed}): a lone node would write "
             "over its logs. To move a whole cluster over, see tidelog adopt"
         )
 
