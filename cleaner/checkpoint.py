@@ -1,7 +1,8 @@
 """``cleaner-offset-checkpoint``: the first dirty offset of every partition of a log directory, in Kafka's form.
 
-An offset belongs to one log, not to a partition name: a new partition does not get the offset of a deleted one with the
-same name. If the file is damaged, every log of the directory counts as dirty from its start, which costs only a round.
+A log is clean below its first dirty offset (``tidelog.cleaner.log_to_clean``). An offset belongs to one log, not to a
+partition name: a new partition does not get the offset of a deleted one with the same name. If the file is damaged,
+every log of the directory counts as dirty from its start, which costs only a round.
 
 After a truncation new records may get the offsets of clean ones. So a saved offset is valid only up to the log's
 ``clean_bound``, which each truncation lowers, even while a round runs. When a log is opened, its bound is the log end:

@@ -85,7 +85,8 @@ class RoundReport:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """Status of one compacted partition: its sections, state and last round. Sizes in bytes."""
+    """Status of one compacted partition: its sections (``tidelog.cleaner.log_to_clean``), state and last round. Sizes
+    in bytes."""
 
     topic_partition: TopicPartition
     state: CleaningState

@@ -2,9 +2,11 @@
 
     step     read up to ``max_bytes`` of whole batches -> rows -> key index, tag index -> next offset published
 
-It has no thread: the caller of ``step`` decides when and how often. ``step`` holds no lock of the log and changes
-nothing that the append path reads, so an acknowledgement never waits for it. Each index has its own next offset: one
-that was switched on later, or has to be rebuilt, catches up alone from the log start offset.
+A *row* has what the indices need of one record (``tidelog.log.find.rows``).
+
+An indexer has no thread: the caller of ``step`` decides when and how often. ``step`` holds no lock of the log and
+changes nothing that the append path reads, so an acknowledgement never waits for it. Each index has its own next
+offset: one that was switched on later, or has to be rebuilt, catches up alone from the log start offset.
 
 Invariants: all records below an index's ``next_offset`` are in it. ``next_offset`` moves by whole batches and never
 above the high watermark, so no record that could still be truncated is indexed. A batch that cannot be read is skipped
