@@ -101,6 +101,7 @@ class BrokerLifecycle:
         self._backoff_ms: float = FIRST_BACKOFF_MS
         self._image_offset = -1
         self._own: BrokerRegistration | None = None
+        """The registration with this broker's id in the newest image."""
         self._is_ready = False
         self._is_first_shutdown_answer = True
         self._has_news = False
@@ -108,6 +109,7 @@ class BrokerLifecycle:
         self._unconfirmed: dict[bytes, float] = {}
         """Failed directories that no controller has confirmed yet, with the time (ms) of the failure."""
         self._offline: dict[bytes, None] = {}
+        """All failed directories, in the order of their failures."""
         self._cordoned: frozenset[bytes] | None = None
         """Cordoned directories (``broker/config/cordoned.py``); None before they are known."""
         self._reported: frozenset[bytes] = frozenset()

@@ -65,7 +65,9 @@ class ConfigEntry(NamedTuple):
 
 
 class DynamicTexts:
-    """Texts that were set through the admin API on resources other than topics, which keep their own."""
+    """Texts that were set through the admin API: for all brokers (``cluster``), this broker (``node``), groups and
+    client metrics (``resources``). A topic's texts are in its image.
+    """
 
     __slots__ = ("cluster", "node", "resources")
 

@@ -5,9 +5,9 @@ image.
                    -> publishers called, in their order
     when_synced    one fdatasync in a thread for all that was committed before it; clients are answered only then
 
-``MetadataDelta.replay`` alone changes the image, here as at a start and as in a member of a cluster. What was committed
-and not synced is lost when the power fails; no client has got an answer about it by then. Loop thread only, but for
-``sync``.
+``MetadataDelta.replay`` alone says what a record changes, for a commit as for a start and for a member of a cluster.
+What was committed and not synced is lost when the power fails; no client has got an answer about it by then. Loop
+thread only, but for ``sync`` and ``take_snapshot``.
 
 Source: QuorumController of Kafka 4.3, KIP-631.
 """

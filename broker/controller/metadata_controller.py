@@ -3,8 +3,9 @@
 The embedded controller commits changes itself. In a member of a cluster the active controller is another process:
 ``image`` follows it, and ``commit`` is refused.
 
-Both call their publishers with each change. The records are committed by then, so an error in a publisher cannot refuse
-the change: it is logged with the publisher's name and counted, and the next publishers are called.
+Both kinds of controller call their publishers with each change. The records are committed by then, so an error in a
+publisher cannot refuse the change: it is logged with the publisher's name and counted, and the next publishers are
+called.
 
 Source: MetadataLoader and the fault handler "metadata publishing" of Kafka 4.3, which is not fatal either.
 """

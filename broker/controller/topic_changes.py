@@ -7,8 +7,9 @@
     configs   commit, in force at once          -> sync in a thread -> answered
 
 The order is that of ``broker/controller/topics.py``, so its argument about crashes holds: no topic or partition is
-shown, and no log is renamed, before the commit is on disk. Meanwhile the name is taken: another creation of the topic
-fails with TOPIC_ALREADY_EXISTS. Other changes of a topic that is being widened (deletion, configs, more partitions)
+shown, and no log is renamed, before the commit is on disk. Only an internal topic is shown earlier, because a
+coordinator waits for it; answers wait for the sync (``ensure_internal_topic``). Meanwhile the name is taken: another
+creation fails with TOPIC_ALREADY_EXISTS. Other changes of a topic that is being widened (deletion, configs, partitions)
 begin when the widening is done, in the order of their requests. The syncs are those of ``broker/loop/group_sync.py``: a
 request for a hundred topics waits for one sync. Loop thread only.
 """

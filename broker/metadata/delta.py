@@ -115,6 +115,7 @@ class MetadataDelta:
         even if a later record lowers the level.
         """
         self._partitions: dict[bytes, dict[int, PartitionState]] = {}
+        """Partitions, by number, of the topics in which a record has changed one."""
         self._states: dict[PartitionState, PartitionState] = {}
         self._replica_lists: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._directory_lists: dict[tuple[bytes, ...], tuple[bytes, ...]] = {}

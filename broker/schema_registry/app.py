@@ -3,12 +3,12 @@
 GET  /                                          {}
 GET  /schemas, /schemas/types                   schemas of all subjects; the types
 GET  /schemas/ids/ID, .../schema                a schema by its id
-GET  /schemas/ids/ID/subjects, .../versions     the subjects that have it
-GET  /subjects, /subjects/S/versions            names; numbers
+GET  /schemas/ids/ID/subjects, .../versions     the subjects that have it; with their versions
+GET  /subjects, /subjects/S/versions            names of subjects; numbers of versions
 GET  /subjects/S/versions/V, .../schema         a version; ``latest`` is the newest
 GET  /subjects/S/versions/V/referencedby        ids of the schemas that refer to it
 POST /subjects/S                                the version that a schema has there
-POST /subjects/S/versions                       register
+POST /subjects/S/versions                       register a schema
 DELETE /subjects/S, /subjects/S/versions/V      delete, for good with ?permanent=true
 POST /compatibility/subjects/S/versions[/V]     whether a schema would be accepted
 GET, PUT, DELETE /config[/S], /mode[/S]         compatibility level; read-write, read-only or import
@@ -16,8 +16,9 @@ GET  /contexts                                  the names of contexts
 
 A subject of a context is called ``:.CONTEXT:S``; below ``/contexts/.CONTEXT`` all paths are about that context.
 
-Subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of the admin
-interface authorize each request: reading needs READ on the topic ``_schemas``, everything else WRITE. Loop thread only.
+Names of subjects may hold slashes, encoded as %2F. Errors are ``{"error_code": 40401, "message": ...}``. The guards of
+the admin interface authorize each request: reading needs READ on the topic ``_schemas``, everything else WRITE. Loop
+thread only.
 """
 
 from __future__ import annotations

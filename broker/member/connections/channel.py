@@ -3,8 +3,8 @@
     TLS handshake, where the listener encrypts -> ApiVersions -> login, where it authenticates -> requests
 
 A request that gets no answer in time closes the connection: its answer must not be taken for the next one's. All steps
-before the requests have a time limit of the same length. Where sessions end (``connections.max.reauth.ms``), a new
-connection is opened shortly before the end. Loop thread only.
+before the requests together have the time limit of one request. If the node ends sessions
+(``connections.max.reauth.ms``), a new connection is opened shortly before the end. Loop thread only.
 """
 
 from __future__ import annotations
@@ -120,7 +120,9 @@ class Channel:
             self._limit = None
 
     async def _connect(self, address: Address) -> _Connection:
-        """Return the connection to a node, opened and logged in if there is none or its session ends soon."""
+        """Return the connection to a node. A new one is opened and logged in if none is open, if the open one is to
+        another node, or if its session ends soon.
+        """
         now_s = asyncio.get_running_loop().time()
         if self._connection is not None and self._address == address and now_s < self._expires_s:
             return self._connection

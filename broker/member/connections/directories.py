@@ -1,6 +1,6 @@
 """Reports of a member's log directories to the active controller: what lies in each, which failed, which are cordoned.
 
-    a log was created              assigned to its directory within half a second
+    a log was created              assigned to its directory (AssignReplicasToDirs) within half a second
     a log was found at the start   assigned if the metadata name another directory, because its disk was replaced
     an empty log was found         the same, but not while it could be elected over the copies of other replicas
     a directory fails              a heartbeat at once; the controller elects other leaders for its partitions

@@ -66,6 +66,7 @@ class MemberShareStates:
         self._persister = ShareStatePersister(self._coordinator)
         self._channels: dict[int, Channel] = {}
         self._read: dict[StateKey, tuple[int, ShareState | KafkaError]] = {}
+        """States, or errors, that were read and not used yet, with the leader epoch of the question."""
         self._is_sending_soon = False
         self._timer: asyncio.TimerHandle | None = None
 
