@@ -28,8 +28,8 @@ def check_batch_times(find: Find, rows: IntegerArray, timestamps: IntegerArray, 
     by_producer = rows[:, at.ATTRIBUTES] & _LOG_APPEND == 0
     for number in np.flatnonzero(by_producer & (rows[:, at.MAX_TIMESTAMP] != largest)).tolist():
         row = rows[number].tolist()
-        place, offset = position + row[at.POSITION], row[at.BASE_OFFSET]
-        find_wrong_time(find, place, offset, said=row[at.MAX_TIMESTAMP], largest=int(largest[number]))
+        begin, offset = position + row[at.POSITION], row[at.BASE_OFFSET]
+        find_wrong_time(find, begin, offset, said=row[at.MAX_TIMESTAMP], largest=int(largest[number]))
 
 
 def find_wrong_time(find: Find, position: int, offset: int, *, said: int, largest: int) -> None:

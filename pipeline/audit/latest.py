@@ -118,9 +118,9 @@ def _note(plan: ComparePlan, records: pa.Table, rows: pa.Table, found: Compariso
     again = np.zeros(len(keys), np.bool_)
     if len(keys) > 1:
         again[1:] = pc.equal(keys[1:], keys[:-1]).to_numpy(zero_copy_only=False)
-    place = pc.index_in(keys, value_set=records.column("key").combine_chunks())
-    known = place.is_valid().to_numpy(zero_copy_only=False)
-    at = place.fill_null(0).to_numpy().astype(np.int64)
+    index = pc.index_in(keys, value_set=records.column("key").combine_chunks())
+    known = index.is_valid().to_numpy(zero_copy_only=False)
+    at = index.fill_null(0).to_numpy().astype(np.int64)
     stays = ~records.column("deletes").to_numpy()
     equal = np.zeros(len(keys), np.bool_)
     if records.num_rows:

@@ -84,11 +84,6 @@ class SegmentPlan:
     indexed: tuple[tuple[int, int, int], ...] = ()
     records: bool = True
 
-    @property
-    def place(self) -> str:
-        """Name of the partition in messages: ``topic-partition``."""
-        return f"{self.topic}-{self.partition}"
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

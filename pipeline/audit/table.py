@@ -151,8 +151,8 @@ def compare(plan: ComparePlan) -> Comparison:
 
 def unreadable_table(plan: ComparePlan, error: Exception) -> str:
     """Write the message for a table that cannot be read."""
-    place = plan.rows if isinstance(plan.rows, str) else "its snapshot"
-    return f"the table's rows cannot be read from {place}: {str(error).splitlines()[0]}"
+    origin = plan.rows if isinstance(plan.rows, str) else "its snapshot"
+    return f"the table's rows cannot be read from {origin}: {str(error).splitlines()[0]}"
 
 
 def unreadable_log(error: PipelineError) -> str:
@@ -205,8 +205,8 @@ def _batches_of(plan: ComparePlan, rows: str | IcebergRows | DeltaRows) -> Itera
 
 def write_filter(plan: ComparePlan, lowest: int) -> str:
     """Write the filter of a plan's rows from offset ``lowest`` on. A topic's name has no quotes."""
-    place = f"topic == '{plan.topic}' and partition == {plan.partition}"
-    return f"{place} and offset >= {lowest} and offset < {plan.end}"
+    partition_filter = f"topic == '{plan.topic}' and partition == {plan.partition}"
+    return f"{partition_filter} and offset >= {lowest} and offset < {plan.end}"
 
 
 def _file_batches(path: str) -> Iterator[pa.RecordBatch]:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("topic", "partition", "offset")
-Place = tuple[str | None, int | None]
+PartitionKey = tuple[str | None, int | None]
 """A row's topic and partition, each of which may be null."""
-Recorded = Mapping[Place, tuple[tuple[int, int], ...]]
+Recorded = Mapping[PartitionKey, tuple[tuple[int, int], ...]]
 """The recorded ranges of each topic and partition: from the first offset to below the second."""
 
 
@@ -37,7 +37,7 @@ class UnrecordedRows:
 
 def find_outside(batches: Iterable[pa.RecordBatch], recorded: Recorded) -> list[UnrecordedRows]:
     """Count the rows of ``batches`` (topic, partition, offset) outside the recorded ranges, by topic and partition."""
-    return sum_places(rows for batch in batches for rows in _outside_of(batch, recorded))
+    return sum_partitions(rows for batch in batches for rows in _outside_of(batch, recorded))
 
 
 def _outside_of(batch: pa.RecordBatch, recorded: Recorded) -> Iterator[UnrecordedRows]:
@@ -48,17 +48,19 @@ def _outside_of(batch: pa.RecordBatch, recorded: Recorded) -> Iterator[Unrecorde
     table = pa.Table.from_batches([batch]).select(list(COLUMNS)).cast(schema)
     wanted: Any = [("offset", "min"), ("offset", "max"), ("offset", "count"), ([], "count_all")]
     for group in table.group_by(["topic", "partition"], use_threads=False).aggregate(wanted).to_pylist():
-        place = group["topic"], group["partition"]
-        ranges = recorded.get(place, ())
+        partition = group["topic"], group["partition"]
+        ranges = recorded.get(partition, ())
         is_whole = group["offset_count"] == group["count_all"]
         if is_whole and any(start <= group["offset_min"] and group["offset_max"] < end for start, end in ranges):
             continue
-        mine: Any = pc.and_(_equals(table.column("topic"), place[0]), _equals(table.column("partition"), place[1]))
-        offsets = table.filter(mine).column("offset").to_pylist()
+        is_of_group: Any = pc.and_(
+            _equals(table.column("topic"), partition[0]), _equals(table.column("partition"), partition[1])
+        )
+        offsets = table.filter(is_of_group).column("offset").to_pylist()
         outside = [one for one in offsets if one is None or not any(start <= one < end for start, end in ranges)]
         if outside:
             shown = sorted(one for one in outside if one is not None)[:SHOWN_OFFSETS]
-            yield UnrecordedRows(*place, len(outside), tuple(shown))
+            yield UnrecordedRows(*partition, len(outside), tuple(shown))
 
 
 def _equals(column: Any, value: Any) -> Any:
@@ -71,12 +73,14 @@ def _equals(column: Any, value: Any) -> Any:
     return equal.fill_null(False)
 
 
-def sum_places(found: Iterable[UnrecordedRows]) -> list[UnrecordedRows]:
+def sum_partitions(found: Iterable[UnrecordedRows]) -> list[UnrecordedRows]:
     """Sum up to one entry for each topic and partition, in order; rows without a topic or partition come last."""
-    places: dict[Place, UnrecordedRows] = {}
+    found_partitions: dict[PartitionKey, UnrecordedRows] = {}
     for one in found:
-        place = one.topic, one.partition
-        known = places.get(place, UnrecordedRows(*place, 0, ()))
+        partition = one.topic, one.partition
+        known = found_partitions.get(partition, UnrecordedRows(*partition, 0, ()))
         shown = sorted((*known.offsets, *one.offsets))[:SHOWN_OFFSETS]
-        places[place] = UnrecordedRows(*place, known.rows + one.rows, tuple(shown))
-    return sorted(places.values(), key=lambda one: (one.topic is None, one.topic, one.partition is None, one.partition))
+        found_partitions[partition] = UnrecordedRows(*partition, known.rows + one.rows, tuple(shown))
+    return sorted(
+        found_partitions.values(), key=lambda one: (one.topic is None, one.topic, one.partition is None, one.partition)
+    )

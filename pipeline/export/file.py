@@ -141,9 +141,9 @@ class DeadLetters:
         for row, time in zip(batch.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
             headers = [(header["key"], header["value"]) for header in row.get("headers") or ()]
             data = bytes(build_batch([Record(row["offset"], time // 1000, row["key"], row["value"], headers)]))
-            place = {name: row[name] for name in ("topic", "partition", "offset")}
-            told = {"size": len(data), "reason": reason.format(time // 1000), "bytes": data}
-            self.rows.append({**place, "file": "", "position": -1, **told})
+            identity = {name: row[name] for name in ("topic", "partition", "offset")}
+            content = {"size": len(data), "reason": reason.format(time // 1000), "bytes": data}
+            self.rows.append({**identity, "file": "", "position": -1, **content})
 
 
 def file_name(topic: str, topic_id: bytes | None, partition: int, offsets: tuple[int, ...], suffix: str = "") -> str:
@@ -306,7 +306,7 @@ def _write_dead_letters(path: str, letters: DeadLetters, store: TableStore) -> N
 
 
 def dead_letter_schema() -> pa.Schema:
-    """Return the columns of the dead-letter table: the place of the bytes, the reason, and the bytes."""
+    """Return the columns of the dead-letter table: where the bytes were found, the reason, and the bytes."""
     import pyarrow as pa
 
     return pa.schema(

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 #: Superseded rows are dropped each time the collected rows reach this size, or twice their size after the last time.
 PASS_BYTES = 64 * 1024 * 1024
 _IDENTITY = ("topic", "partition", "key")
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
+"""Topic and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,21 +200,21 @@ def _plain_type(kind: Any) -> Any:
     return pa.struct([convert(field) for field in kind]) if pa.types.is_struct(kind) else kind
 
 
-def _keys_of(plan: MergePlan) -> dict[Place, Any]:
+def _keys_of(plan: MergePlan) -> dict[PartitionKey, Any]:
     """Collect the keys of the later files, by topic and partition. Each file has rows of a single partition."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    found: dict[Place, list[Any]] = {}
+    found: dict[PartitionKey, list[Any]] = {}
     for path in plan.later:
         table = pq.read_table(plan.store.open_input(path), columns=list(_IDENTITY), partitioning=None)
         if table.num_rows:
-            place = table.column("topic")[0].as_py(), table.column("partition")[0].as_py()
-            found.setdefault(place, []).extend(table.column("key").chunks)
-    return {place: pa.chunked_array(keys, pa.binary()) for place, keys in found.items()}
+            partition = table.column("topic")[0].as_py(), table.column("partition")[0].as_py()
+            found.setdefault(partition, []).extend(table.column("key").chunks)
+    return {partition: pa.chunked_array(keys, pa.binary()) for partition, keys in found.items()}
 
 
-def _find_remaining(path: str, gone: dict[Place, Any], plan: MergePlan) -> Any:
+def _find_remaining(path: str, gone: dict[PartitionKey, Any], plan: MergePlan) -> Any:
     """Compute which rows of a file remain: a numpy array of booleans. ``gone``: the keys that have later records."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -58,8 +58,8 @@ def is_remote(path: str) -> bool:
 def remote_path(given: str) -> str:
     """Return the path of an address. Raises OptionError for an address that is not valid."""
     scheme, _, rest = given.partition(_SEPARATOR)
-    place, _, query = rest.partition("?")
-    authority, _, prefix = place.partition("/")
+    location, _, query = rest.partition("?")
+    authority, _, prefix = location.partition("/")
     if scheme not in SCHEMES:
         known = ", ".join(f"{name}{_SEPARATOR}" for name in SCHEMES)
         raise OptionError(f"path {given}: expected a directory, or an address that begins with one of {known}")

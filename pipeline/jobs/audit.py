@@ -180,22 +180,22 @@ def _audit_logs(
     partitions = _bound_partitions(request.source)
     done: dict[tuple[str, int], PartitionAudit] = {}
     for _ in range(ATTEMPTS):
-        waiting = [partition for partition in partitions if _place(partition) not in done]
+        waiting = [partition for partition in partitions if _key_of(partition) not in done]
         plans = [plan for partition in waiting for plan in segment_plans(partition, records=request.records)]
         tasks = [Task(f"segment {plan.segment.path}", plan.size, plan) for plan in plans]
         found = run_tasks(spark, tasks, audit_segment, progress)
         moved = {(plan.topic, plan.partition) for plan, audited in zip(plans, found, strict=True) if audited is None}
         segments = [audited for audited in found if audited is not None]
-        done |= {_place(p): _join(p, segments) for p in waiting if _place(p) not in moved}
+        done |= {_key_of(p): _join(p, segments) for p in waiting if _key_of(p) not in moved}
         if not moved:
-            return partitions, [done[_place(partition)] for partition in partitions]
-        again = {_place(partition): partition for partition in _bound_partitions(request.source)}
-        partitions = [again.get(place, partition) for partition in partitions for place in (_place(partition),)]
+            return partitions, [done[_key_of(partition)] for partition in partitions]
+        again = {_key_of(partition): partition for partition in _bound_partitions(request.source)}
+        partitions = [again.get(_key_of(partition), partition) for partition in partitions]
     names = ", ".join(f"{topic}-{number}" for topic, number in sorted(moved))
     raise JobError(f"{names}: segments were deleted faster than they could be audited; run the audit again")
 
 
-def _place(partition: Partition) -> tuple[str, int]:
+def _key_of(partition: Partition) -> tuple[str, int]:
     return partition.directory.topic, partition.directory.partition
 
 
@@ -292,8 +292,8 @@ def _join(partition: Partition, segments: Iterable[SegmentAudit]) -> PartitionAu
 def _check_files(partition: Partition, found: PartitionAudit) -> None:
     """Check the small files, and whether checkpoints show that segments are missing at the log's start or end."""
     directory = partition.directory
-    place = TopicPartition(directory.topic, directory.partition)
-    ends, faults = known_ends(directory.path, place)
+    topic_partition = TopicPartition(directory.topic, directory.partition)
+    ends, faults = known_ends(directory.path, topic_partition)
     bases = [segment.base_offset for segment in found.segments]
     end = partition.bounds.end
     if ends.end > end:  # a live broker may have appended records and written the checkpoint since
@@ -305,7 +305,9 @@ def _check_files(partition: Partition, found: PartitionAudit) -> None:
         faults.append(FileFinding(path, f"the log began at offset {ends.start}, its first segment at {bases[0]}"))
     if ends.end > end:
         found.gaps.append(Gap(end, ends.end, "lost"))
-        faults.append(FileFinding(ends.end_file, f"{place} reached offset {ends.end}, its segments end at {end}"))
+        faults.append(
+            FileFinding(ends.end_file, f"{topic_partition} reached offset {ends.end}, its segments end at {end}")
+        )
     found.findings += [Finding("file", fault.path, -1, -1, fault.message) for fault in faults]
 
 

@@ -205,17 +205,17 @@ def _ensure_one_topic(replicas: Sequence[PartitionDirectory]) -> None:
 
 def _ensure_complete(found: Iterable[PartitionDirectory], choice: TopicChoice, paths: Iterable[str]) -> None:
     """Raise SelectionError when a chosen topic or partition was not found, or no topic matches the pattern."""
-    places = ", ".join(paths)
+    joined = ", ".join(paths)
     there = {(directory.topic, directory.partition) for directory in found}
     topics = {topic for topic, _ in there}
     for topic in choice.topics:
         if topic not in topics:
-            raise SelectionError(f"topic {topic} has no partition below {places}")
+            raise SelectionError(f"topic {topic} has no partition below {joined}")
     for topic, partition in choice.partitions or ():
         if (topic, partition) not in there:
-            raise SelectionError(f"partition {topic}-{partition} is not below {places}")
+            raise SelectionError(f"partition {topic}-{partition} is not below {joined}")
     if choice.pattern is not None and not there:
-        raise SelectionError(f"no topic below {places} matches subscribePattern={choice.pattern}")
+        raise SelectionError(f"no topic below {joined} matches subscribePattern={choice.pattern}")
 
 
 def ensure_same_topics(known: Sequence[tuple[str, bytes | None]], directories: Iterable[PartitionDirectory]) -> None:

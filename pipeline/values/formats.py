@@ -111,8 +111,8 @@ class _AvroColumns:
         self._around.pop()
         return _struct(fields, self._number)
 
-    def _simple_type(self, name: str, otherwise: Any = None) -> pa.DataType:
-        return _simple_type(_AVRO_TYPES, name, self._number, otherwise)
+    def _simple_type(self, name: str, fallback: Any = None) -> pa.DataType:
+        return _simple_type(_AVRO_TYPES, name, self._number, fallback)
 
 
 #: Avro's logical types that have an Arrow type; others are read as their plain type.
@@ -127,12 +127,12 @@ _AVRO_TYPES = {
 }  # fmt: skip
 
 
-def _simple_type(types: Mapping[str, str], name: str, number: int, otherwise: Any = None) -> pa.DataType:
+def _simple_type(types: Mapping[str, str], name: str, number: int, fallback: Any = None) -> pa.DataType:
     import pyarrow as pa
 
-    known = types.get(name) or (types.get(otherwise) if isinstance(otherwise, str) else None)
+    known = types.get(name) or (types.get(fallback) if isinstance(fallback, str) else None)
     if known is None:
-        raise BadRequestError(f"schema {number}: no column for type {name or otherwise}")
+        raise BadRequestError(f"schema {number}: no column for type {name or fallback}")
     if known == "utc":
         return pa.timestamp("us", tz="UTC")
     return pa.time64("us") if known == "time" else getattr(pa, known)()

@@ -83,12 +83,14 @@ class FollowMetrics:
             lines += [f"# HELP tidelog_export_{name} {about}", f"# TYPE tidelog_export_{name} {kind}"]
             value = getattr(self, name)
             samples = {(): value} if not isinstance(value, dict) else value
-            lines += [f"tidelog_export_{name}{_labels(place)} {number}" for place, number in sorted(samples.items())]
+            lines += [
+                f"tidelog_export_{name}{_labels(partition)} {number}" for partition, number in sorted(samples.items())
+            ]
         return "\n".join(lines) + "\n"
 
 
-def _labels(place: tuple[str, int] | tuple[()]) -> str:
-    return f'{{topic="{place[0]}",partition="{place[1]}"}}' if place else ""
+def _labels(partition: tuple[str, int] | tuple[()]) -> str:
+    return f'{{topic="{partition[0]}",partition="{partition[1]}"}}' if partition else ""
 
 
 @dataclass(slots=True)

@@ -216,8 +216,8 @@ class _SnapshotTable:
         for name, topic in self.manifest.topics.items():  # states that older releases wrote do not list deleted topics
             for match in _match_names(self.files, name):
                 if match["id"] != topic.topic_id:
-                    place = name, int(match["partition"])
-                    recorded[place] = (*recorded.get(place, ()), (int(match["start"]), int(match["end"])))
+                    partition = name, int(match["partition"])
+                    recorded[partition] = (*recorded.get(partition, ()), (int(match["start"]), int(match["end"])))
         return SnapshotScan(self.name, self.rows, recorded)
 
     def ranges(self, directory: PartitionDirectory, state: PartitionState) -> list[TableRange]:

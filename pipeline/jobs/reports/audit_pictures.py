@@ -179,7 +179,7 @@ def shares(partition: PartitionAudit, edges: FloatArray) -> dict[str, FloatArray
 
 def _draw_offsets(figure: Any, result: AuditResult) -> None:
     drawn = [partition for partition in result.partitions if partition.end > partition.start]
-    shown = sorted(sorted(drawn, key=lambda partition: not partition.is_wrong)[:MAX_PARTITIONS], key=_place)
+    shown = sorted(sorted(drawn, key=lambda partition: not partition.is_wrong)[:MAX_PARTITIONS], key=_key_of)
     if not shown:
         figure.suptitle("No offsets")
         return
@@ -219,7 +219,7 @@ def _draw_legend(figure: Any) -> None:
     figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
 
 
-def _place(partition: PartitionAudit) -> tuple[str, int]:
+def _key_of(partition: PartitionAudit) -> tuple[str, int]:
     return partition.topic, partition.partition
 
 

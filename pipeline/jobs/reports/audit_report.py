@@ -78,17 +78,17 @@ def summary(result: AuditResult) -> list[str]:
 def foreign_content(result: AuditResult) -> list[str]:
     """Write a line for each file and each partition's rows in the table that no export wrote."""
     files = [f"{path}: a foreign file, whose rows a reader of the table gets too" for path in result.foreign]
-    unread = [f"not searched for foreign rows: {place} cannot be read: {reason}" for place, reason in result.unread]
+    unread = [f"not searched for foreign rows: {source} cannot be read: {reason}" for source, reason in result.unread]
     return [*files, *map(_foreign_rows, result.unrecorded), *unread]
 
 
 def _foreign_rows(found: UnrecordedRows) -> str:
     shown = ", ".join(map(str, found.offsets)) or "none"
     more = ", ..." if found.rows > len(found.offsets) > 0 else ""
-    place = (
+    partition = (
         f"{'no topic' if found.topic is None else found.topic}-{'none' if found.partition is None else found.partition}"
     )
-    return f"the table has rows of {place} that no export recorded: {found.rows:,} (offsets {shown}{more})"
+    return f"the table has rows of {partition} that no export recorded: {found.rows:,} (offsets {shown}{more})"
 
 
 def findings(partition: PartitionAudit) -> list[str]:

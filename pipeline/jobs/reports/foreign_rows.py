@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.audit.table import DeltaRows, IcebergRows, delta_batches, iceberg_batches
-from tidelog.pipeline.audit.unrecorded import COLUMNS, Place, Recorded, UnrecordedRows, find_outside, sum_places
+from tidelog.pipeline.audit.unrecorded import (
+    COLUMNS,
+    PartitionKey,
+    Recorded,
+    UnrecordedRows,
+    find_outside,
+    sum_partitions,
+)
 from tidelog.pipeline.export.manifest import DATA, ExportTable, Manifest, TableFile
 
 if TYPE_CHECKING:
@@ -57,13 +64,13 @@ class ScanResult:
 
 def recorded_ranges(manifest: Manifest) -> Recorded:
     """Collect the ranges of offsets in a table's state, including those of deleted topics of the same name."""
-    found: dict[Place, list[tuple[int, int]]] = {}
+    found: dict[PartitionKey, list[tuple[int, int]]] = {}
     for earlier in manifest.earlier:
         found.setdefault((earlier.topic, earlier.partition), []).append((earlier.start, earlier.end))
     for name, topic in manifest.topics.items():
         for number, state in topic.partitions.items():
             found.setdefault((name, number), []).append((state.start, state.end))
-    return {place: tuple(ranges) for place, ranges in found.items()}
+    return {partition: tuple(ranges) for partition, ranges in found.items()}
 
 
 def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
@@ -74,7 +81,7 @@ def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
     if isinstance(plan, FolderScan):
         for file in plan.files:
             _scan_file(plan.path, file, found)
-        found.unrecorded = sum_places(found.unrecorded)
+        found.unrecorded = sum_partitions(found.unrecorded)
         return found
     try:
         found.unrecorded = find_outside(_batches_of(plan.rows), plan.recorded)

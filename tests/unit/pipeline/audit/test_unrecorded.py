@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidelog.pipeline.audit.unrecorded import Recorded, UnrecordedRows, find_outside, sum_places
+from tidelog.pipeline.audit.unrecorded import Recorded, UnrecordedRows, find_outside, sum_partitions
 
 
 def test_a_row_without_a_place_is_told() -> None:
@@ -23,4 +23,4 @@ def test_batches_of_one_place_are_summed() -> None:
         UnrecordedRows("a", 1, 1, (3,)),
         UnrecordedRows("orders", 0, 1, (8,)),
     ]
-    assert sum_places(parts) == [UnrecordedRows("a", 1, 1, (3,)), UnrecordedRows("orders", 0, 3, (7, 8, 9))]
+    assert sum_partitions(parts) == [UnrecordedRows("a", 1, 1, (3,)), UnrecordedRows("orders", 0, 3, (7, 8, 9))]

@@ -117,7 +117,8 @@ def test_a_table_that_does_not_say_its_offsets_is_refused(
     with monkeypatch.context() as patch:
         patch.setattr(iceberg_states, "state_text", lambda _: None)  # as after a rollback
         with pytest.raises(
-            JobError, match="which offsets the table has expired or was rolled back; expected a new table"
+            JobError,
+            match="the snapshot that recorded its offsets has expired or was rolled back; expected a new table",
         ):
             run(data, target)
     table = table_of(target)
@@ -128,7 +129,9 @@ def test_a_table_that_does_not_say_its_offsets_is_refused(
     newest = table.current_snapshot()
     assert newest is not None
     monkeypatch.setattr(table, "snapshot_by_id", lambda number: newest if number == newest.snapshot_id else None)
-    with pytest.raises(JobError, match="which offsets the table has expired or was rolled back; expected a new table"):
+    with pytest.raises(
+        JobError, match="the snapshot that recorded its offsets has expired or was rolled back; expected a new table"
+    ):
         state_of(table)
 
 
@@ -180,7 +183,7 @@ def test_a_table_that_was_rolled_back_and_whose_snapshots_expired_is_refused(
     table_of(target).manage_snapshots().set_current_snapshot(deleted.snapshot_id).commit()
     older = [one.snapshot_id for one in table_of(target).snapshots() if one.snapshot_id != deleted.snapshot_id]
     table_of(target).maintenance.expire_snapshots().by_ids(older).commit()
-    with pytest.raises(JobError, match="the snapshot that says which offsets the table has expired or was rolled back"):
+    with pytest.raises(JobError, match="the snapshot that recorded its offsets has expired or was rolled back"):
         run(data, target)
     assert offsets(target) == [0, 1, 2, 4]
 
