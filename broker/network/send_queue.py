@@ -1,9 +1,11 @@
-"""Unsent parts of a connection's answers: bytes and slices of files, in order. Large slices never pass through Python.
+"""Unsent parts of a connection's answers: bytes and slices of files, in order. Without TLS large slices are never read
+into Python.
 
     queue: bytes | TransferableRecords, in response order
     bytes   -> joined with their neighbours, one send; MSG_MORE when more is queued
     slice   -> small (<= SMALL_SLICE_BYTES): read into the same send, without waiting for the disk (RWF_NOWAIT)
-            -> large: os.sendfile, at most ``turn_bytes`` a turn, after a probe of its first and last page (RWF_NOWAIT)
+            -> large: ``Transport.send_slice`` (os.sendfile without TLS), at most ``turn_bytes`` a turn, after a probe
+               of its first and last page (RWF_NOWAIT)
     a probe that would wait for the disk -> COLD: the caller lets a thread send those bytes (``send_cold``), because
     sendfile of cold pages on the loop stalls every connection (KAFKA-7504: p99 from 20 ms to 200 ms)
 
