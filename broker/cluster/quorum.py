@@ -36,6 +36,7 @@ class QuorumView:
         self._address: Address | None = None
         self._bootstrap = tuple(bootstrap)
         self._turn = 0
+        """Index of the bootstrap address that is used while the leader's is unknown."""
 
     @property
     def address(self) -> Address:

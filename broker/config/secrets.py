@@ -24,7 +24,7 @@ MAX_BYTES = 1024 * 1024
 HIDDEN = "[hidden]"
 _REFERENCE = re.compile(r"\$\{([^}:]+):(?:([^}]*?):)?([^}]*)\}")
 _KINDS = {"FileConfigProvider": "file", "DirectoryConfigProvider": "dir", "EnvVarConfigProvider": "env"}
-"""Kafka's classes in ``org.apache.kafka.common.config.provider``."""
+"""Kafka's class in ``org.apache.kafka.common.config.provider`` -> the provider's usual name."""
 _PACKAGE = "org.apache.kafka.common.config.provider."
 
 Provider = Callable[[str, str], str]
@@ -36,7 +36,7 @@ class Resolved(NamedTuple):
 
     texts: dict[str, str]
     keys: frozenset[str]
-    """Keys whose texts had references."""
+    """Keys in whose texts a reference was replaced."""
     secrets: frozenset[str]
     """All values that replaced a reference."""
 

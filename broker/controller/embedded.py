@@ -70,6 +70,7 @@ class EmbeddedController:
         self._failure: KafkaStorageError | None = None
         self._syncs = GroupSync(self.sync, lambda: self._synced_end >= log.end_offset, threads)
         self._synced_end = -1
+        """End of the log at the last sync."""
         self._deletions = loaded.deletions
         self._wants_snapshot = loaded.is_unsafe_for_kafka
         self._voters = loaded.voters

@@ -36,6 +36,7 @@ class ProducerIdManager:
     def __init__(self, controller: MetadataController) -> None:
         self._controller = controller
         self._ids = self._following = NO_IDS
+        """The ids that are left of the present block, and the next block."""
         self._is_fetching = False
         self._waiting: list[Deferred[None]] = []
 

@@ -87,6 +87,7 @@ class TopicChanges:
         self._threads = threads
         self._creating: dict[str, Change] = {}
         self._widening: dict[str, Change] = {}
+        """Changes under way, by the topic's name."""
 
     def create(self, new: NewTopic, created: Created | None = None) -> Change:
         """Create a topic, and call ``created`` when it exists.

@@ -71,10 +71,13 @@ class ReplicaFetcher:
         self._quota = quota
         self._partitions: Mapping[FetchKey, FollowedEpoch] = {}
         self._followed: dict[FetchKey, Following] = {}
+        """Partitions whose logs could be opened."""
         self._unopened: dict[FetchKey, str] = {}
         """Reasons why partitions are not followed; a reason that stays the same is logged once."""
         self._applying = asyncio.Lock()
+        """Held while the work of an answer is done, and while the partitions change."""
         self._wanted = asyncio.Event()
+        """Set when the partitions have changed."""
         self._is_reachable = True
 
     async def take(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:

@@ -56,7 +56,9 @@ from tidelog.protocol.messages.list_offsets import (
 )
 
 FIRST_DELAY_MS = 50
+"""Pause in ms after a first error; each further error doubles it, up to ``replica.fetch.backoff.ms``."""
 THROTTLED_MS = 100
+"""Time in ms for which a throttled partition is left out."""
 _NO_RECORDS = memoryview(b"")
 LATEST_TIMESTAMP = -1
 EARLIEST_LOCAL_TIMESTAMP = -4
@@ -105,11 +107,16 @@ class LeaderFetcher:
         self._session = LeaderSession()
         self._partitions: dict[FetchKey, _Partition] = {}
         self._wanted: dict[FetchKey, PartitionAsk] = {}
+        """Partitions to fetch, as they are asked for in the next full request."""
         self._changed: dict[FetchKey, None] = {}
+        """Partitions that may have to be asked for in another way than in the last request, or not any more."""
         self._delayed: set[FetchKey] = set()
         self._unfinished: set[FetchKey] = set()
+        """Partitions in the stage APPLYING."""
         self._out_of_range: set[FetchKey] = set()
+        """Partitions in the stages LATEST and EARLIEST."""
         self._offsets_asked: dict[tuple[str, int], tuple[FetchKey, Stage, int]] = {}
+        """Topic and partition of the ListOffsets in flight -> key, stage and leader epoch of the question."""
         self._in_flight = False
         self._delay_ms = 0
         self._not_before_ms = 0.0
@@ -155,8 +162,8 @@ class LeaderFetcher:
             partition.stage = Stage.FETCHING
 
     def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
-        """Go on at ``position`` after a pause, as the work changed nothing: records were damaged, or a truncation had
-        nothing to remove.
+        """Go on at ``position`` after a pause, as the work changed nothing: for example, records were damaged, or a
+        truncation had nothing to remove.
         """
         partition = self._finish_work(key, leader_epoch)
         if partition is not None:
@@ -165,7 +172,7 @@ class LeaderFetcher:
             self._delay(key, partition, now_ms)
 
     def fail(self, key: FetchKey, leader_epoch: int) -> None:
-        """Stop fetching a partition whose log refused the work, until its leader changes."""
+        """Stop fetching a partition whose log refused the work, until its leader epoch changes."""
         partition = self._finish_work(key, leader_epoch)
         if partition is not None:
             partition.stage = Stage.FAILED
@@ -183,7 +190,7 @@ class LeaderFetcher:
 
     @property
     def wake_ms(self) -> float | None:
-        """The time (ms) from which ``next_request`` may return a request; None while every partition has failed."""
+        """The time (ms) from which ``next_request`` may return a request; None if no partition can be fetched."""
         due = [self._partitions[key].not_before_ms for key in self._delayed]
         others = self._partitions.keys() - self._delayed
         if others and any(self._partitions[key].stage is not Stage.FAILED for key in others):

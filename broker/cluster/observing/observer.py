@@ -94,7 +94,9 @@ class Observer:
         self._download: SnapshotDownload | None = None
         self._known = KnownRecord(config.last_position)
         self._is_looking_back = False
+        """True if the last request fetches at the known record's offset, not at the end of the tail."""
         self._snapshot_offset = -1
+        """Offset of the image that the last snapshot gave; its last record has no known time."""
         self._not_before_ms = 0.0
         self._backoff_ms = FIRST_BACKOFF_MS
 

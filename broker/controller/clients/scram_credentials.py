@@ -46,7 +46,9 @@ class ScramCredentials:
     def __init__(self, controller: MetadataController) -> None:
         self._controller = controller
         self._counted: Mapping[tuple[str, int], ScramState] = {}
+        """The credentials from which ``_usual`` was computed."""
         self._usual: dict[int, int] = {}
+        """Mechanism -> its most common number of iterations."""
 
     def get(self, user: str, mechanism: ScramMechanism) -> ScramState | None:
         """Return a user's credential, or None."""
