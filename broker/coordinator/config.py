@@ -1,7 +1,7 @@
 """Configuration of the coordinators: plain values, read once from the broker's keys.
 
 The default of ``group.initial.rebalance.delay.ms`` is 0, as in the ``server.properties`` that Apache Kafka ships for
-one node. Kafka's own default of three seconds collects the members of large deployments; in a test suite it costs
+one node. Kafka's own default of three seconds lets many members join in one rebalance; in a test suite it costs
 three seconds per group.
 """
 
@@ -18,7 +18,7 @@ MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Settings of groups, named as Kafka's keys with underscores; times in milliseconds, sizes in bytes."""
+    """Settings of groups, named as Kafka's keys with underscores; times in the unit of the name, sizes in bytes."""
 
     group_min_session_timeout_ms: int = 6_000
     group_max_session_timeout_ms: int = 1_800_000
@@ -56,7 +56,10 @@ class TransactionConfig:
 
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:
-    """Select the part of a parsed configuration (Kafka's dotted keys) that groups need. Missing keys get defaults."""
+    """Select the part of a parsed configuration (Kafka's dotted keys) that groups need. Missing keys get defaults.
+
+    Class names of Kafka's assignors become short names: ``uniform``, ``range``.
+    """
     config = replace(GroupConfig(), **_select_given(GroupConfig, values))
     names = [
         name.removeprefix(ASSIGNOR_PACKAGE).removesuffix("Assignor").lower() for name in config.group_consumer_assignors
@@ -70,13 +73,5 @@ def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
 
 
 def _select_given(config: type[GroupConfig] | type[TransactionConfig], values: Mapping[str, Any]) -> dict[str, Any]:
-    names = ((field.name, _key(field.name)) for field in fields(config))
-    return {name: values[key] for name, key in names if key in values}
-
-
-def _key(name: str) -> str:
-    if name == "offset_metadata_max_bytes":
-        return "offset.metadata.max.bytes"
-    if name == "transaction_two_phase_commit_enable":
-        return "transaction.two.phase.commit.enable"
-    return name.replace("_", ".")
+    keys = ((field.name, field.name.replace("_", ".")) for field in fields(config))
+    return {name: values[key] for name, key in keys if key in values}

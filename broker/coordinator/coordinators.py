@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Coordinators:
-    """The coordinators of one broker."""
+    """Group, share and transaction coordinator of one broker, and the parts for share and streams groups."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -70,7 +70,7 @@ class Coordinators:
 
     @property
     def share(self) -> ShareCoordinator:
-        """The share coordinator, built with the first share group."""
+        """The share coordinator, which stores the states of share partitions; built with the first share group."""
         return self._share.get()
 
     @property
@@ -187,7 +187,7 @@ class Coordinators:
         return ShareGroups(self._broker, lambda: self.share_states)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
-        """Release the records of a member that left. Share partitions of a group without members leave the memory."""
+        """Release the records of a member that left. If its group is empty, drop the group's share partitions."""
         self.share_groups.release_session(SessionKey(group_id, member_id))
         if self.share_members.is_empty(group_id):
             self.share_groups.forget_group(group_id)
@@ -246,19 +246,21 @@ class Coordinators:
             self.share.runtime.load_all()
 
     def forget_topic(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Do ``topic_deleted``. If its records cannot be appended, the error is logged: the next start tries again."""
+        """Remove the state of a deleted topic as ``topic_deleted`` does. An error is only logged: the next start tries
+        again.
+        """
 
-        def leave(error: KafkaError) -> None:
+        def log_error(error: KafkaError) -> None:
             logger.warning("committed offsets of the deleted topic %s remain until the next start: %s", topic, error)
 
-        return self.topic_deleted(topic, topic_id).recover(leave)
+        return self.topic_deleted(topic, topic_id).recover(log_error)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
         """Remove the committed offsets of a deleted topic, and its states of share groups. If the topic is internal,
         unload its coordinator.
 
-        The Deferred completes when that is done: with a million groups it takes seconds, while others are served. It
-        fails with the KafkaError of an append.
+        The Deferred completes when that is done: with a million groups it takes seconds, while other requests are
+        served. It fails with the KafkaError of a failed append.
         """
         topics = self._broker.metadata.topics
         if topic == GROUP_METADATA_TOPIC:
@@ -277,7 +279,7 @@ class Coordinators:
         return deferred_value(None)
 
     def close(self) -> None:
-        """Stop all coordinators. Members that wait for a rebalance are told to find their coordinator again."""
+        """Stop all coordinators. Members that wait for a rebalance get NOT_COORDINATOR, and find it again."""
         groups, transactions, share = self._groups.made, self._transactions.made, self._share.made
         if groups is not None:
             groups.runtime.unload()

@@ -10,10 +10,10 @@ from tidelog.protocol.errors import InvalidProducerEpochError, KafkaError, Produ
 
 
 def for_old_producer(code: int) -> int:
-    """Return the code that a client without KIP-588 knows for this one."""
+    """Return the code for a client without KIP-588: INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED."""
     return InvalidProducerEpochError.code if code == ProducerFencedError.code else code
 
 
 def error_for_old_producer(error: KafkaError) -> KafkaError:
-    """Return the error that a client without KIP-588 knows for this one."""
+    """Return the error for a client without KIP-588: INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED."""
     return InvalidProducerEpochError() if isinstance(error, ProducerFencedError) else error

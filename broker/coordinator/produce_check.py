@@ -4,8 +4,8 @@
     transactions v2 (Produce v12+) ........ partitions are added here, with their first records
 
 Otherwise a late batch of a completed transaction would begin another transaction that never ends, and read_committed
-consumers would wait there. Once the partition is known, the check costs one look-up per transactional request. Loop
-thread only.
+consumers would wait at its offset forever. Once the partition is in the transaction, the check costs one look-up per
+transactional request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def check_transactional_batch(
     broker: Broker, version: int, transactional_id: str, partition: PartitionKey, records: memoryview
 ) -> Deferred[None]:
     """Check the partition for the producer of this batch, or add it in transactions v2. The Deferred completes when
-    that is committed.
+    the transaction's record is committed.
 
     Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
     ConcurrentTransactionsError, or NotEnoughReplicasError if the client should try again.
@@ -68,7 +68,7 @@ def check_transactional_batch(
 def _check_by_peers(
     broker: Broker, version: int, partition: PartitionKey, producer: tuple[int, int], error: KafkaError
 ) -> Deferred[None]:
-    """Check by the answer of a coordinator on another broker. Raises what ``check_transactional_batch`` raises."""
+    """Check by asking the coordinator, which is on another broker. Raises what ``check_transactional_batch`` raises."""
     try:
         if broker.peers is None:
             raise error
@@ -81,7 +81,7 @@ def _check_by_peers(
 def refuse_for_now(_error: KafkaError) -> NoReturn:
     """Raise NotEnoughReplicasError, upon which the client tries again: the record that adds the partition may be
     lost."""
-    raise NotEnoughReplicasError("the transaction is not committed to the log")
+    raise NotEnoughReplicasError("the record of the transaction's partitions is not committed")
 
 
 def _for_producer(version: int, error: KafkaError) -> KafkaError:
@@ -91,7 +91,7 @@ def _for_producer(version: int, error: KafkaError) -> KafkaError:
     if isinstance(error, TransactionAbortableError) and version < _FIRST_VERSION_WITH_ABORTABLE:
         return InvalidTxnStateError("the partition was not added to the transaction")
     if isinstance(error, ConcurrentTransactionsError) and version < FIRST_VERSION_THAT_ADDS:
-        return NotEnoughReplicasError("the last transaction is not complete yet")
+        return NotEnoughReplicasError("the previous transaction is not complete yet")
     if isinstance(error, _RETRIABLE):
         return NotEnoughReplicasError("the transaction coordinator is not ready")
     return error

@@ -1,6 +1,6 @@
 """Descriptions of groups for admin clients: DescribeGroups, ConsumerGroupDescribe, ShareGroupDescribe and ListGroups.
 
-The subscriptions and assignments of a classic group's members are included only while it is stable, as in Kafka.
+The subscriptions and assignments of a classic group's members are included only while the group is stable, as in Kafka.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _describe_member(member: ClassicMember, protocol: str | None) -> DescribedGr
     return described
 
 
-_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1  # values of ``MemberType``
 
 
 def describe_consumer_group(

@@ -2,8 +2,8 @@
 
 Changes within the interval are collected: each of them raises the group's epoch, and the first heartbeat of any member
 after the interval computes one target assignment for all of them. The default is 0, without delay. Apache Kafka's
-default of one second collects the members of large groups. In a small one it lets the second member wait for its next
-heartbeat, five seconds later.
+default of one second collects the members of large groups. In a small group it lets the second member wait for its
+next heartbeat, five seconds later.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def assignment_interval_ms(config: BrokerConfig, own: Mapping[str, str], protoco
     """Return a group's interval: its own config, else the broker's, within the broker's current minimum and maximum."""
     name = f"{protocol}.assignment.interval.ms"
     value = int(own[name]) if name in own else config.get_int(f"group.{name}")
-    least, most = (config.get_int(f"group.{protocol}.{bound}.assignment.interval.ms") for bound in ("min", "max"))
-    return max(least, min(value, most))
+    minimum, maximum = (config.get_int(f"group.{protocol}.{bound}.assignment.interval.ms") for bound in ("min", "max"))
+    return max(minimum, min(value, maximum))
 
 
 def may_assign(assigned_at_ms: int, interval_ms: int, now_ms: int) -> bool:
@@ -36,6 +36,6 @@ def may_assign(assigned_at_ms: int, interval_ms: int, now_ms: int) -> bool:
     unknown.
 
     Both times are of the wall clock, because the log keeps them over a restart. If the last one is in the future, the
-    clock was set back, and nothing waits for that time.
+    clock was set back, and the assignment does not wait for that time.
     """
     return interval_ms == 0 or assigned_at_ms == 0 or not 0 <= now_ms - assigned_at_ms < interval_ms

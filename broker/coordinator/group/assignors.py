@@ -8,7 +8,7 @@
 Pure functions over values. ``uniform`` first removes partitions that a member may not keep. It then assigns each free
 partition to the subscribed member with the fewest. At last it moves single partitions from the member with the most to
 the one with the fewest, until they differ by one at most. Each move lowers the sum of squares of the members' counts,
-so this ends. Source: KIP-848.
+so the moves come to an end. Source: KIP-848.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Owned = dict[str, set[tuple[bytes, int]]]
 
 
 def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Assign neighbouring partitions of each topic; if the number does not divide, the first members get one more."""
+    """Assign neighbouring partitions of each topic; with a remainder, the first members get one more."""
     order = sorted(members, key=lambda member_id: (members[member_id].instance_id or member_id, member_id))
     assigned: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic_id, count in partition_counts.items():
@@ -109,7 +109,7 @@ def _assign_free(owned: _Owned, readers: Collection[str], free: list[tuple[bytes
 def _move_to_equal(owned: _Owned, members: Members) -> None:
     """Move partitions from members with many to members with few, while that makes their numbers more equal.
 
-    Each goes to the member with the fewest: one with more that took it first would have to give it away again.
+    Each partition goes to the member with the fewest: a member with more would have to give it up again later.
     """
     moved = True
     while moved:
@@ -124,12 +124,12 @@ def _move_to_equal(owned: _Owned, members: Members) -> None:
 
 
 def _take_one(owned: _Owned, members: Members, receiver: str) -> bool:
-    """Move one partition to the receiver, from the member with the most that has at least two more and a partition of
-    the receiver's topics. Returns whether there is such a member."""
+    """Move one partition of the receiver's topics to it, from the member with the most that has one. Returns False if no
+    member with such a partition has at least two partitions more than the receiver."""
     wanted = members[receiver].topics
-    least = len(owned[receiver]) + 2
+    minimum = len(owned[receiver]) + 2
     for giver in sorted(owned, key=lambda member_id: (-len(owned[member_id]), member_id)):
-        if len(owned[giver]) < least:
+        if len(owned[giver]) < minimum:
             return False
         partition = max((found for found in owned[giver] if found[0] in wanted), default=None)
         if partition is not None:

@@ -1,5 +1,7 @@
 """The group coordinator, as handlers call it: it finds a group's shard, executes its result, and returns the response.
 
+A shard has all groups of one partition of ``__consumer_offsets``.
+
 Errors of a whole request are raised, for the handler's ``error_response``; other errors are in the response. Errors of
 appends are converted to codes that group clients know (``append_error_for_client``). Loop thread only.
 """
@@ -260,6 +262,6 @@ def refuse_leaving(members: Iterable[MemberIdentity], error: KafkaError) -> Leav
 
 
 def check_group_id(group_id: str) -> None:
-    """Raise InvalidGroupIdError for the empty group id, which can only have offsets, by clients from before 2.2."""
+    """Raise InvalidGroupIdError for the empty group id. Only clients before Kafka 2.2 use it, for offsets alone."""
     if not group_id:
         raise InvalidGroupIdError

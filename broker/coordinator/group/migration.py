@@ -1,15 +1,17 @@
 """Migration of non-empty groups between the classic and the consumer protocol (``group.consumer.migration.policy``).
 
     upgrade     a member with the consumer protocol joins a classic group of consumers: the group becomes a consumer
-                group, in which the old members remain classic and keep their assignments; they are told of a rebalance,
-                and ``classic.members`` answers them until they are replaced one by one
+                group, in which the old members remain classic and keep their assignments; their waiting requests
+                get REBALANCE_IN_PROGRESS, and ``classic.members`` answers their later requests
     downgrade   the last member of the consumer protocol leaves, and only classic ones are left: the group becomes a
-                classic one with their assignments, and rebalances. If a static classic member replaces that last one,
-                no partition moves
+                classic one with their target assignments, and rebalances. If a static classic member replaces that last
+                one, no partition moves
 
-One batch has the tombstones of the old kind of group and the records of the new: after a crash the group is of either
-kind. The clients' own format of subscriptions and assignments (ConsumerProtocol) is read and written here. Loop thread
-only. Source: KIP-848.
+One batch has the tombstones of the old kind of group and the records of the new: after a crash the group is
+completely of one kind.
+
+The clients' own format of subscriptions and assignments (ConsumerProtocol) is read and written here. Loop thread only.
+Source: KIP-848.
 """
 
 from __future__ import annotations
@@ -113,19 +115,19 @@ class Migration:
         records = [epoch_record(group_id, epoch, 0), target_epoch_record(group_id, epoch, 0)]
         for member in group.members.values():
             spec = ClassicSpec(member.session_timeout_ms, tuple(member.protocols.items()))
-            said = ConsumerProtocolSubscription.decode_prefixed_lenient(member.protocols[protocol])
+            parsed = ConsumerProtocolSubscription.decode_prefixed_lenient(member.protocols[protocol])
             subscription = Subscription(
                 instance_id=member.group_instance_id,
-                rack_id=said.rack_id,
+                rack_id=parsed.rack_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                topic_names=tuple(sorted(set(said.topics))),
+                topic_names=tuple(sorted(set(parsed.topics))),
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 classic=spec,
             )
             assigned = self._read_assignment(member.assignment)
-            given = {(topic_id, index): epoch for topic_id, indexes in assigned.items() for index in indexes}
-            current = CurrentAssignment(epoch, epoch, assigned=assigned, epochs=given)
+            epochs = {(topic_id, index): epoch for topic_id, indexes in assigned.items() for index in indexes}
+            current = CurrentAssignment(epoch, epoch, assigned=assigned, epochs=epochs)
             records += [
                 member_record(group_id, member.member_id, subscription),
                 target_record(group_id, member.member_id, assigned),
@@ -148,7 +150,8 @@ class Migration:
         return found
 
     def finish_upgrade(self, group: ClassicGroup) -> None:
-        """End the classic group once the records are in the log: its waiting members are told to rejoin."""
+        """End the classic group once the records are in the log: its waiting requests get REBALANCE_IN_PROGRESS, so
+        that the members rejoin."""
         self._rebalance.refuse_all(group, RebalanceInProgressError.code)
         for kind in ("join", "sync"):
             self._rebalance.timer.cancel((kind, group.group_id))

@@ -1,4 +1,4 @@
-"""Common base of consumer, share and streams groups: the server assigns, and everything durable has an epoch.
+"""Common base of consumer, share and streams groups: the broker assigns partitions or tasks, in numbered epochs.
 
     epoch             raised when members or topics change
     assignment_epoch  the epoch for which ``target`` was computed
@@ -24,6 +24,7 @@ class EpochGroup(Generic[M, T]):
     """One group with members of type M, and their target assignments of type T."""
 
     pending_join_members: frozenset[str] = frozenset()
+    """Always empty: only classic groups have members that must repeat JoinGroup with their new id."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -34,7 +35,8 @@ class EpochGroup(Generic[M, T]):
         self.members: dict[str, M] = {}
         self.target: dict[str, T] = {}
         self.metadata_version = -1
-        """Version of the metadata that the group has seen last; in memory only, so a restart looks again."""
+        """Version of the metadata with which the subscriptions were last compared; only in memory, so a restart
+        compares again."""
 
     @property
     def is_empty(self) -> bool:

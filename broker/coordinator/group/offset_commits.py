@@ -5,8 +5,8 @@ their own errors; the others are committed. From v10 on, OffsetCommit and Offset
 by name, as in Kafka.
 
 Retention (KIP-211): offsets expire ``offsets.retention.minutes`` after an event. In a group with members it is the
-commit, and only offsets of topics that no member reads expire; in an empty group it is when the group became empty; in
-a simple group it is the commit.
+commit, and only offsets of topics that no member reads expire. A classic group must be stable for that. In an empty
+classic group the event is that it became empty; in other empty groups, and those that never had members, the commit.
 
 Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelete v0; KIP-447 (require stable).
 """
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 INVALID_OFFSET = -1
 EXPIRY_PART = 128
-"""Most offsets and groups in one step of expiry, and most tombstones in one batch: about 1 ms of work."""
+"""Number of offsets and groups after which a step of expiry ends, and most offsets in one part: about 1 ms of work."""
 
 TopicPartitionKey = tuple[str, int]
 

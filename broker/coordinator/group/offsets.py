@@ -2,6 +2,7 @@
 
     committed   group -> topic -> partition -> OffsetAndMetadata
     pending     producer id -> group -> topic -> partition -> OffsetAndMetadata      (TxnOffsetCommit, no marker yet)
+    producers   group -> producer ids with pending commits for it
     groups      topic -> groups with a commit of either kind, so that deleting a topic need not search all groups
 
 A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is

@@ -1,5 +1,7 @@
 """Replay of the records of ``__consumer_offsets`` that create and remove groups: type 2 for classic, 3 for consumer.
 
+Records of share and streams groups are replayed by ``share.records`` and ``streams.records``.
+
 A group changes its protocol by a batch with the tombstone of one kind and the records of the other. Loop thread only.
 """
 

@@ -4,13 +4,13 @@ Each request has a method, which returns a CoordinatorResult; ``replay`` applies
 
     groups          group id -> group, of any kind
     joins, syncs    requests of classic groups, and ``rebalance`` for both
-    consumers       heartbeats of consumer groups (KIP-848), and requests of their classic members
+    consumers       heartbeats of consumer groups (KIP-848); ``classic_members`` has requests of their classic members
     shares          heartbeats of share groups (KIP-932)
     streams         heartbeats of streams groups (KIP-1071)
     commits         requests about offsets, which are in ``offsets``
 
-An empty group changes its protocol with the first member that uses another one, and keeps its offsets. ``migration``
-converts groups with members.
+An empty group, other than a share group, changes its protocol with the first member that uses another one, and keeps
+its offsets. ``migration`` converts groups with members.
 
 Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
 """
@@ -356,7 +356,7 @@ class GroupShard:
 
 
 def expire(shard: GroupShard, now_ms: int) -> Parts:
-    """Yield results with the tombstones of what has expired at ``now_ms``, in parts: there may be a million groups."""
+    """Yield results with the tombstones of expired offsets and unused groups. They may be a million, so in parts."""
     records: list[CoordinatorRecord] = []
     checked = count = 0
     for group_id in list(shard.groups):

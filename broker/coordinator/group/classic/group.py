@@ -8,9 +8,10 @@ States and the states each may come from:
     Stable               <- CompletingRebalance
     Dead                 <- all
 
-This module has the group's values and keeps them consistent; ``rebalance`` decides when the state changes. Only the
-fields of ``GroupMetadataValue`` are in the log, written when a generation is complete. Members that wait in JoinGroup
-or SyncGroup are soft state that ends with the process, and their clients retry.
+This module has the group's values and keeps them consistent; ``rebalance``, ``sync`` and ``migration`` change the
+state. Only the fields of ``GroupMetadataValue`` are in the log. They are written with the leader's assignment, when the
+group becomes empty, and when a static member gets a new id. Waiting requests are only in memory; their
+clients retry after the end of the process.
 
 Source: JoinGroup v0-9, KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol name and type).
 """
@@ -66,7 +67,11 @@ VALID_PREVIOUS_STATES: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
 
 
 class ClassicMember:
-    """One member. ``protocols`` is in the member's order of preference; times in milliseconds."""
+    """One member. ``protocols`` is in the member's order of preference; times in milliseconds.
+
+    ``awaiting_join`` and ``awaiting_sync`` are the responses for which the member waits. ``is_new`` is true until the
+    member's first generation begins.
+    """
 
     __slots__ = (
         "assignment",
@@ -107,12 +112,17 @@ class ClassicMember:
         self.is_new = False
 
     def vote(self, candidates: set[str]) -> str:
-        """Choose the first of the member's protocols that all support."""
+        """Choose the first of the member's protocols among ``candidates``, those that all members support."""
         return next(name for name in self.protocols if name in candidates)
 
 
 class ClassicGroup:
-    """Members and generation of one group; loop thread only."""
+    """Members and generation of one group; loop thread only.
+
+    ``static_members`` maps instance ids to member ids. ``pending_join_members`` are member ids that were given out and
+    have not joined (KIP-394); ``pending_sync_members`` have sent no SyncGroup in this generation.
+    ``subscribed_topics`` is None if unknown.
+    """
 
     group_type = "Classic"
 
@@ -194,7 +204,8 @@ class ClassicGroup:
         session_timeout_ms: int,
         awaiting: Deferred[JoinGroupResponse] | None,
     ) -> None:
-        """Set what a member's new JoinGroup request says, in which it now waits (``awaiting``)."""
+        """Set the protocols and timeouts of a member's new JoinGroup request. ``awaiting`` is its response, None if the
+        member does not wait."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
@@ -274,7 +285,8 @@ class ClassicGroup:
     # -- protocols ----------------------------------------------------------------------------------------------
 
     def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Return whether a joining member shares the protocol type and at least one protocol with all the others."""
+        """Return whether a joining member shares the protocol type and at least one protocol with all members. Any
+        member with a protocol may join an empty group."""
         if self.state is EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         if self.protocol_type != protocol_type:
@@ -391,7 +403,7 @@ def parse_subscribed_topics(metadata: bytes) -> list[str]:
             (length,) = struct.unpack_from(">h", metadata, position)
             position += 2
             if length < 0 or position + length > len(metadata):
-                raise ValueError("topic name beyond the end")
+                raise ValueError("a topic name ends after the subscription")
             topics.append(str(metadata[position : position + length], "utf-8"))
             position += length
         return topics

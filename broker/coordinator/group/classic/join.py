@@ -59,7 +59,7 @@ JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class StaticChange:
+class PreviousStaticMember:
     """State of a static member before it rejoined, which is restored if its new member id cannot be stored."""
 
     old_member_id: str
@@ -77,7 +77,7 @@ def answer_now(response: JoinGroupResponse) -> JoinResult:
 
 
 def refuse(error: type[KafkaError] | KafkaError, member_id: str = "") -> JoinResult:
-    """Build the result of an error. If it has a member id, the client repeats its request with that."""
+    """Build the result of an error. With MEMBER_ID_REQUIRED the client repeats its request with ``member_id``."""
     return answer_now(JoinGroupResponse(error_code=error.code, member_id=member_id))
 
 
@@ -187,13 +187,14 @@ class ClassicJoin:
         return _build_waiting(awaiting, self._rebalance.rebalance_or_complete(group, f"new member {member_id}"))
 
     def _update(self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember) -> JoinResult:
-        awaiting = self._take_over(request, group, member)
+        awaiting = self._apply_and_wait(request, group, member)
         reason = f"member {member.member_id} joins again"
         return _build_waiting(awaiting, self._rebalance.rebalance_or_complete(group, reason))
 
-    def _take_over(
+    def _apply_and_wait(
         self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember
     ) -> Deferred[JoinGroupResponse]:
+        """Set the member's protocols and timeouts to those of the request, in which it waits from here on."""
         replaced, awaiting = member.awaiting_join, Deferred[JoinGroupResponse]()
         group.update_member(
             member,
@@ -218,13 +219,13 @@ class ClassicJoin:
         assert request.group_instance_id is not None
         old_leader, old_member_id = group.leader_id, group.static_members[request.group_instance_id]
         member = self._rename(group, request.group_instance_id, old_member_id, member_id)
-        change = StaticChange(
+        previous = PreviousStaticMember(
             old_member_id, old_leader, member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms
         )
-        awaiting = self._take_over(request, group, member)
+        awaiting = self._apply_and_wait(request, group, member)
         self._rebalance.schedule_session(group, member)
         if group.state is STABLE and group.protocol_name == group.select_protocol():
-            return self._keep_generation(context, group, member, change)
+            return self._keep_generation(context, group, member, previous)
         if group.state is STABLE or group.state is COMPLETING_REBALANCE:
             # In CompletingRebalance the leader may know only the old member id, and would assign nothing to the new.
             return _build_waiting(
@@ -245,7 +246,7 @@ class ClassicJoin:
         return member
 
     def _keep_generation(
-        self, context: RequestContext, group: ClassicGroup, member: ClassicMember, change: StaticChange
+        self, context: RequestContext, group: ClassicGroup, member: ClassicMember, previous: PreviousStaticMember
     ) -> JoinResult:
         """Store the member's new id without a rebalance: the member keeps its assignment."""
         awaiting = member.awaiting_join
@@ -254,7 +255,7 @@ class ClassicJoin:
 
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
-                self._revert(group, member, change)
+                self._revert(group, member, previous)
                 awaiting.complete(JoinGroupResponse(error_code=append_error_for_client(error).code))
                 return
             response = current_generation(group, member.member_id)
@@ -263,23 +264,23 @@ class ClassicJoin:
             else:
                 # Before v9 a response cannot tell the client to skip the assignment, so it must not name the client as
                 # leader. It names the previous leader, which may be the client's old member id.
-                response.leader = change.old_leader or ""
+                response.leader = previous.old_leader or ""
                 response.members = []
             group.complete_join(member, response)
 
         record = group_metadata_record(group)
         return CoordinatorResult(awaiting, records=[record], on_append=on_append, replay=False)
 
-    def _revert(self, group: ClassicGroup, member: ClassicMember, change: StaticChange) -> None:
+    def _revert(self, group: ClassicGroup, member: ClassicMember, previous: PreviousStaticMember) -> None:
         assert member.group_instance_id is not None
         group.update_member(
             member,
-            change.protocols,
-            rebalance_timeout_ms=change.rebalance_timeout_ms,
-            session_timeout_ms=change.session_timeout_ms,
+            previous.protocols,
+            rebalance_timeout_ms=previous.rebalance_timeout_ms,
+            session_timeout_ms=previous.session_timeout_ms,
             awaiting=None,
         )
-        self._rename(group, member.group_instance_id, member.member_id, change.old_member_id)
+        self._rename(group, member.group_instance_id, member.member_id, previous.old_member_id)
         self._rebalance.schedule_session(group, member)
 
 

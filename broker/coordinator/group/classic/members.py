@@ -1,17 +1,17 @@
 """Classic members of a KIP-848 consumer group: their JoinGroup, SyncGroup, Heartbeat and LeaveGroup requests.
 
-To its client the group looks like a classic group with another leader: the generation is the member's epoch, the
-assignment is its current assignment after reconciliation.
+To the client of such a member the group looks like a classic group with another leader. The generation is the member's
+epoch, and the assignment is the member's current assignment after reconciliation.
 
     JoinGroup    has the member's subscription and owned partitions (ConsumerProtocolSubscription), as a
                  ConsumerGroupHeartbeat has
     SyncGroup    answered with the member's partitions, unless a new rebalance has begun meanwhile
-    Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is old, it must revoke partitions, or it can
-                 get more
-    LeaveGroup   removes each of the members in it
+    Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is below the group's, or the member must
+                 revoke partitions or can get more
+    LeaveGroup   removes all members that the request names
 
-No request waits: a member gets the partitions that are free now, and is told to rejoin when there are more. Loop thread
-only.
+No request waits: a member gets the partitions that are free now, and rejoins when a Heartbeat is answered
+REBALANCE_IN_PROGRESS. Loop thread only.
 
 Source: KIP-848 (migration); JoinGroup v0-9, SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5.
 """
@@ -83,7 +83,7 @@ class ClassicMembers:
         protocols = protocols_of(request)
         try:
             self._consumers.check_size(group, request.member_id, request.group_instance_id)
-            said = self._subscription(group, request, protocols)
+            parsed = self._parse_subscription(group, request, protocols)
             if not request.member_id:
                 request.member_id = self._consumers.new_uuid()
                 if request.group_instance_id is None and context.api_version >= _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
@@ -96,17 +96,18 @@ class ClassicMembers:
         except KafkaError as error:
             return refuse(error, request.member_id)
         spec = ClassicSpec(request.session_timeout_ms, tuple(protocols.items()))
-        subscription = _update_subscription(draft, context, request, said, spec)
+        subscription = _build_subscription(draft, context, request, parsed, spec)
         self._consumers.steps.apply_subscription(draft, subscription, context)
         self._consumers.steps.update_target(draft)
-        move_towards_target(draft, self._migration.group_by_topic_id(said.owned_partitions))
+        move_towards_target(draft, self._migration.group_by_topic_id(parsed.owned_partitions))
         return self._answer_join(group, draft, request)
 
     @staticmethod
-    def _subscription(
+    def _parse_subscription(
         group: ConsumerGroup, request: JoinGroupRequest, protocols: dict[str, bytes]
     ) -> ConsumerProtocolSubscription:
-        """Parse the member's subscription, in its preferred protocol. Raises InconsistentGroupProtocolError."""
+        """Parse the member's subscription, in its preferred protocol. Raises InconsistentGroupProtocolError, also if no
+        protocol is common to all classic members."""
         others = [m.subscription.classic for m in group.members.values() if m.subscription.classic is not None]
         common = [name for name in protocols if all(name in dict(spec.protocols) for spec in others)]
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not common:
@@ -273,20 +274,20 @@ def classic_member_of(
     return member, member.subscription.classic
 
 
-def _update_subscription(
+def _build_subscription(
     draft: Draft,
     context: RequestContext,
     request: JoinGroupRequest,
-    said: ConsumerProtocolSubscription,
+    parsed: ConsumerProtocolSubscription,
     spec: ClassicSpec,
 ) -> Subscription:
     before = draft.subscription
     return Subscription(
         instance_id=request.group_instance_id or before.instance_id,
-        rack_id=said.rack_id or before.rack_id,
+        rack_id=parsed.rack_id or before.rack_id,
         client_id=context.client_id or "",
         client_host=f"/{context.client_host}",
-        topic_names=tuple(sorted(set(said.topics))),
+        topic_names=tuple(sorted(set(parsed.topics))),
         topic_regex=before.topic_regex,
         rebalance_timeout_ms=rebalance_timeout_of(request),
         server_assignor=before.server_assignor,

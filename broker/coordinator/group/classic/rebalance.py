@@ -7,11 +7,12 @@
 
 ``join`` and ``sync`` decide about requests; this module has the transitions that they share, and those by timers. The
 timers, by key: ("heartbeat", group, member) the session; ("join", group) the end of PreparingRebalance; ("sync", group)
-members that joined but never sent SyncGroup. The member of a waiting request has its Deferred, which is completed
+members that joined but never sent SyncGroup. A member keeps the Deferred of its waiting request, which is completed
 exactly once: with the outcome, or with an error upon which the client rejoins.
 
-Only the leader's assignment and an empty generation are written to the log. The group already has the state of such a
-record, so it is not replayed while serving (``CoordinatorResult.replay``).
+Only the leader's assignment, an empty generation and a static member's new id are written to the log. While serving,
+such a record is not replayed (``CoordinatorResult.replay``): the group is changed before the append, or
+in its callback.
 
 Source: JoinGroup v0-9, SyncGroup v0-5; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -59,7 +60,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Step = CoordinatorResult[None] | None
-"""Records and callback of a rebalance's step, which are added to the result of the request or timer that caused it."""
+"""Records and callback of a rebalance's step, which are added to the result of the request or timer that caused it;
+None if there is nothing to append."""
 
 
 def append_error_for_client(error: KafkaError) -> KafkaError:
@@ -121,6 +123,7 @@ class ClassicRebalance:
         self.schedule_expiration(group, member.member_id, member.session_timeout_ms)
 
     def schedule_expiration(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:
+        """Schedule the removal of a member, or of a member id that has not joined."""
         self.timer.schedule(
             ("heartbeat", group.group_id, member_id), timeout_ms, lambda: self._session_over(group, member_id)
         )
@@ -172,7 +175,7 @@ class ClassicRebalance:
         return self.maybe_complete(group)
 
     def prepare_rebalance(self, group: ClassicGroup, reason: str) -> Step:
-        """Begin a rebalance, for which all members must rejoin. Members that wait in SyncGroup are told at once."""
+        """Begin a rebalance, for which all members must rejoin. Waiting SyncGroups get REBALANCE_IN_PROGRESS."""
         if group.state is COMPLETING_REBALANCE:
             for member in group.members.values():
                 member.assignment = b""
@@ -209,9 +212,8 @@ class ClassicRebalance:
         if group.state is DEAD:
             return None
         if group.members and not group.elect_joined_leader():
-            self._schedule_join(
-                group
-            )  # only static members are left, none has rejoined: wait until they do or time out
+            # Only static members are left, and none has rejoined: wait until one rejoins or times out.
+            self._schedule_join(group)
             return None
         group.init_next_generation(self.time.milliseconds())
         if not group.members:
@@ -260,7 +262,7 @@ class ClassicRebalance:
     def _initial_delay_over(self, group: ClassicGroup, delay_ms: int, remaining_ms: int) -> Step:
         if self.groups.get(group.group_id) is not group or group.state is not PREPARING_REBALANCE:
             return None
-        if group.new_member_added and remaining_ms:
+        if group.new_member_added and remaining_ms:  # KIP-134: each new member extends the delay
             group.new_member_added = False
             next_delay_ms = min(self.config.group_initial_rebalance_delay_ms, remaining_ms)
             self._schedule_initial(group, next_delay_ms, max(remaining_ms - delay_ms, 0))

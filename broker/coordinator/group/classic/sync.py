@@ -1,8 +1,8 @@
 """SyncGroup, Heartbeat and LeaveGroup to a classic group.
 
-SyncGroup: the leader's request has the assignment, which is appended to the log before any member gets it; the others
-wait for it. In a stable group a repeated request is answered at once. LeaveGroup v3+ has a list of members, each
-answered with its own error; an admin client names static members by instance id only.
+SyncGroup: the leader's request has the assignment, which is appended to the log before any member gets it; the other
+members wait for that. In a stable group a repeated request is answered at once. LeaveGroup v3+ has a list of members,
+each answered with its own error; an admin client names static members by instance id only.
 
 Source: SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5; KIP-345, KIP-559.
 """
@@ -117,7 +117,7 @@ class ClassicSync:
 
     def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest) -> HeartbeatResponse:
         """Answer Heartbeat. Raises UnknownMemberIdError, FencedInstanceIdError, IllegalGenerationError,
-        RebalanceInProgressError.
+        CoordinatorNotAvailableError; REBALANCE_IN_PROGRESS is in the response.
         """
         if group.state is DEAD:
             raise CoordinatorNotAvailableError

@@ -25,7 +25,8 @@ _KINDS = ("session", "revoke", "rejoin", "collect")
 
 
 class ConsumerClocks:
-    """Timers by group and member, which call ``expire(group id, member id, epoch or None)``."""
+    """Timers by group and member, which call ``expire(group id, member id, epoch)``. With an epoch other than None the
+    member is removed only if it is still in that epoch."""
 
     def __init__(
         self,
@@ -41,7 +42,9 @@ class ConsumerClocks:
         """Restart the member's session timer, after a request of it."""
         classic = subscription.classic
         timeout_ms = self._session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
-        self._timer.schedule(("session", group_id, member_id), timeout_ms, lambda: self._out(group_id, member_id))
+        self._timer.schedule(
+            ("session", group_id, member_id), timeout_ms, lambda: self._expire_in_any_epoch(group_id, member_id)
+        )
 
     def watch_revocation(
         self, group_id: str, member_id: str, subscription: Subscription, current: CurrentAssignment
@@ -57,16 +60,20 @@ class ConsumerClocks:
             )
 
     def require_rejoin(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Start the timer for a classic member to rejoin, unless it runs since the member was first told."""
+        """Start the timer for a classic member to rejoin, unless it already runs."""
         key = ("rejoin", group_id, member_id)
         if not self._timer.is_scheduled(key):
-            self._timer.schedule(key, subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id))
+            self._timer.schedule(
+                key, subscription.rebalance_timeout_ms, lambda: self._expire_in_any_epoch(group_id, member_id)
+            )
 
     def note_joined(self, group_id: str, member_id: str, subscription: Subscription) -> None:
         """Note that a classic member has joined, and start the timer for its SyncGroup."""
         self._timer.cancel(("rejoin", group_id, member_id))
         self._timer.schedule(
-            ("collect", group_id, member_id), subscription.rebalance_timeout_ms, lambda: self._out(group_id, member_id)
+            ("collect", group_id, member_id),
+            subscription.rebalance_timeout_ms,
+            lambda: self._expire_in_any_epoch(group_id, member_id),
         )
 
     def note_synced(self, group_id: str, member_id: str) -> None:
@@ -84,5 +91,5 @@ class ConsumerClocks:
             self.restart_session(group.group_id, member.member_id, member.subscription)
             self.watch_revocation(group.group_id, member.member_id, member.subscription, member.current)
 
-    def _out(self, group_id: str, member_id: str) -> TimerResult:
+    def _expire_in_any_epoch(self, group_id: str, member_id: str) -> TimerResult:
         return self._expire(group_id, member_id, None)

@@ -2,8 +2,8 @@
 
 A heartbeat, or a JoinGroup of a classic member (``classic.members``), takes these steps, each over the same ``Draft``:
 
-    apply_subscription   the member's subscription is compared with the known one; if it changed, or the topics that it
-                         matches, the group epoch rises
+    apply_subscription   the member's subscription is compared with the known one; the group epoch rises if it changed,
+                         or if any subscribed topic of the group did
     update_target        if the group epoch is above the target's, the assignor computes a new target for all members,
                          unless the last one is younger than the group's assignment interval
     move_towards_target  the member goes one step towards its target (``reconciliation``)
@@ -56,8 +56,8 @@ MayDescribe = Callable[["RequestContext", str], bool]
 class Draft:
     """The group as it is, one member as it will be, and the records so far.
 
-    ``replaced`` is the old id of a static member that has a new one; ``upgraded`` is the classic group that this one
-    replaces.
+    ``replaced`` is the old id of a static member that has a new one; ``upgraded`` is the classic group that ``group``
+    replaces. ``regexes`` is None until the group's patterns are resolved again.
     """
 
     group: ConsumerGroup

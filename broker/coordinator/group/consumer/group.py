@@ -6,7 +6,7 @@
     Stable        the current assignment of every member is its target
 
 Every partition has at most one owner. ``owners`` has the member that is assigned a partition or must still revoke it;
-no other member gets the partition before that. All of this is in the log: a restart changes only the sessions.
+no other member gets the partition before that. All of this is in the log; after a restart only the timers start again.
 
 Source: KIP-848, KIP-1251; records 3 to 8 and 16 of ``__consumer_offsets``.
 """
@@ -27,7 +27,7 @@ from tidelog.protocol.errors import (
 )
 
 FIRST_COMMIT_WITH_EPOCH = 9
-"""Least version of OffsetCommit that members of the consumer protocol must use."""
+"""First version of OffsetCommit that members of the consumer protocol may use."""
 
 
 class ConsumerGroupState(Enum):
@@ -89,7 +89,7 @@ NEW_MEMBER = CurrentAssignment()
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a pattern matched (record 16)."""
+    """The topics that a pattern matched (record 16), with the version of the metadata and the time of that."""
 
     topics: tuple[str, ...]
     version: int
@@ -187,7 +187,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             del self.static_members[instance_id]
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
-        """Set a member's current assignment (record 8). Its tombstone sets the one of a new member."""
+        """Set a member's current assignment (record 8). A tombstone resets it to that of a new member."""
         member = self.members.get(member_id)
         if member is None:
             return

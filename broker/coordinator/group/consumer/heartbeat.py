@@ -238,13 +238,13 @@ class ConsumerHeartbeats:
         member = leaving_member(group, request)
         response = ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
         if request.member_epoch == LEAVE_STATIC_EPOCH:
-            # It is expected to return: it keeps its partitions until its session times out.
+            # The member is expected to return: it keeps its partitions until its session times out.
             current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, pending_revocation={}, state=MemberState.STABLE)
             return CoordinatorResult(response, [current_record(group.group_id, member.member_id, current)])
         return self._remove(group, member, response)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember, response: T) -> CoordinatorResult[T]:
-        """Remove a member. Another one's next heartbeat reassigns its partitions, unless the group becomes classic."""
+        """Remove a member. The next heartbeat of another reassigns its partitions, unless the group becomes classic."""
         group_id, member_id = group.group_id, member.member_id
         self.clocks.cancel(group_id, member_id)
         logger.info("group %s removes %s", group_id, member_id)

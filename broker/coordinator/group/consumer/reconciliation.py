@@ -2,7 +2,8 @@
 
     keep = current partitions in the target, revoke = current partitions not in it, gain = free partitions of the target
 
-    the member still owns partitions of revoke -> UnrevokedPartitions, with keep, in its current epoch
+    the member still owns partitions of revoke -> UnrevokedPartitions, with keep, in its current epoch, or the next
+                                                  one if it has just given up the previous partitions to revoke
     else                                       -> the target's epoch, with keep and gain: UnreleasedPartitions while
                                                   other members own partitions of the target, else Stable
 
@@ -54,6 +55,7 @@ def _holds(owned: Owned, partitions: Assignment) -> bool:
 def _split(
     owners: Mapping[tuple[bytes, int], str], member_id: str, assigned: Assignment, target: Assignment
 ) -> tuple[dict[bytes, frozenset[int]], dict[bytes, frozenset[int]], dict[bytes, frozenset[int]], bool]:
+    """Return keep, revoke, gain, and whether other members own partitions of the target."""
     keep: dict[bytes, frozenset[int]] = {}
     revoke: dict[bytes, frozenset[int]] = {}
     gain: dict[bytes, frozenset[int]] = {}

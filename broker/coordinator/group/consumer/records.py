@@ -138,7 +138,8 @@ def consumer_group_tombstones(group: ConsumerGroup) -> list[Record]:
 
 
 def replay_into(group: ConsumerGroup, key: Any, value: Any) -> None:
-    """Apply one record of types 4 to 8 and 16. The caller applies type 3, which creates and removes groups."""
+    """Apply one record of types 5 to 8 and 16; type 4 is ignored. The caller applies type 3, which creates and removes
+    groups."""
     kind = key.__class__
     if kind is ConsumerGroupMemberMetadataKey:
         if value is None:
