@@ -249,8 +249,8 @@ class Snapshot:
     letters: tuple[str, int] | None = None
 
 
-def look_at(target: IcebergTarget) -> Snapshot:
-    """Load the newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
+def read_newest_snapshot(target: IcebergTarget) -> Snapshot:
+    """Read the newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     from pyiceberg.exceptions import NoSuchTableError

@@ -75,7 +75,7 @@ def export_to_delta(
         raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
 
 
-def look_at(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
+def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
     """Read the table's state of exports, its newest version, that version's files, and the files of dead letters.
 
     Raises JobError for a table without exports, RemoteError, MissingPackageError.

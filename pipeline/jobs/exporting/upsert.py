@@ -31,7 +31,8 @@ SMALL_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OldFile:
-    """A file of the table. ``partition``: only files with the same value may be merged."""
+    """A file of the table. ``partition``: its partition of the table as text; only files of the same one may be
+    merged."""
 
     path: str
     size: int

@@ -193,10 +193,10 @@ class _SnapshotTable:
 
     @classmethod
     def of_iceberg(cls, target: IcebergTarget) -> _SnapshotTable:
-        """Load the newest snapshot. Raises the errors of ``look_at``."""
-        from tidelog.pipeline.jobs.iceberg import look_at
+        """Load the newest snapshot. Raises the errors of ``read_newest_snapshot``."""
+        from tidelog.pipeline.jobs.iceberg import read_newest_snapshot
 
-        found = look_at(target)
+        found = read_newest_snapshot(target)
         rows = IcebergRows(found.metadata, found.snapshot, found.properties, found.by_time)
         letters = () if found.letters is None else IcebergRows(*found.letters, found.properties)
         return cls(target.name, found.manifest, rows, found.files, letters)
@@ -204,9 +204,9 @@ class _SnapshotTable:
     @classmethod
     def of_delta(cls, path: str) -> _SnapshotTable:
         """Load the newest version. Raises JobError, MissingPackageError."""
-        from tidelog.pipeline.jobs.exporting.delta import look_at
+        from tidelog.pipeline.jobs.exporting.delta import read_newest_version
 
-        manifest, version, files, letters = look_at(path)
+        manifest, version, files, letters = read_newest_version(path)
         rows = DeltaRows(path if is_remote(path) else os.path.abspath(path), version)
         return cls(path, manifest, rows, files, letters)
 

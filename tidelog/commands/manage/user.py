@@ -12,7 +12,7 @@ from tidelog.commands.frame.output import print_json, print_rows
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 """The mechanisms of ``tidelog.client.admin.users``, which is not imported for a help text."""
-LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 """Kafka's limits of the iterations of a SCRAM credential."""
 
 
@@ -49,8 +49,8 @@ def list_all(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool)
 @click.option("--password-stdin", is_flag=True, help="the password is the first line of standard input")
 @click.option(
     "--iterations",
-    type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS),
-    default=LEAST_ITERATIONS,
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=MIN_ITERATIONS,
     show_default=True,
     metavar="N",
     help="rounds of hashing",
