@@ -4,6 +4,7 @@ replay logs.
 It reads the segment files themselves, and requests at most the end offsets from a running broker. Only the option
 ``commitGroup``, the sink and the jobs that write to a topic send other requests.
 
-Imports: ``tidelog.log``, ``tidelog.protocol`` and ``tidelog.client``; never ``tidelog.broker``.
+Imports: ``tidelog.log``, ``tidelog.protocol``, ``tidelog.client``, and in ``jobs.compact`` ``tidelog.cleaner``; never
+``tidelog.broker``.
 Invariant: no file of a running broker is changed. Only jobs that have locked a data directory write to its logs.
 """

@@ -1,5 +1,6 @@
-"""Reports of jobs: the audit's report, comparison and pictures, and the report of an export.
+"""Reports of jobs: the audit's report and pictures, and the report of an export; and the plan of an audit's comparison
+with a table.
 
-Imports: the results in ``tidelog.pipeline.jobs.audit`` and ``export``, and the layers below ``jobs``.
-Invariant: a report only shows what its job found; it decides nothing.
+Imports: ``audit``, ``export``, ``iceberg``, ``exporting`` and ``source`` of ``tidelog.pipeline.jobs``, and the layers
+below ``jobs``. Invariant: a report only shows what its job found; it decides nothing.
 """
