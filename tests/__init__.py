@@ -2,5 +2,5 @@
 
 import pytest
 
-# The assertions of shared helpers say what was compared, as those of the tests do.
+# Failed assertions of shared helpers print the compared values, as those of the tests do.
 pytest.register_assert_rewrite("tests.support")

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: Tidelog as a real process, and its output beside a failure."""
+"""Fixtures and hooks of all tests: brokers as real processes, their output beside a failure, the order of tests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from tests.support.scheduling import FamilyScheduling, place_of
 from tests.support.socket_origins import note_socket_origins
 from tidelog.broker.loop.thread_rule import install
 
-# `python -m pytest` puts the working directory on the path. There `log` and `broker` would be packages of their own, as
-# they never are for a user: everything is imported below `tidelog`.
+# `python -m pytest` puts the working directory on the path. `log` and `broker` could then be imported as packages of
+# their own, which is impossible for a user: everything is imported below `tidelog`.
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != _ROOT]
 
-# Machines are shared: how long an example takes to make or to run says nothing. A failing one prints what replays it.
+# Machines are shared: how long an example takes to make or to run says nothing. A failing example prints the decorator
+# that replays it.
 settings.register_profile(
     "tidelog",
     deadline=None,
@@ -48,7 +49,7 @@ install()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse compiled modules of another source, which win over an edited one; note where sockets are made."""
+    """Refuse modules compiled from an older source, which would be imported instead; note where sockets are made."""
     stale = stale_modules()
     if stale:
         pytest.exit(f"compiled from another source: {', '.join(stale)}; run: make extensions", returncode=4)
@@ -58,19 +59,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FamilyScheduling | None:
-    """Divide the tests among workers by `FamilyScheduling` where whole modules are asked for."""
+    """Divide the tests among workers by `FamilyScheduling` with ``--dist loadfile``."""
     return FamilyScheduling(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the families in order, for workers alone: within a family the order stays random."""
+    """Sort a worker's tests by family (``tests/support/scheduling.py``); within a family the order stays random."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(item.nodeid))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--broker=kafka``, which proves the client tests themselves: what fails there too is not Tidelog's fault."""
+    """Add ``--broker=kafka``, which checks the client tests themselves: a failure with it is not Tidelog's fault."""
     parser.addoption("--broker", choices=["tidelog", "kafka"], default="tidelog", help="who serves the client tests")
 
 
@@ -82,7 +83,7 @@ def _process(request: pytest.FixtureRequest, directory: Path) -> BrokerProcess:
 
 @pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker shared by the tests of one module: use topics of your own, never stop it."""
+    """A broker shared by the tests of one module, which use topics of their own and never stop it."""
     with _process(request, tmp_path_factory.mktemp("broker")) as process:
         yield process
 

@@ -5,9 +5,10 @@
     with tidelog.Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
 
-``Broker`` is a broker in a process of its own, and ``Security`` its TLS, users and ACLs. ``Tidelog`` finds records in a
-running broker, ``scan`` reads logs from their files as Arrow batches. All other functions are in the ``tidelog``
-command. The names are imported on first use, so that the command starts without them.
+``Broker`` is a broker in a process of its own, ``Security`` its TLS, users and ACLs, ``Laboratory`` its controls for
+tests (clock, faults, snapshots). ``Tidelog`` finds records in a running broker, ``scan`` reads logs from their files as
+Arrow batches. All other functions are in the ``tidelog`` command. The names are imported on first use, so that the
+command starts without them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The client of a broker's admin interface: its address, and TLS and login by the client's profile.
 
-The broker returns the address (DescribeConfigs, ``admin.listener``). User and password of the profile are sent only
-where no one else can read them: over TLS, or to this machine.
+The broker returns the address (DescribeConfigs, ``admin.listener``). The profile's password or bearer token is sent
+only where no one else can read it: over TLS, or to this machine.
 """
 
 from __future__ import annotations

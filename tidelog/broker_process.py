@@ -1,10 +1,10 @@
 """A broker in a process of its own, for tests and scripts: ``with Broker() as broker: ... broker.bootstrap``.
 
 The process runs ``python -I`` (isolated: no PYTHON* variables, no user site, no current directory on the path) and
-without KAFKA_* variables, so that the caller's environment does not change the broker. It gets a free port on 127.0.0.1
-and, unless one is given, a directory of its own, which is removed when it stops. It stops when its standard input
-closes, so it does not outlive a parent process that is killed. Its configuration is in a file that only the owner can
-read, because command lines are public, and keys may have passwords.
+without KAFKA_* variables, so that the caller's environment does not change the broker. Unless they are given, it gets a
+free port on 127.0.0.1, and a data directory of its own, which is removed when the broker stops. It stops when its
+standard input closes, so it does not outlive a parent process that is killed. Its configuration is in a file that only
+the owner can read, because command lines are public, and a configuration may have passwords.
 """
 
 from __future__ import annotations
@@ -58,12 +58,13 @@ class Broker:
         removed.
 
         With ``security`` the broker has its TLS, users and ACLs; ``clients`` has the settings of clients. With
-        ``lab`` there are laboratory controls, and nothing is synced to the disk.
+        ``lab`` the property ``lab`` has controls for tests (clock, faults, snapshots), and nothing is synced to the
+        disk.
         """
         self._texts = {**TEST_DEFAULTS, **(LABORATORY_DEFAULTS if lab else {}), **as_texts(config or {})}
         self._has_laboratory = lab
         self._laboratory: Laboratory | None = None
-        self._own_directory = data_dir is None
+        self._owns_directory = data_dir is None
         self.data_dir: Path | None = None if data_dir is None else Path(data_dir)
         self._port = port
         self._start_timeout_s = start_timeout_s
@@ -123,7 +124,7 @@ class Broker:
         try:
             self._bootstrap = self._wait_until_ready()
             if self._secured is None:
-                self._remove_private()  # it was read; if this process is killed, no file is left
+                self._remove_private()  # the broker has read its file; if this process is killed, no file is left
             else:
                 self._secured.prepare(self._bootstrap)
         except BaseException:
@@ -248,7 +249,7 @@ class Broker:
             self._log = None
         if self._is_restarting:
             return
-        if self._own_directory and self.data_dir is not None:
+        if self._owns_directory and self.data_dir is not None:
             shutil.rmtree(self.data_dir, ignore_errors=True)
             self.data_dir = None
         self._remove_private()

@@ -1,8 +1,8 @@
 """Security of a broker for tests: ``Broker(security=Security(users={"ann": "secret"}))``, and its clients' settings.
 
-A certificate is created for localhost and 127.0.0.1, the users can log in by PLAIN and SCRAM, and ACLs exist as soon as
-the broker is ready. The certificate needs ``pip install tidelog[tls]``. All files are in a directory that only the
-owner can read; it is removed with the broker.
+A certificate is created for localhost, 127.0.0.1 and ::1, the users can log in by PLAIN and SCRAM, and ACLs exist as
+soon as ``start`` returns. The certificate needs ``pip install tidelog[tls]``. All files are in a directory that only
+the owner can read; it is removed when the broker stops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADMIN = "tidelog-test-admin"
 PLAIN = "PLAIN"
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _MODULES = {PLAIN: "plain.PlainLoginModule"} | dict.fromkeys(MECHANISMS, "scram.ScramLoginModule")
-_DAYS = 30
+_VALID_DAYS = 35
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Secured:
         self._passwords = {**security.users, ADMIN: secrets.token_urlsafe(16)}
         self._directory = directory
         self.bootstrap = ""
-        """Known while the broker runs."""
+        """``HOST:PORT`` of the broker; empty until it is ready."""
         self.ca = directory / "ca.pem"
         """The certificate that clients trust."""
         if security.tls:
@@ -189,7 +189,7 @@ def make_certificate(certificate: Path, key_store: Path) -> None:
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now - datetime.timedelta(days=1))
-    builder = builder.not_valid_after(now + datetime.timedelta(days=_DAYS + 5))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
     builder = builder.add_extension(
         x509.SubjectAlternativeName([x509.DNSName("localhost"), *addresses]), critical=False
     )

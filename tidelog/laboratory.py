@@ -1,7 +1,8 @@
 """Laboratory controls of a broker for tests: ``with Broker(lab=True) as broker: broker.lab.advance(days=8)``.
 
-The controls use a socket pair between this process and the broker's, which no network can reach. Each call returns
-once the broker has executed it. Not thread-safe.
+The controls move the broker's clock, inject faults, and save and restore its state. They use a socket pair between this
+process and the broker's, which no network can reach. Each call returns once the broker has executed its command. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Fault:
 
     @property
     def met(self) -> int:
-        """Number of requests that it has affected. Raises LaboratoryError once the faults were cleared."""
+        """Number of requests that the fault has affected. Raises LaboratoryError once the faults were cleared."""
         return int(self._laboratory.ask("met", fault=self._number))
 
 
@@ -75,8 +76,8 @@ class Laboratory:
     def fail(self, api: str, error: str, *, times: int = 1, after: int = 0, topic: str | None = None) -> Fault:
         """Answer the next ``times`` requests of an API with an error, once ``after`` were handled.
 
-        ``api`` and ``error`` are Kafka's names: ``"Produce"``, ``"NOT_LEADER_OR_FOLLOWER"``. With ``topic`` it affects
-        only requests that name the topic; all their topics get the error.
+        ``api`` and ``error`` are Kafka's names: ``"Produce"``, ``"NOT_LEADER_OR_FOLLOWER"``. With ``topic`` the fault
+        affects only requests that name the topic; all topics of such a request get the error.
         """
         return self._fault(api, error=error, times=times, after=after, topic=topic)
 
@@ -103,7 +104,7 @@ class Laboratory:
 
     @contextlib.contextmanager
     def leader_away(self, topic: str, partition: int = 0) -> Iterator[None]:
-        """Leave a partition without a leader inside ``with``; the leader comes back in a new leader epoch."""
+        """Leave a partition without a leader inside ``with``; after it the broker leads in a new leader epoch."""
         self.ask("leader", topic=topic, partition=partition, is_away=True)
         try:
             yield

@@ -1,7 +1,7 @@
-"""A blocking connection between an ``Observer`` and the controllers that it follows.
+"""A blocking connection between an ``Observer``, which reads a cluster's metadata log, and the controllers.
 
-It sends one request at a time and waits for the response; the observer chooses controller and request. It is for
-commands; a broker has channels of its own.
+The connection sends one request at a time and waits for the response; the observer chooses controller and request. It
+is for commands; a broker has connections of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.protocol.messages import fetch, fetch_snapshot
 DEFAULT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 5.0
 """Timeout of one response, in seconds; a controller delays a Fetch by half a second if there are no new records."""
-LEAST_FETCH_VERSION = 17
+MIN_FETCH_VERSION = 17
 """The Fetch of Kafka 3.9, the first whose responses have the leader's endpoint for observers (KIP-853)."""
 
 
@@ -57,7 +57,7 @@ class MetadataFollower:
         self._client = self._address = None
 
     def catch_up(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> MetadataImage:
-        """Follow until the image has all committed records of the leader, and return it.
+        """Send requests until the metadata image has all committed records of the active controller, and return it.
 
         Raises CatchUpError when that takes longer than ``timeout_s``, and the errors of ``step``.
         """
@@ -109,7 +109,7 @@ def _ensure_controller(client: Client) -> None:
             "controller's listener, not of a broker's"
         )
     highest = served.get(ApiKey.FETCH, (0, -1))[1]
-    if highest < LEAST_FETCH_VERSION:
+    if highest < MIN_FETCH_VERSION:
         raise NotAControllerError(
-            f"{client.bootstrap} serves Fetch up to version {highest}: Kafka 3.9 and later serve {LEAST_FETCH_VERSION}"
+            f"{client.bootstrap} serves Fetch up to version {highest}: Kafka 3.9 and later serve {MIN_FETCH_VERSION}"
         )

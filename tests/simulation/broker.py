@@ -37,8 +37,8 @@ SETTINGS = SimpleNamespace(
 )
 
 
-class Place(NamedTuple):
-    """The world that all brokers share."""
+class Environment(NamedTuple):
+    """Clock, network, controllers and settings that all brokers of a simulation share."""
 
     clock: Clock
     network: Network
@@ -47,20 +47,20 @@ class Place(NamedTuple):
     chance: random.Random
     peers: dict[int, SimulatedBroker]
     note: Callable[[str], object]
-    """Takes a line of the listing."""
+    """Adds a line to the listing of events."""
     on_unclean_stop: Callable[[int], object]
 
 
 class SimulatedBroker:
-    """A node: its disk, and one process after the other."""
+    """A broker: its disk, and one process after the other. An incarnation is the number of a process."""
 
-    def __init__(self, node_id: int, place: Place, disk: Disk) -> None:
+    def __init__(self, node_id: int, environment: Environment, disk: Disk) -> None:
         self.node_id = node_id
         self.disk = disk
-        self.process = Process(place.clock, node_id)
+        self.process = Process(environment.clock, node_id)
         self.process.end()
         self.incarnation = 0
-        self._place = place
+        self._environment = environment
 
     # ---- lives
 
@@ -71,18 +71,18 @@ class SimulatedBroker:
 
     @property
     def broker_epoch(self) -> int:
-        """Epoch of this process's registration, -1 before it."""
+        """Broker epoch of this process's registration, -1 before the process is registered."""
         return -1 if self._lifecycle is None else self._lifecycle.broker_epoch
 
     @property
     def image(self) -> MetadataImage:
-        """The newest image of this process."""
+        """The newest metadata image of this process."""
         return self._observer.image
 
     def start(self) -> None:
-        """Begin a process."""
-        place = self._place
-        self.process = Process(place.clock, self.node_id)
+        """Start a process."""
+        environment = self._environment
+        self.process = Process(environment.clock, self.node_id)
         self.incarnation += 1
         self._previous_epoch = self.disk.start()
         self._observer = Observer(ObserverConfig((ADDRESS,), self.node_id, self._directory, CLUSTER_ID))
@@ -92,13 +92,15 @@ class SimulatedBroker:
         self._is_open = False
         self._backlog: deque[MetadataImage] = deque()
         self._publishing = asyncio.Lock()
-        self.parts = Parts(self.node_id, place.clock, self.process, self.disk, place.chance, place.settings.lag_ms)
+        self.parts = Parts(
+            self.node_id, environment.clock, self.process, self.disk, environment.chance, environment.settings.lag_ms
+        )
         self._ask_metadata()
         self._keep_house()
 
     def kill(self, *, power: bool) -> None:
-        """End the process, with or without the power of its machine."""
-        self._place.on_unclean_stop(self.node_id)
+        """Kill the process; with ``power`` its machine loses power, and the disk what was not synced."""
+        self._environment.on_unclean_stop(self.node_id)
         self.process.end()
         self.parts.loop.forget()
         if power:
@@ -107,33 +109,33 @@ class SimulatedBroker:
             self.disk.kill()
 
     def lose_disk(self) -> None:
-        """Have an empty disk in place of the one there is; a process that runs ends."""
+        """Replace the disk by an empty one; a running process is killed."""
         if self.is_alive:
             self.kill(power=True)
-        self._place.on_unclean_stop(self.node_id)
+        self._environment.on_unclean_stop(self.node_id)
         self.disk.replace()
 
     def end_with_the_simulation(self) -> None:
-        """Release files and tasks; nothing happens any more."""
+        """Release files and tasks, because no more events follow."""
         self.parts.loop.forget()
         self.disk.kill()
 
     def begin_stop(self) -> None:
-        """Ask for a controlled shutdown."""
+        """Begin a controlled shutdown."""
         if self._lifecycle is not None:
-            self._lifecycle.begin_shutdown(self._place.clock.now_ms)
+            self._lifecycle.begin_shutdown(self._environment.clock.now_ms)
             self._beat()
         if self._lifecycle is None or self._lifecycle.state is BrokerState.SHUTTING_DOWN:
             self._stop()
 
     def _stop(self) -> None:
-        if not self._is_open:  # the logs of the life before were not recovered
+        if not self._is_open:  # the logs of the process before were not recovered
             self.kill(power=False)
             return
         self.process.end()
         self.parts.loop.forget()
         self.disk.stop(self.broker_epoch)
-        self._place.note(f"broker {self.node_id} stopped cleanly, epoch {self.broker_epoch}")
+        self._environment.note(f"broker {self.node_id} stopped cleanly, epoch {self.broker_epoch}")
 
     @property
     def _directory(self) -> bytes:
@@ -142,23 +144,25 @@ class SimulatedBroker:
     # ---- metadata
 
     def _ask(self, request: Question, take: Callable[[Any], object]) -> None:
-        """Ask the controller."""
-        place = self._place
+        """Send a request to the controller; ``take`` gets the response, or None."""
+        environment = self._environment
 
         def serve(reply: Reply) -> None:
-            place.quorum.serve(request, reply)
+            environment.quorum.serve(request, reply)
 
-        place.network.ask(self.process, (self.node_id, CONTROLLER), serve, take, place.settings.timeout_ms + 500)
+        environment.network.ask(
+            self.process, (self.node_id, CONTROLLER), serve, take, environment.settings.timeout_ms + 500
+        )
 
     def _ask_metadata(self) -> None:
         question = self._observer.next_question()
         request = question.request
         assert isinstance(request, FetchRequest)
-        wait_ms = question.not_before_ms - self._place.clock.now_ms
+        wait_ms = question.not_before_ms - self._environment.clock.now_ms
         self.process.after(wait_ms, lambda: self._ask(request, self._take_metadata))
 
     def _take_metadata(self, answer: Any) -> None:
-        now_ms, observer = self._place.clock.now_ms, self._observer
+        now_ms, observer = self._environment.clock.now_ms, self._observer
         if answer is None:
             observer.take_failure("no answer", now_ms)
         else:
@@ -179,7 +183,7 @@ class SimulatedBroker:
             self._lifecycle.take_image(image)
 
     async def _publish_and_go_on(self) -> None:
-        """Publish what waits; the metadata are asked for again when that is done."""
+        """Publish the waiting images, then fetch metadata again."""
         await self._publish()
         self._ask_metadata()
 
@@ -194,19 +198,19 @@ class SimulatedBroker:
             directories=(self._directory,),
             previous_epoch=self._previous_epoch,
         )
-        self._lifecycle = BrokerLifecycle(registration, self._place.settings.heartbeat_ms)
+        self._lifecycle = BrokerLifecycle(registration, self._environment.settings.heartbeat_ms)
         self._lifecycle.take_image(self._observer.image)
         self._beat()
 
     # ---- heartbeats
 
     def _beat(self) -> None:
-        """Ask the controller when it is time, unless it is being asked."""
+        """Send a heartbeat or the registration when it is due, unless a request is in flight."""
         assert self._lifecycle is not None
         if self._is_asking:
             return
         question = self._lifecycle.next_question()
-        wait_ms = question.not_before_ms - self._place.clock.now_ms
+        wait_ms = question.not_before_ms - self._environment.clock.now_ms
         if wait_ms > 0:
             self.process.after(wait_ms, self._beat)
             return
@@ -214,7 +218,7 @@ class SimulatedBroker:
         self._ask(question.request, self._take_beat)
 
     def _take_beat(self, answer: Any) -> None:
-        lifecycle, now_ms = self._lifecycle, self._place.clock.now_ms
+        lifecycle, now_ms = self._lifecycle, self._environment.clock.now_ms
         assert lifecycle is not None
         self._is_asking = False
         if answer is None:
@@ -223,7 +227,7 @@ class SimulatedBroker:
             try:
                 lifecycle.take_answer(answer, now_ms)
             except LifecycleError as error:
-                self._place.note(f"broker {self.node_id} ends: {error}")
+                self._environment.note(f"broker {self.node_id} ends: {error}")
                 self.kill(power=False)
                 return
         if lifecycle.state is BrokerState.SHUTTING_DOWN:
@@ -231,12 +235,12 @@ class SimulatedBroker:
             return
         if self.is_ready_for_roles and not self._has_roles:
             self._has_roles = True
-            self.process.after(self._place.chance.uniform(0, 20), self._take_roles)
+            self.process.after(self._environment.chance.uniform(0, 20), self._take_roles)
         self._beat()
 
     @property
     def is_ready_for_roles(self) -> bool:
-        """Return whether the image holds this process's own registration."""
+        """Return whether the metadata image has this process's own registration."""
         return self._lifecycle is not None and self._lifecycle.is_at_least(BrokerState.RECOVERY)
 
     def _take_roles(self) -> None:
@@ -249,13 +253,13 @@ class SimulatedBroker:
     async def _become_ready(self) -> None:
         assert self._lifecycle is not None
         await self._publish()
-        self._lifecycle.become_ready(self._place.clock.now_ms)
+        self._lifecycle.become_ready(self._environment.clock.now_ms)
         self._beat()
 
     # ---- roles
 
     async def _publish(self) -> None:
-        """Show the images that wait, one after the other, as ``MetadataPublisher`` does."""
+        """Publish the waiting images to roles and fetch loops, one after the other, as ``MetadataPublisher`` does."""
         assert self._lifecycle is not None
         async with self._publishing:
             while self._backlog:
@@ -268,14 +272,14 @@ class SimulatedBroker:
                 self._lifecycle.take_image(image)
 
     def _open_up(self) -> None:
-        """Begin to fetch, to serve, and to keep ISRs."""
+        """Begin to fetch from leaders, to serve followers, and to maintain the ISRs."""
         assert self._lifecycle is not None
-        place = self._place
+        environment = self._environment
         config = FetcherConfig(
             self.node_id,
             self.broker_epoch,
-            max_wait_ms=place.settings.fetch_wait_ms,
-            backoff_ms=place.settings.backoff_ms,
+            max_wait_ms=environment.settings.fetch_wait_ms,
+            backoff_ms=environment.settings.backoff_ms,
         )
         self.replication = SimulatedReplication(self.parts, config, self._channel)
         self._is_open = True
@@ -291,43 +295,43 @@ class SimulatedBroker:
     # ---- requests
 
     def ask(self, node_id: int, request: Any, take: Callable[[Any], object]) -> None:
-        """Ask the controller, or another broker."""
+        """Send a request to the controller or another broker; ``take`` gets the response, or None."""
         if node_id == CONTROLLER:
             self._ask(request, take)
             return
-        place = self._place
-        peer = place.peers[node_id]
-        timeout_ms = place.settings.timeout_ms + place.settings.fetch_wait_ms
+        environment = self._environment
+        peer = environment.peers[node_id]
+        timeout_ms = environment.settings.timeout_ms + environment.settings.fetch_wait_ms
         way = (self.node_id, node_id)
-        place.network.ask(
+        environment.network.ask(
             self.process, way, lambda reply: peer.process.run(lambda: peer.serve(request, reply)), take, timeout_ms
         )
 
     def serve(self, request: Any, reply: Reply) -> None:
-        """Answer a follower."""
+        """Answer a follower's request; without roles the request stays unanswered."""
         if self._is_open:
             serve(self.parts, request, reply)
 
     def produce(self, number: int, value: bytes, acks: int, settled: Reply) -> None:
-        """Give a client the offset, or an error."""
+        """Append a client's record; ``settled`` gets its offset once it is acknowledged, or an error."""
         replica = self.replicas.get(number)
         if replica is not None:
             replica.append(value, acks, settled)
 
-    # ---- what is looked at
+    # ---- state for the checks
 
     @property
     def replicas(self) -> dict[int, Replica]:
-        """The replicas of the process that runs."""
+        """The replicas of the running process, by partition number."""
         return self.parts.replicas if self.is_alive else {}
 
     @property
     def failures(self) -> list[BaseException]:
-        """Defects that the loop has met."""
+        """Exceptions that tasks of the event loop did not handle."""
         return self.parts.loop.failures if self.is_alive else []
 
-    def misplaced_fetch(self) -> str:
-        """Return the partition that a fetch loop follows wrongly; empty where there is none."""
+    def find_misplaced_fetch(self) -> str:
+        """Describe a partition that a fetch loop does not follow as the newest image says; empty if there is none."""
         if not self._is_open or self._backlog or self._publishing.locked():
             return ""
         for fetcher_id, (fetcher, _) in self.replication._tasks.items():
@@ -344,13 +348,13 @@ class SimulatedBroker:
                     return f"broker {self.node_id} asks from {one.position}, its log is at {replica.position()}"
         return ""
 
-    # ---- what comes round
+    # ---- periodic work
 
     def _keep_house(self) -> None:
-        """Write the high watermarks, now and then."""
+        """Write the high watermarks every ``checkpoint_ms``."""
         if self._is_open:
             self.disk.checkpoint()
-        self.process.after(self._place.settings.checkpoint_ms, self._keep_house)
+        self.process.after(self._environment.settings.checkpoint_ms, self._keep_house)
 
 
 class SimulatedChannel:
@@ -360,7 +364,7 @@ class SimulatedChannel:
         self._broker = broker
 
     async def ask(self, address: Address, request: Any, _: type[Any]) -> Any:
-        """Ask one request. Raises ChannelError where no answer comes."""
+        """Send one request and return the response. Raises ChannelError if none arrives."""
         arrived: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         node_id = CONTROLLER if address == ADDRESS else int(address.host.removeprefix(HOST))
 
@@ -375,7 +379,7 @@ class SimulatedChannel:
         return answer
 
     def close(self) -> None:
-        """Close nothing: nothing is open."""
+        """Do nothing: there is no connection."""
 
 
 class SimulatedReplication(Replication):

@@ -1,4 +1,4 @@
-"""Virtual time, and processes whose events stop with them."""
+"""Virtual time, and simulated processes: the events of a process are dropped once it has ended."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Act = Callable[[], object]
 
 
 class Clock:
-    """Events in the order of their time; of one time, in the order in which they were added."""
+    """Events in the order of their times; events of the same time in the order in which they were added."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
         self.touched: set[int] = set()
-        """Owners of the processes that ran since this was cleared."""
+        """Owners (node ids) of the processes that ran since this set was cleared."""
         self._events: list[tuple[float, int, Act]] = []
         self._numbers = itertools.count()
 
     def after(self, delay_ms: float, act: Act) -> None:
-        """Have ``act`` called ``delay_ms`` from now on."""
+        """Call ``act`` after ``delay_ms`` of virtual time."""
         heapq.heappush(self._events, (self.now_ms + max(delay_ms, 0.0), next(self._numbers), act))
 
     def step(self) -> None:
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Process:
-    """One life of a process: its events wait while it is frozen, and never come once it has ended."""
+    """A process of a node: its events wait while it is frozen, and are dropped once it has ended."""
 
     def __init__(self, clock: Clock, owner: int) -> None:
         self.is_alive = True
@@ -53,7 +53,7 @@ class Process:
         self._held: list[Act] = []
 
     def run(self, act: Act) -> None:
-        """Do something now, when the process goes on, or never."""
+        """Call ``act`` now, or after ``thaw`` if the process is frozen; never if it has ended."""
         if not self.is_alive:
             return
         if self.is_frozen:
@@ -63,20 +63,20 @@ class Process:
             act()
 
     def after(self, delay_ms: float, act: Act) -> None:
-        """Do something later."""
+        """Call ``act`` after ``delay_ms``, as ``run`` does."""
         self._clock.after(delay_ms, lambda: self.run(act))
 
     def freeze(self) -> None:
-        """Stop, as SIGSTOP does."""
+        """Freeze the process, as SIGSTOP does."""
         self.is_frozen = True
 
     def thaw(self) -> None:
-        """Go on with what came meanwhile."""
+        """Continue, and call what came while the process was frozen."""
         self.is_frozen = False
         held, self._held = self._held, []
         for act in held:
             self._clock.after(0, lambda act=act: self.run(act))  # type: ignore[misc]
 
     def end(self) -> None:
-        """End it: it never runs again."""
+        """End the process: it never runs again."""
         self.is_alive = False

@@ -1,4 +1,4 @@
-"""The disk of one simulated broker: real log files, of which a power loss takes the bytes that were not synced."""
+"""The disk of one simulated broker: real log files, which lose their unsynced bytes when the power is lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = {"segment.bytes": 1500, "index.interval.bytes": 200, "file.delete.delay
 
 
 class Disk:
-    """One directory; logs are opened from it, and lost with the process or the power."""
+    """A log directory. Open logs end with the process; a power loss also takes unsynced bytes."""
 
     THREAD_MS = (0.0, 0.0, 1.0, 1.0, 30.0, 250.0)
     """Times that work in a thread may take."""
@@ -49,7 +49,7 @@ class Disk:
         self._logs: dict[TopicPartition, UnifiedLog] = {}
 
     def start(self) -> int:
-        """Begin a life of a process; return the broker epoch that the last one left after a clean stop, or -1."""
+        """Read the directory for a new process; return the broker epoch in the clean-shutdown file, -1 without one."""
         self._state = DirectoryState(self._root)
         epoch = read_clean_shutdown_epoch(self._files, self._root)
         self._is_clean = take_clean_shutdown(self._files, self._root)
@@ -57,7 +57,7 @@ class Disk:
         return -1 if epoch is None else epoch
 
     def open_log(self, partition: TopicPartition, topic_id: bytes) -> UnifiedLog:
-        """Open or make a partition's log, with its checkpointed high watermark."""
+        """Open or create a partition's log, with its checkpointed high watermark."""
         directory = os.path.join(self._root, partition.directory_name)
         self._files.make_directory(directory)
         self._files.sync_directory(self._root)
@@ -86,18 +86,18 @@ class Disk:
             write_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS), self._watermarks)
 
     def flush(self) -> None:
-        """Sync all logs, and note up to where they are safe."""
+        """Sync all logs, and write their recovery points."""
         for log in self._logs.values():
             log.flush()
         self.write_recovery_points()
 
     def write_recovery_points(self) -> None:
-        """Note up to where the logs are synced: a log that was cut has to be scanned from there."""
+        """Write the offsets up to which the logs are synced; recovery scans a log from there on."""
         points = {partition: log.recovery_point for partition, log in self._logs.items()}
         write_offset_checkpoint(self._files, os.path.join(self._root, RECOVERY_POINTS), points)
 
     def stop(self, broker_epoch: int) -> None:
-        """Flush and close the logs, as the log manager does, and leave the clean-shutdown marker."""
+        """Flush and close the logs, as the log manager does, and write the clean-shutdown file."""
         self.checkpoint()
         for log in self._logs.values():
             log.flush()
@@ -107,7 +107,7 @@ class Disk:
         self._logs.clear()
 
     def kill(self) -> None:
-        """End the process: what it wrote stays, and its descriptors are free again."""
+        """Kill the process: its writes stay, and its descriptors are closed."""
         for log in self._logs.values():
             log.abandon()
         self._logs.clear()
@@ -115,12 +115,12 @@ class Disk:
         self._files.fail_operation.clear()
 
     def lose_power(self) -> None:
-        """End the process, and forget what was not synced: all of it, or some sectors."""
+        """Kill the process, and discard what was not synced: all of it, or some sectors."""
         self.kill()
         self._files.crash(torn=self._random.random() < 0.3, keep_names=True)
 
     def replace(self) -> None:
-        """Put an empty disk in place of this one, between two processes."""
+        """Replace the disk by an empty one, between two processes."""
         shutil.rmtree(self._root)
         os.makedirs(self._root)
         self._files = FaultyFileSystem(self._root, self._random.randrange(1 << 30))

@@ -1,7 +1,7 @@
 """An event loop of asyncio on virtual time: the real coroutines of one simulated process run on it.
 
-All that can run at one moment runs in one event of the clock. Work for threads is done at once, after a time that a
-thread may take: whatever happens meanwhile comes first.
+All callbacks that are ready run in one event of the clock. Work for threads runs as one later event, after the time
+that a thread may take: everything that happens until then comes first.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, cast
 from tests.simulation.clock import Clock, Process
 
 LEAST_DELAY_MS = 0.001
-"""More than seconds lose when they are made of milliseconds and back: who waits for a time has come to it."""
+"""More than the rounding error of a time in seconds that is converted to milliseconds: a timer never fires early."""
 
 
 class SimulatedLoop:
-    """The loop of one process; what asyncio's tasks, futures, locks, events and timeouts need of one."""
+    """The loop of one process, with the methods that asyncio's tasks, futures, locks, events and timeouts call."""
 
     def __init__(self, clock: Clock, process: Process, thread_ms: Callable[[], float]) -> None:
         """``thread_ms`` gives the time that the next work in a thread takes."""
         self.shown = cast("asyncio.AbstractEventLoop", self)
-        """The loop where one of asyncio's is asked for."""
+        """This loop, typed as one of asyncio's."""
         self._clock = clock
         self._process = process
         self._thread_ms = thread_ms
@@ -34,16 +34,16 @@ class SimulatedLoop:
         self._is_due = False
         self._tasks: list[asyncio.Task[Any]] = []
         self.failures: list[BaseException] = []
-        """Exceptions that no one has taken."""
+        """Exceptions that no task has handled."""
 
-    # ---- what asyncio asks for
+    # ---- the methods that asyncio calls
 
     def time(self) -> float:
         """Return the virtual time, in seconds."""
         return self._clock.now_ms / 1000
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        """Call in the turn that comes next."""
+        """Call ``callback`` in the next turn of the loop."""
         handle = asyncio.Handle(callback, args, self.shown, context)
         self._make_ready(handle)
         return handle
@@ -51,13 +51,13 @@ class SimulatedLoop:
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call ``delay`` seconds later."""
+        """Call ``callback`` ``delay`` seconds later."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """Call at a time, in seconds."""
+        """Call ``callback`` at the time ``when``, in seconds."""
         handle = asyncio.TimerHandle(when, callback, args, self.shown, context)
         delay_ms = max(1000 * when - self._clock.now_ms, LEAST_DELAY_MS)
         self._process.after(delay_ms, lambda: self._make_ready(handle))
@@ -68,14 +68,14 @@ class SimulatedLoop:
         return asyncio.Future(loop=self.shown)
 
     def create_task(self, coro: Coroutine[Any, Any, Any], **_: Any) -> asyncio.Task[Any]:
-        """Begin a task."""
+        """Start a task."""
         task = asyncio.Task(coro, loop=self.shown)
         self._tasks = [one for one in self._tasks if not one.done()]
         self._tasks.append(task)
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """Do work as a thread would."""
+        """Call ``func`` in a later event, as if in a thread."""
         future = self.create_future()
 
         def work() -> None:
@@ -90,7 +90,7 @@ class SimulatedLoop:
         return future
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Keep an exception."""
+        """Add an exception to ``failures``."""
         error = context.get("exception")
         if error is not None:
             self.failures.append(error)
@@ -104,12 +104,12 @@ class SimulatedLoop:
         return True
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Do nothing: a handle that is cancelled is passed over."""
+        """Do nothing: cancelled handles are skipped when they are due."""
 
     # ---- running
 
     def forget(self) -> None:
-        """Forget all tasks, as a process that ends: none goes on, and nothing is told of those that never began."""
+        """Drop all tasks, as when a process ends: none continues, and asyncio warns of none that never began."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coroutine = task.get_coro()

@@ -1,7 +1,7 @@
-"""The network between nodes: each message has a delay of its own, may be lost, and goes no way that is cut.
+"""The network between nodes: each message has a delay of its own, may be lost, and does not arrive on a cut way.
 
-Messages of one connection keep their order because one request is in flight there; those of different connections
-overtake each other.
+A way is a direction between two nodes. Messages of one connection keep their order, because a connection has one
+request in flight; messages of different connections may overtake each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Reply = Callable[[Any], None]
 
 
 class Network:
-    """Ways between nodes, by their ids."""
+    """The ways between all nodes, by their ids."""
 
     def __init__(self, clock: Clock, chance: random.Random) -> None:
         self.cuts: set[tuple[int, int]] = set()
@@ -29,7 +29,7 @@ class Network:
         self._random = chance
 
     def send(self, source: int, target: int, arrive: Act) -> None:
-        """Let something arrive at ``target``, or not."""
+        """Send a message: ``arrive`` is called after a delay, unless the message is lost or the way is cut."""
         if self._random.random() < self.loss:
             return
         delay_ms = 0.1 + self._random.expovariate(1 / self.slow_ms)
@@ -43,7 +43,10 @@ class Network:
         take: Callable[[Any], object],
         timeout_ms: float,
     ) -> None:
-        """Have ``serve`` called at the other end with the way to answer; ``take`` gets the answer, or None."""
+        """Send a request: ``serve`` is called at the target with the function that sends the response.
+
+        ``take`` gets the response in the asker's process, or None after ``timeout_ms``.
+        """
         source, target = way
         is_open = True
 

@@ -1,4 +1,4 @@
-"""Parts of one simulated process that its real handlers, roles and fetch loops take from a broker."""
+"""The stand-in for a ``Broker`` in one simulated process, which its real handlers, roles and fetch loops use."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ NOT_SHOWN = PartitionState((), (), NO_LEADER, leader_epoch=-1, partition_epoch=-
 
 
 class Turns:
-    """A clock of turns that measures nothing: they take no virtual time, and reading the processor's takes a while."""
+    """A ``TurnClock`` that measures nothing, because turns take no virtual time."""
 
     def run(self, _: str, turn: Callable[[], object]) -> None:
-        """Do a turn's work."""
+        """Call ``turn``."""
         turn()
 
 
 class Parts:
-    """The parts as a ``Broker`` has them. It is its own configuration, metadata, nodes, log manager and services."""
+    """Attributes as of a ``Broker``. The object is its own configuration, metadata, nodes, log manager and services."""
 
     def __init__(
         self, node_id: int, clock: Clock, process: Process, disk: Disk, chance: random.Random, lag_ms: float
@@ -62,7 +62,7 @@ class Parts:
 
     @property
     def broker(self) -> Broker:
-        """The parts where a ``Broker`` is asked for."""
+        """This object, typed as a ``Broker``."""
         return cast("Broker", self)
 
     def in_thread(self, work: Callable[[], None]) -> Deferred[None]:
@@ -75,14 +75,14 @@ class Parts:
     # ---- the replica manager
 
     def partition_by_id(self, topic_id: bytes, number: int) -> Partition:
-        """Return the partition of a replica here. Raises UnknownTopicIdError."""
+        """Return the partition of a replica on this broker. Raises UnknownTopicIdError."""
         replica = self.replicas.get(number)
         if replica is None or topic_id != TOPIC_ID:
             raise UnknownTopicIdError
         return replica.partition
 
     def open(self, number: int) -> Replica:
-        """Return a replica, with its log open."""
+        """Return the replica of a partition; the first call opens its log."""
         replica = self.replicas.get(number)
         if replica is None:
             name = TopicPartition(TOPIC, number)
@@ -103,7 +103,7 @@ class Parts:
         return replica
 
     def take_roles(self, image: MetadataImage) -> None:
-        """Give all replicas here their states in a new image, as ``ReplicaManager.take_roles`` does."""
+        """Give this broker's replicas their states in a new metadata image, as ``ReplicaManager.take_roles`` does."""
         self.controller.image = image
         topic = image.topics.get(TOPIC_ID)
         for number, state in enumerate(() if topic is None else topic.partitions):
@@ -117,18 +117,18 @@ class Parts:
     # ---- configuration, metadata, nodes, log manager
 
     def get_int(self, key: str) -> int:
-        """Return the value of the only key that a fetch asks for."""
+        """Return the value of the only key that the fetch handler reads."""
         assert key == "fetch.max.bytes"
         return FETCH_MAX_BYTES
 
     def topic_by_id(self, _: bytes) -> None:
-        """Return no metadata: followers do not look at the leaders that an error names."""
+        """Return None: followers ignore the new leader that an error of a fetch names."""
 
     def find(self, *_: object) -> None:
-        """Return no endpoints."""
+        """Return None: there are no endpoints."""
 
     def checkpoint_recovery_points(self) -> None:
-        """Write up to where the logs are synced."""
+        """Write the recovery points of the logs."""
         self._disk.write_recovery_points()
 
     def checkpoint_log_start_offsets(self) -> None:

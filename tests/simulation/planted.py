@@ -1,4 +1,4 @@
-"""Bugs that are planted to see whether the simulation finds them: one function for each, by its name in BUGS."""
+"""Bugs that are planted by patching the broker, to check that the simulation finds them; BUGS has their names."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 
 LATEST = 1 << 30
-"""A leader epoch after all others."""
+"""A leader epoch that is larger than all others."""
 
 
 class Bug(NamedTuple):
-    """A bug, and a seed that finds it; None where a scenario does."""
+    """A bug, and the seed of a schedule that finds it; None if only a scenario does."""
 
     plant: Callable[[pytest.MonkeyPatch], None]
     seed: int | None
 
 
 def count_shrunk_isr_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Have the high watermark count a smaller ISR when it is proposed, not when it is committed."""
+    """Let leaders compute the high watermark with a smaller ISR as soon as they propose it, before it is committed."""
 
     def maximal_isr(self: LeaderState) -> frozenset[int]:
         return frozenset(self.isr if self._pending is None else self._pending.ids)
@@ -41,7 +41,7 @@ def count_shrunk_isr_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def note_no_epoch_on_election(patch: pytest.MonkeyPatch) -> None:
-    """Have broker 1 note the epochs that it leads with their first records only; the others do right."""
+    """Let broker 1 add no epoch entry when it is elected, only with the first record; the other brokers are right."""
     lead = MemberRoles._lead
 
     def lead_without_epoch(self: MemberRoles, partition: Partition, state: PartitionState) -> None:
@@ -54,12 +54,12 @@ def note_no_epoch_on_election(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_roles_of_old_images(patch: pytest.MonkeyPatch) -> None:
-    """Have roles taken from the first image, which may show what this broker was in its former life."""
+    """Let brokers take roles from the first image, which may still have the registration of their last process."""
     patch.setattr(SimulatedBroker, "is_ready_for_roles", property(lambda self: self._lifecycle is not None))
 
 
 def truncate_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Have a new follower cut its log at its high watermark, as before KIP-101."""
+    """Let a new follower truncate its log to its high watermark, as before KIP-101."""
     take_over = Partition.take_over
 
     def take_over_and_cut(self: Partition, state: PartitionState) -> None:
@@ -72,7 +72,7 @@ def truncate_to_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def append_after_leader_change(patch: pytest.MonkeyPatch) -> None:
-    """Append records of an earlier leader where they come to lie at the log's end, under any later leader."""
+    """Let a follower append records that it fetched from a former leader after the leader has changed."""
 
     def append(log: UnifiedLog, records: memoryview, _: int) -> LogAppendInfo | None:
         return append_rightly(log, records, LATEST)
@@ -83,11 +83,11 @@ def append_after_leader_change(patch: pytest.MonkeyPatch) -> None:
 
 
 async def wait_for_nothing(*_: object) -> None:
-    """Give partitions to another loop while work of the one before goes on."""
+    """Replace ``ReplicaFetcher.keep``, so that it does not wait for work in flight."""
 
 
 def join_without_broker_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Have a follower join the ISR by what an earlier process of its broker had (before KIP-903)."""
+    """Let a follower join the ISR by the log end of an earlier process of its broker, as before KIP-903."""
 
     def is_eligible(self: LeaderState, replica_id: int, follower: FollowerState) -> bool:
         broker = self._brokers.get(replica_id)
@@ -98,7 +98,7 @@ def join_without_broker_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def claim_clean_stops(patch: pytest.MonkeyPatch) -> None:
-    """Have each process tell the controller that the one before it stopped cleanly, however it ended (KIP-966)."""
+    """Let each process register as if the process before it had stopped cleanly, however it ended (KIP-966)."""
     start = SimulatedBroker.start
 
     def start_and_claim(self: SimulatedBroker) -> None:
@@ -110,13 +110,13 @@ def claim_clean_stops(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_below_min_isr(patch: pytest.MonkeyPatch) -> None:
-    """Have a leader take writes, and move its high watermark, with fewer in-sync replicas than were asked for."""
+    """Let a leader accept writes and advance its high watermark with fewer in-sync replicas than the minimum."""
     patch.setattr(LeaderState, "effective_min_isr", 1)
 
 
 def rest_before_the_watermark_is_told(patch: pytest.MonkeyPatch) -> None:
-    """Have fetches pass a partition over once the follower has all records, told up to where they are committed or
-    not."""
+    """Let fetches leave out a partition (see ``resting.py``) once the follower has all records, even if it does not
+    know the last high watermark yet."""
 
     def may_rest(self: Rests, replica: tuple[int, int], fetch_offset: int) -> bool:
         follower = self._core.follower(replica[0])
@@ -126,12 +126,12 @@ def rest_before_the_watermark_is_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_no_divergence(patch: pytest.MonkeyPatch) -> None:
-    """Have leaders read at a follower's offset without a look at the epoch before it, as before KIP-595."""
+    """Let leaders answer a fetch without comparing the epoch before its offset, as before KIP-595."""
     patch.setattr(Partition, "divergence", lambda *_: None)
 
 
 def count_syncs_under_another_leader(patch: pytest.MonkeyPatch) -> None:
-    """Have a sync that ends after leadership went move the high watermark all the same."""
+    """Let a sync that ends after its leader has become a follower advance the high watermark all the same."""
 
     def note_synced(self: Partition, offset: int) -> None:
         if self.leading is not None:

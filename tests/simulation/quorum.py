@@ -1,7 +1,7 @@
 """The metadata quorum of a simulation: one active controller at a time, and the log that observers fetch.
 
-Records are committed as they are decided. What a quorum can do to an observer beyond that (divergence, snapshots) is
-tried in tests/unit/broker/cluster/observing/test_observer.py.
+Records are committed at once. Divergence and snapshots of a metadata log do not occur here: they are tested in
+tests/unit/broker/cluster/observing/test_observer.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Question = AlterPartitionRequest | BrokerHeartbeatRequest | BrokerRegistrationRe
 
 
 class Quorum:
-    """The active controller and the committed batches."""
+    """The active controller, and the committed batches of the metadata log."""
 
     def __init__(self, clock: Clock, controller: ModelController, on_decision: Callable[[], None]) -> None:
         self.controller = controller
@@ -49,7 +49,7 @@ class Quorum:
     # ---- controllers
 
     def fail_over(self, outage_ms: float) -> None:
-        """Stop the active controller; the next one is there after a while, and gives all brokers a new session."""
+        """Stop the active controller; after ``outage_ms`` the next one is active, and gives brokers new sessions."""
         if self.is_active:
             self.is_active = False
             self._parked.clear()
@@ -75,7 +75,7 @@ class Quorum:
         self._clock.after(EXPIRY_INTERVAL_MS, self._expire)
 
     def decide(self, decision: Callable[[], object]) -> object:
-        """Let the controller decide, and publish its records."""
+        """Call a method of the controller, and append its records to the metadata log."""
         result = decision()
         commits, self.controller.commits = self.controller.commits, []
         for offset, records in commits:
@@ -139,5 +139,5 @@ class Quorum:
 
 
 def versioned(record: Message) -> VersionedRecord:
-    """Return a record in the newest version that it has."""
+    """Return a record with its newest version."""
     return VersionedRecord(record, record.VERSIONS.highest)

@@ -19,32 +19,32 @@ ACK_TIMEOUT_MS = 30_000.0
 
 
 class Entry(NamedTuple):
-    """A record of a replica: the leader epoch it was written in, and its value."""
+    """A record of a replica: the leader epoch in which it was written, and its value."""
 
     epoch: int
     value: bytes
 
 
 class Replica:
-    """A partition, the image's newest word about it, and what is in its log."""
+    """A partition, its state in the newest metadata image, and the records of its log."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.log = partition.local_log
         self.state = PartitionState((), (), leader_epoch=-1, partition_epoch=-1)
         self.entries: list[Entry] = []
-        """The records of the log, as they were read last."""
+        """The records of the log at the last ``refresh``."""
         self._version = -1
         self.refresh()
 
     @property
     def leader(self) -> LeaderState | None:
-        """The core of the leader's side, None where this replica follows."""
+        """The leader's state of the partition, None while this replica follows."""
         leading = self.partition.leading
         return None if leading is None else leading.core
 
     def refresh(self) -> bool:
-        """Read what is new in the log; return whether anything is."""
+        """Read the records since the last call; return whether there are any."""
         end, version = self.log.log_end_offset, self.log.version
         if version != self._version:
             self.entries.clear()
@@ -58,11 +58,11 @@ class Replica:
         return True
 
     def position(self) -> LogPosition:
-        """Return the ends of the log."""
+        """Return the position at which a fetcher continues: the ends and epochs of the log."""
         return Following(self.log, bool).position
 
     def append(self, value: bytes, acks: int, settled: Callable[[int | KafkaError], None]) -> None:
-        """Append a record as a client's; ``settled`` gets its offset when it is acknowledged, or an error."""
+        """Append a client's record; ``settled`` gets its offset once it is acknowledged, or an error."""
         records = memoryview(build_batch([Record(0, 1_700_000_000_000, None, value)]))
         try:
             offset = self.partition.append_records(records, acks).first_offset

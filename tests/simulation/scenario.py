@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tests.simulation.replicas import Entry, Replica
-from tests.simulation.schedule import MEMORY, Schedule, Simulation, let_go
+from tests.simulation.schedule import MEMORY, Schedule, Simulation, collect_garbage
 from tests.simulation.settings import TOPIC_ID, Settings
 from tests.simulation.truth import Acknowledged
 from tidelog.broker.metadata.metadata_image import PartitionState
@@ -31,7 +31,7 @@ class Write:
 
 
 class Scenario(Simulation):
-    """One partition on three brokers; broker 1 is preferred."""
+    """A cluster with one partition on three brokers; broker 1 is the preferred leader."""
 
     def begin(self) -> None:
         """Start the cluster, and wait until all replicas are in the ISR and know each other."""
@@ -42,22 +42,22 @@ class Scenario(Simulation):
         self.settle()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Go on until a state is reached."""
+        """Run events until a condition holds. Raises ViolationError if it does not in time."""
         self._run_until(condition, "a state of the scenario")
 
     def pause(self, duration_ms: float) -> None:
-        """Let time pass."""
+        """Run the events of the next ``duration_ms``."""
         end_ms = self.clock.now_ms + duration_ms
         while self.clock.next_ms <= end_ms:
             self._step()
         self.clock.now_ms = end_ms
 
     def settle(self) -> None:
-        """Wait until all replicas are equal, in the ISR and committed."""
-        self.until(lambda: not self.truth.unhealed())
+        """Run events until all replicas are equal, in the ISR, and all their records committed."""
+        self.until(lambda: not self.truth.explain_unhealed())
 
     def heal(self) -> None:
-        """Mend everything, and see that the cluster becomes whole and takes writes."""
+        """End all faults; check that all replicas become equal and in sync, and that a write is acknowledged."""
         self._heal()
         self.settle()
         write = self.write(self.state.leader)
@@ -67,7 +67,7 @@ class Scenario(Simulation):
 
     @property
     def state(self) -> PartitionState:
-        """The partition as the controller has it."""
+        """The partition's state at the controller."""
         return self.controller.image.topics[TOPIC_ID].partitions[0]
 
     def replica(self, node_id: int) -> Replica:
@@ -99,7 +99,7 @@ class Scenario(Simulation):
         return write
 
     def isolate(self, node_id: int) -> None:
-        """Cut a broker from all others and the controller."""
+        """Cut a broker off from all other brokers and the controller."""
         for other in (0, *self.brokers):
             if other != node_id:
                 self.network.cuts |= {(node_id, other), (other, node_id)}
@@ -117,4 +117,4 @@ def scenario(**settings: float) -> Iterator[Scenario]:
         for broker in made.brokers.values():
             broker.end_with_the_simulation()
         shutil.rmtree(root)
-        let_go()
+        collect_garbage()

@@ -1,4 +1,4 @@
-"""Schedules of a simulation: faults and writes at times, drawn from a seed; their run and their shrinking."""
+"""Schedules of a simulation: faults and writes at given times, drawn from a seed; their run and their shrinking."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import NamedTuple
 
-from tests.simulation.broker import Place, SimulatedBroker
+from tests.simulation.broker import Environment, SimulatedBroker
 from tests.simulation.clock import Clock
 from tests.simulation.disk import Disk
 from tests.simulation.network import Network
@@ -27,12 +27,12 @@ HEALING_MS = 30_000.0
 MEMORY = "/dev/shm"
 SWING_MS = 200
 REPLACED_DISKS = 0.2
-"""Part of the schedules in which a broker returns with an empty disk."""
-RUNS_OF_GARBAGE = 8
+"""Share of the schedules in which a broker returns with an empty disk."""
+RUNS_PER_COLLECTION = 8
 _RUNS = count(1)
 LAGS_MS = (600.0, 3000.0, 3000.0)
-"""Shorter than the session, and about three sessions as by Kafka's defaults: a broker may then end, return and be
-unfenced while its leader still counts what the process before had."""
+"""Values of replica.lag.time.max.ms: shorter than a broker's session, or about three sessions, as by Kafka's defaults.
+With the longer one a broker may end, return and be unfenced while a leader still counts its last process as in sync."""
 
 
 class Action(NamedTuple):
@@ -48,7 +48,7 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """All of a run: equal schedules have equal events."""
+    """Everything that determines a run: equal schedules have equal events."""
 
     seed: int
     settings: Settings
@@ -95,7 +95,7 @@ def _draw_fault(chance: random.Random, kind: str) -> Action:
 
 
 class Simulation:
-    """One run."""
+    """One run of a schedule: the cluster, its clock and its network."""
 
     def __init__(self, schedule: Schedule, root: str) -> None:
         self.schedule = schedule
@@ -109,13 +109,13 @@ class Simulation:
         self.brokers: dict[int, SimulatedBroker] = {}
         self.truth = Truth(settings, self.controller, self.brokers, lambda: self.clock.touched.update(self.brokers))
         self.quorum = Quorum(self.clock, self.controller, self.truth.note_decision)
-        place = Place(
+        environment = Environment(
             self.clock, self.network, self.quorum, settings, chance, self.brokers, self.note,
             self.truth.note_unclean_stop,
         )  # fmt: skip
         for node_id in settings.nodes:
             self.brokers[node_id] = SimulatedBroker(
-                node_id, place, Disk(f"{root}/{node_id}", self.clock, chance, settings.log_configs)
+                node_id, environment, Disk(f"{root}/{node_id}", self.clock, chance, settings.log_configs)
             )
         self.written = 0
 
@@ -126,7 +126,10 @@ class Simulation:
     # ---- the run
 
     def run(self) -> None:
-        """Start the cluster, do what the schedule says, heal, and see that it becomes whole. Raises ViolationError."""
+        """Start the cluster, execute the schedule, end all faults, and check that the cluster recovers.
+
+        Raises ViolationError.
+        """
         self._start_all()
         self._run_until(lambda: len(self._live()) == self.settings.brokers, "the brokers did not start")
         self._create_topic()
@@ -136,7 +139,7 @@ class Simulation:
         while self.clock.next_ms < end_ms:
             self._step()
         self._heal()
-        self._run_until(lambda: not self.truth.unhealed(), "liveness")
+        self._run_until(lambda: not self.truth.explain_unhealed(), "liveness")
         self.truth.acknowledged_again.clear()
         self._write_until_acknowledged()
         everything = set(range(self.settings.partitions))
@@ -158,7 +161,7 @@ class Simulation:
         limit_ms = self.clock.now_ms + HEALING_MS
         while not condition():
             if self.clock.now_ms > limit_ms:
-                raise ViolationError(f"{what}: {self.truth.unhealed()}")
+                raise ViolationError(f"{what}: {self.truth.explain_unhealed()}")
             self._step()
 
     def _start_all(self) -> None:
@@ -186,7 +189,7 @@ class Simulation:
         self.clock.after(500, self._revive)
 
     def _revive(self) -> None:
-        """Start brokers that ended themselves meanwhile, or were about to stop."""
+        """Start brokers that have ended since the faults did, every 500 ms."""
         for broker in self.brokers.values():
             if not broker.is_alive:
                 broker.start()
@@ -278,7 +281,7 @@ class Simulation:
                 self.quorum.decide(lambda number=number: self.controller.elect(TOPIC_ID, number))  # type: ignore[misc]
 
     def _swing(self, node_id: int, _: int, duration: int) -> None:
-        """Let the first partition's leader change twice, the second time while followers take the first change in."""
+        """Change the first partition's leader twice, the second time while followers still apply the first change."""
         self._elect_preferred()
         self.clock.after(duration % SWING_MS, lambda: self._stop_leader(duration))
 
@@ -290,7 +293,7 @@ class Simulation:
     # ---- writes
 
     def _produce(self, number: int, acks: int) -> None:
-        """Write to a broker that leads by the image of some broker that lives."""
+        """Write to the leader that a random running broker's metadata image names."""
         asked = self.random.choice(list(self.settings.nodes))
         if not self.brokers[asked].is_alive or TOPIC_ID not in self.brokers[asked].image.topics:
             return
@@ -308,14 +311,17 @@ class Simulation:
         broker.process.run(lambda: broker.produce(number, value, acks, take))
 
 
-def let_go() -> None:
-    """Collect garbage now and then: tasks of processes that ended hold one another, and files of indices with them."""
-    if next(_RUNS) % RUNS_OF_GARBAGE == 0:
+def collect_garbage() -> None:
+    """Collect garbage after every RUNS_PER_COLLECTION runs.
+
+    Tasks of ended processes are in reference cycles, which keep files of indices open.
+    """
+    if next(_RUNS) % RUNS_PER_COLLECTION == 0:
         gc.collect()
 
 
 def run(schedule: Schedule) -> Simulation:
-    """Run a schedule. Raises ViolationError; with its events in ``listing``."""
+    """Run a schedule, whose events are then in ``listing``. Raises ViolationError, with the listing as its note."""
     root = tempfile.mkdtemp(dir=MEMORY, prefix="tidelog-simulation-")
     try:
         simulation = Simulation(schedule, root)
@@ -330,11 +336,11 @@ def run(schedule: Schedule) -> Simulation:
         return simulation
     finally:
         shutil.rmtree(root)
-        let_go()
+        collect_garbage()
 
 
 def violation_of(schedule: Schedule) -> ViolationError | None:
-    """Return the invariant that breaks in a schedule, None where all hold."""
+    """Return the violation that a schedule causes, None if all invariants hold."""
     try:
         run(schedule)
     except ViolationError as violation:
@@ -343,7 +349,7 @@ def violation_of(schedule: Schedule) -> ViolationError | None:
 
 
 def shrink(schedule: Schedule, is_failing: Callable[[Schedule], bool] | None = None) -> Schedule:
-    """Return a schedule with as few of the actions as still fail."""
+    """Remove actions from a failing schedule, as long as it still fails."""
     fails = is_failing or (lambda tried: violation_of(tried) is not None)
     actions = list(schedule.actions)
     size = max(len(actions) // 2, 1)
@@ -360,7 +366,7 @@ def shrink(schedule: Schedule, is_failing: Callable[[Schedule], bool] | None = N
 
 
 def explain(schedule: Schedule) -> str:
-    """Return the shortest listing that was found for the invariant that a schedule breaks; empty if it breaks none."""
+    """Describe the violation that a schedule causes, with its shrunk schedule and events; empty if there is none."""
     violation = violation_of(schedule)
     if violation is None:
         return ""

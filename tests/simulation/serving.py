@@ -1,4 +1,4 @@
-"""Requests of followers at a simulated process: the real fetch handler, behind the wire's bytes."""
+"""Requests of followers to a simulated process: the real fetch handler, with requests and responses encoded."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATEST = -1
 
 
 def serve(parts: Parts, request: Any, reply: Reply) -> None:
-    """Answer, at once or later."""
+    """Answer a Fetch or ListOffsets request, at once or later."""
     if isinstance(request, ListOffsetsRequest):
         reply(offsets(parts, ListOffsetsRequest.decode(request.encode(OFFSETS_VERSION), OFFSETS_VERSION)))
         return
@@ -40,14 +40,14 @@ def serve(parts: Parts, request: Any, reply: Reply) -> None:
         reply(FetchResponse(error_code=error.code))
         return
     if isinstance(answer, Deferred):
-        answer.on_done(lambda done: reply(sent(done.result())))
+        answer.on_done(lambda done: reply(encode_and_decode(done.result())))
     else:
         assert isinstance(answer, FetchResponse)
-        reply(sent(answer))
+        reply(encode_and_decode(answer))
 
 
-def sent(answer: FetchResponse) -> FetchResponse:
-    """Return an answer as it arrives: its slices of files are the bytes that they have now."""
+def encode_and_decode(answer: FetchResponse) -> FetchResponse:
+    """Encode and decode a response, as the network does; its slices of files are read now."""
     for topic in answer.responses:
         for data in topic.partitions:
             records = data.records
@@ -58,7 +58,7 @@ def sent(answer: FetchResponse) -> FetchResponse:
 
 
 def offsets(parts: Parts, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Return the log starts and ends that a follower asks its leader for."""
+    """Build the response to a ListOffsets request of a follower."""
     topics = [
         ListOffsetsTopicResponse(name=topic.name, partitions=[offset_of(parts, one) for one in topic.partitions])
         for topic in request.topics
@@ -67,7 +67,7 @@ def offsets(parts: Parts, request: ListOffsetsRequest) -> ListOffsetsResponse:
 
 
 def offset_of(parts: Parts, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-    """Return one partition's offset."""
+    """Return the start or the end of one partition's log, or an error."""
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=-1)
     try:
         partition = parts.replicas[asked.partition_index].partition

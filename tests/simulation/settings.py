@@ -11,7 +11,7 @@ TOPIC_ID = b"simulated-topic!"
 
 
 class Settings(NamedTuple):
-    """One cluster: everything shorter than Kafka's defaults, in about their proportions."""
+    """Settings of one cluster: all times are shorter than Kafka's defaults, in about the same proportions."""
 
     brokers: int = 3
     partitions: int = 1
@@ -27,7 +27,7 @@ class Settings(NamedTuple):
     """Time between two writes of the high watermarks."""
 
     flush_messages: int = NEVER
-    """``flush.messages`` of the topic: 1 has each record on the disk before it counts."""
+    """``flush.messages`` of the topic: with 1 each record is synced before it is acknowledged."""
 
     @property
     def log_configs(self) -> dict[str, object]:

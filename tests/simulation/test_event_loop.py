@@ -1,4 +1,4 @@
-"""The loop of virtual time: what becomes of tasks when their process ends."""
+"""The event loop on virtual time: its tasks when their process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulation.event_loop import SimulatedLoop
 
 
 def test_tasks_of_an_ended_process_go_without_a_warning() -> None:
-    """One that waits and one that has not begun: a kill may come between its creation and its first step."""
+    """One task waits, and one has not begun: a kill may come between the creation of a task and its first step."""
     clock = Clock()
     process = Process(clock, 1)
     loop = SimulatedLoop(clock, process, lambda: 0.0)

@@ -1,7 +1,6 @@
-"""The model controller against a real one: the same requests, equal answers, equal records; ids and epochs aside.
+"""The model controller compared with Kafka's: the same requests, equal responses, equal records, except ids and epochs.
 
-No session ends: at what moment the real controller's clock ends one, no test knows. (Where that met a stop, the two
-differed on a busy machine, until the model forgot the stop of a broker that is fenced or registers again.)
+Sessions of brokers are so long that none ends, because a test cannot know when Kafka's controller would end one.
 """
 
 from __future__ import annotations
@@ -67,13 +66,13 @@ TOPICS = {
 ONE_NODE = {
     "broker.session.timeout.ms": str(SESSION_MS),
     "auto.leader.rebalance.enable": "false",
-    "metadata.max.idle.interval.ms": "0",  # a NoOp record between two questions would leave all brokers behind
+    "metadata.max.idle.interval.ms": "0",  # after a NoOp record between two requests no broker would be caught up
 }
 Answer = TypeVar("Answer", bound=Message)
 
 
 class RecordingReplay(MetadataReplay):
-    """A replay that keeps the records."""
+    """A replay of the metadata log that keeps the records."""
 
     __slots__ = ("seen",)
 
@@ -88,7 +87,7 @@ class RecordingReplay(MetadataReplay):
 
 
 class Fake(NamedTuple):
-    """A broker that exists in requests only: its process, and its epochs at the real controller and at the model."""
+    """A broker that exists in requests only: the number of its process, and its epochs at both controllers."""
 
     incarnation: int
     real_epoch: int
@@ -96,7 +95,7 @@ class Fake(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A request to both."""
+    """A request to the real controller and the same to the model; ``said`` describes it."""
 
     said: str
     ask_real: Callable[[], Any]
@@ -104,7 +103,7 @@ class Question(NamedTuple):
 
 
 class Pair:
-    """A real controller and the model, which are asked the same."""
+    """A real controller and the model, which get the same requests."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -127,11 +126,11 @@ class Pair:
         self._runner.close()
 
     def ask(self, request: Message, kind: type[Answer]) -> Answer:
-        """Ask the real controller."""
+        """Send a request to the real controller."""
         return self._runner.run(self._channel.ask(self.address, request, kind))
 
     def catch_up(self) -> None:
-        """Read the metadata up to what an answer has shown: it was committed before."""
+        """Read the real metadata log up to its end; the records of an answered request are in it."""
         self._observer.is_caught_up = False
         while not self._observer.is_caught_up:
             request = self._observer.next_question().request
@@ -153,13 +152,16 @@ class Pair:
         return described(made)
 
     def fence(self, told: list[str]) -> None:
-        """Let the model fence the brokers that the real controller has fenced, in these records, by its clock."""
+        """Fence the brokers in the model that the real controller has fenced, according to its records."""
         for text in told:
             if text.startswith("broker") and "fenced 1" in text:
                 self.model.fence(int(text.split()[1]))
 
     def compare(self, question: Question) -> None:
-        """Ask both; a session may end before the request, or after it."""
+        """Send a request to both controllers, and compare responses and records.
+
+        The real controller may end a session before or after the request: the model is then tried in both ways.
+        """
         before = self.observe()
         self.fence(before)
         assert before == self.decided(), question.said
@@ -181,15 +183,15 @@ class Pair:
             assert real_states == model_states, question.said
 
     def states(self, topic: str) -> tuple[list[PartitionState], list[PartitionState]]:
-        """Return a topic's partitions, of both; without directories."""
+        """Return the states of a topic's partitions at the real controller and in the model, without directories."""
         real = self._observer.image.topics[self.topics[topic]].partitions
         model = self.model.image.topics[self.topics[topic]].partitions
         return [plain(one) for one in real], [plain(one) for one in model]
 
-    # ---- requests: each to the real controller, then to the model
+    # ---- requests to the real controller, then to the model
 
     def register(self, broker_id: int, *, is_new: bool, is_clean: bool) -> Question:
-        """Ask for a registration by the present process of a broker, or by a new one."""
+        """Build the registration of a broker's current process, or of a new one."""
         fake = self.fakes[broker_id]
         incarnation = fake.incarnation + is_new
 
@@ -217,7 +219,7 @@ class Pair:
         return Question(f"registration of {broker_id}: new {is_new}, clean {is_clean}", ask_real, ask_model)
 
     def beat(self, broker_id: int, *, is_behind: bool = False, fence: bool = False, stop: bool = False) -> Question:
-        """Ask for a heartbeat."""
+        """Build the heartbeat of a broker."""
         fake = self.fakes[broker_id]
 
         def request(epoch: int, offset: int) -> BrokerHeartbeatRequest:
@@ -236,7 +238,7 @@ class Pair:
         )
 
     def alter(self, topic: str, sender: int, asked: PartitionData) -> Question:
-        """Ask for a proposal; a member's epoch stands for the distance to the right one."""
+        """Build an AlterPartition. The epoch of a member in ``asked`` is the difference to the member's right epoch."""
         members = [(one.broker_id, one.broker_epoch) for one in asked.new_isr_with_epochs]
 
         def request(epochs: dict[int, int]) -> AlterPartitionRequest:
@@ -259,7 +261,7 @@ class Pair:
         )
 
     def elect(self, topic: str, *, is_unclean: bool) -> Question:
-        """Ask for an election."""
+        """Build an election."""
         partitions = TopicPartitions(topic=topic, partitions=[0])
         request = ElectLeadersRequest(election_type=int(is_unclean), topic_partitions=[partitions])
 
@@ -289,7 +291,7 @@ class Pair:
 
 
 def facts_of(answer: BrokerHeartbeatResponse) -> tuple[int, bool, bool, bool]:
-    """Return the content of a heartbeat's answer."""
+    """Return the fields of a heartbeat's response that are compared."""
     return answer.error_code, answer.is_caught_up, answer.is_fenced, answer.should_shut_down
 
 
@@ -317,7 +319,7 @@ def registration_of(broker_id: int, incarnation: int) -> BrokerRegistrationReque
 
 
 def described(listed: list[Message]) -> list[str]:
-    """Describe records of the kinds that the model decides; epochs of brokers, offsets and directories aside."""
+    """Describe records of the kinds that the model writes, without epochs of brokers, offsets and directories."""
     found = []
     for record in listed:
         if isinstance(record, records.PartitionChangeRecord):
@@ -339,7 +341,7 @@ def described(listed: list[Message]) -> list[str]:
 
 
 def sorted_changes(found: list[str]) -> list[str]:
-    """Sort changes of partitions that follow each other by their texts: Kafka's order is a hash map's."""
+    """Sort changes of partitions that follow each other by their texts, because Kafka's order is that of a hash map."""
     ordered: list[str] = []
     run: list[str] = []
     for text in found:
@@ -400,7 +402,7 @@ class Script:
         return self.pair.alter(topic, state.leader if leads else self.random.choice(BROKERS), self.proposal(state))
 
     def proposal(self, state: PartitionState) -> PartitionData:
-        """Draw a proposal that is mostly right; a member's epoch stands for the distance to the right one."""
+        """Draw a proposal that is mostly right. A member's epoch is the difference to its right epoch."""
         chance = self.random
         members = chance.sample(BROKERS, chance.randrange(0, 4))
         if state.leader >= 0 and state.leader not in members and chance.random() < 0.9:

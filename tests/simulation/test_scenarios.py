@@ -1,4 +1,4 @@
-"""Known ways to lose records or to diverge, as fixed schedules; each is also run with the bug that it stands for.
+"""Known ways to lose records or to diverge, as scenarios; most are also run with a planted bug, which they must find.
 
 Source: J. Gustafson's models of Kafka replication (hachikuji/kafka-specification): Kip101, Kip279, Kip320, AsyncIsr;
 KIP-903.
@@ -16,14 +16,14 @@ from tidelog.broker.metadata.metadata_image import NO_LEADER
 
 
 def lead_elsewhere(cluster: Scenario, old: int) -> int:
-    """Wait for another leader that has its role; return it."""
+    """Wait until another broker than ``old`` is elected and leads; return it."""
     cluster.until(lambda: cluster.state.leader not in (old, NO_LEADER))
     leader = cluster.state.leader
     cluster.until(lambda: cluster.replica(leader).leader is not None)
     return leader
 
 
-# ---- Kip101: a follower that has not heard of the last high watermark becomes leader
+# ---- Kip101: a follower that does not know the last high watermark becomes leader
 
 
 def lose_leader_before_high_watermark_travels() -> None:
@@ -50,7 +50,7 @@ def test_kip101_finds_truncation_by_high_watermark(monkeypatch: pytest.MonkeyPat
         lose_leader_before_high_watermark_travels()
 
 
-# ---- Kip279: two fail-overs, and a replica that slept through both has records of its own
+# ---- Kip279: two fail-overs, and a replica that was isolated during both has records of its own
 
 
 def fail_over_twice() -> None:
@@ -88,7 +88,7 @@ def lead_two_epochs_without_a_record() -> None:
         assert lead_elsewhere(cluster, 2) == 1
         cluster.pause(1500)
         cluster.settle()
-        assert not cluster.truth.unhealed()
+        assert not cluster.truth.explain_unhealed()
 
 
 def test_kip279_a_follower_gets_rid_of_an_epoch_that_it_led_without_a_record() -> None:
@@ -101,7 +101,7 @@ def test_kip279_finds_an_election_without_an_epoch_entry(monkeypatch: pytest.Mon
         lead_two_epochs_without_a_record()
 
 
-# ---- Kip320: the log that an unclean election takes away was longer, or shorter, than the new one
+# ---- Kip320: the old log after an unclean election is longer or shorter than the new leader's
 
 
 @pytest.mark.parametrize("written", [1, 5])
@@ -130,11 +130,12 @@ def test_kip320_an_old_leader_with_another_log_is_cut_by_epoch(written: int) -> 
         assert not {one.value for one in lost} & set(cluster.values(1))
 
 
-# ---- AsyncIsr: the controller knows another ISR than the leader
+# ---- AsyncIsr: the controller has another ISR than the leader
 
 
 def shrink_without_an_answer() -> None:
-    """Lose the answer to a proposal that the controller took: until the leader knows, it counts on both."""
+    """Lose the response to an ISR change that the controller has committed: until the leader learns of it, a record
+    counts as committed only with the replicas of both ISRs."""
     with scenario(min_isr=1) as cluster:
         cluster.network.cuts |= {(2, 1), (1, 2), (0, 1)}
         cluster.until(lambda: cluster.state.leader != 1 or 2 not in cluster.state.isr)
@@ -145,7 +146,7 @@ def shrink_without_an_answer() -> None:
 
 
 def shrink_that_never_arrives() -> None:
-    """Have a leader that the controller does not hear propose to go on alone, while another one is elected."""
+    """Isolate a leader, which then proposes an ISR of itself alone, while another leader is elected."""
     with scenario(min_isr=1) as cluster:
         cluster.isolate(1)
         write = cluster.write(1)
@@ -169,7 +170,7 @@ def test_async_isr_finds_a_high_watermark_over_the_shrunk_isr(monkeypatch: pytes
         shrink_that_never_arrives()
 
 
-# ---- Kip903: a follower comes back without its records before its leader has missed it
+# ---- Kip903: a follower returns without its records before its leader removes it from the ISR
 
 
 def return_empty_before_it_is_missed() -> None:
@@ -179,7 +180,7 @@ def return_empty_before_it_is_missed() -> None:
         cluster.settle()
         epoch = cluster.brokers[2].broker_epoch
         cluster.brokers[2].kill(power=True)
-        cluster.network.cuts |= {(2, 1)}  # its leader knows nothing but what the process before had
+        cluster.network.cuts |= {(2, 1)}  # the leader knows only the log end of the process before
         cluster.brokers[2].start()
         cluster.until(lambda: 2 in cluster._live() and cluster.brokers[2].broker_epoch > epoch)
         cluster.pause(1000)

@@ -1,6 +1,6 @@
-"""Schedules drawn from seeds: every invariant holds after every step, and a healed cluster becomes whole.
+"""Schedules drawn from seeds: every invariant holds after every step, and the cluster recovers when all faults end.
 
-``make simulation SEEDS=N`` tries more of them. A seed that fails is shrunk to a listing.
+``make simulation SEEDS=N`` tries more seeds. The schedule of a seed that fails is shrunk, and printed with its events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEEDS = int(os.environ.get("TIDELOG_SIMULATION_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("TIDELOG_SIMULATION_FIRST_SEED", "0"))
 BLOCK = 25
 PLANTED_SEEDS = 2000
-"""Seeds within which each planted bug has to be found, unless the seed that is known finds it."""
+"""Number of seeds among which one must find a planted bug, if the seed in BUGS does not."""
 
 
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BLOCK))
@@ -32,7 +32,7 @@ def test_invariants_hold_in_any_schedule(first: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.seed is not None])
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seed that found it last is tried first; then all others."""
+    """The seed in BUGS is tried first; then all others."""
     BUGS[name].plant(monkeypatch)
     first = BUGS[name].seed or 0
     for seed in [first, *(one for one in range(PLANTED_SEEDS) if one != first)]:
@@ -48,8 +48,8 @@ def test_equal_schedules_have_equal_events() -> None:
     assert first.truth.committed == second.truth.committed
 
 
-def test_a_failing_schedule_shrinks_to_what_it_takes() -> None:
-    """A failure that needs two of thirty actions keeps these two."""
+def test_a_failing_schedule_shrinks_to_the_actions_that_it_needs() -> None:
+    """A failure that needs two of a schedule's actions keeps these two."""
     schedule = draw(5)
     needed = {schedule.actions[3], schedule.actions[-4]}
 
@@ -85,6 +85,6 @@ OFFLINE = PartitionState((1, 2, 3), (), NO_LEADER, leader_epoch=5, elr=(3,), is_
 def test_an_election_is_unclean_where_the_leader_was_not_eligible(
     leader: int, is_recovering: bool, is_unclean: bool
 ) -> None:
-    """Broker 3 was elected uncleanly, and fell out and came back before it could say that it has recovered."""
+    """Broker 3 was elected uncleanly, left the ISR and returned before it could report that it has recovered."""
     elected = OFFLINE._replace(leader=leader, leader_epoch=6, is_recovering=is_recovering)
     assert is_unclean_election(OFFLINE, elected) is is_unclean

@@ -1,8 +1,8 @@
 """The truth of a simulated cluster: which records are committed, and what must hold after every step.
 
 A record is committed once some leader's high watermark has passed it. The names of the invariants are those of
-``kip_966_properties.tla`` (J. Vanlightly). An unclean election may lose committed records where as many replicas as the
-min ISR stopped uncleanly, or where the topic allows it: then the truth begins again with the new leader's log.
+``kip_966_properties.tla`` (J. Vanlightly). An unclean election may lose committed records if as many replicas as the
+min ISR stopped uncleanly, or if the topic allows it. After it the committed records are those of the new leader's log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ViolationError(AssertionError):
 
 
 class Acknowledged(NamedTuple):
-    """A record that a client was told to be written by all in-sync replicas."""
+    """A record that was acknowledged to a client with acks=all."""
 
     partition: int
     offset: int
@@ -39,14 +39,14 @@ class Truth:
         brokers: Mapping[int, SimulatedBroker],
         on_decision: Callable[[], object],
     ) -> None:
-        """``on_decision`` is called when the controller has changed a partition: all have to be checked."""
+        """``on_decision`` is called when the controller has changed a partition: all brokers must be checked then."""
         self._on_decision = on_decision
         self.committed: list[list[Entry]] = [[] for _ in range(settings.partitions)]
         self.acknowledged: list[Acknowledged] = []
         self.acknowledged_again: set[int] = set()
-        """Partitions of which a record was acknowledged since this was cleared."""
+        """Partitions of which a record was acknowledged since this set was cleared."""
         self.lost = 0
-        """Committed records that an unclean election took away."""
+        """Number of committed records that unclean elections have lost."""
         self._settings = settings
         self._controller = controller
         self._brokers = brokers
@@ -55,7 +55,7 @@ class Truth:
         self._rebased: list[int | None] = [None] * settings.partitions
         """Leader epoch of an unclean election whose leader has not taken its role yet."""
         self._floors: list[int] = [0] * settings.partitions
-        """Leader epoch of the last unclean election: what older leaders say is void."""
+        """Leader epoch of the last unclean election: acknowledgements and high watermarks of older ones are ignored."""
 
     # ---- events
 
@@ -69,7 +69,7 @@ class Truth:
         return all(len(stopped | {node_id}) < self._settings.min_isr for stopped in self._stopped)
 
     def note_decision(self) -> None:
-        """Note that the controller has decided something."""
+        """Note the states of the partitions after a decision of the controller."""
         topic = self._controller.image.topics.get(TOPIC_ID)
         if topic is None:
             return
@@ -93,12 +93,12 @@ class Truth:
         self._floors[number] = state.leader_epoch
 
     def _is_current(self, node_id: int) -> bool:
-        """Return whether the process of a broker is the one that is registered."""
+        """Return whether the running process of a broker is the registered one."""
         registered, broker = self._controller.brokers[node_id], self._brokers[node_id]
         return broker.is_alive and broker.broker_epoch == registered.broker_epoch
 
     def acknowledge(self, record: Acknowledged, leader_id: int) -> None:
-        """Note that a leader says all in-sync replicas have a record; before an unclean election that means nothing."""
+        """Note that a leader has acknowledged a record; ignored if the leader is older than an unclean election."""
         number = record.partition
         replica = self._brokers[leader_id].replicas[number]
         self._check_replica(number, self._brokers[leader_id], replica)
@@ -119,7 +119,7 @@ class Truth:
                 yield broker, broker.replicas[number]
 
     def check(self, touched: Collection[int]) -> None:
-        """Raise ViolationError where an invariant does not hold; only these brokers' processes have done something."""
+        """Raise ViolationError if an invariant does not hold; only processes of the brokers ``touched`` have run."""
         for number in range(len(self._states)):
             before = len(self.committed[number])
             for node_id in touched:
@@ -130,7 +130,7 @@ class Truth:
             self._check_candidates(number, touched if len(self.committed[number]) == before else self._brokers)
         for node_id in touched:
             broker = self._brokers[node_id]
-            misplaced = broker.misplaced_fetch() if broker.is_alive else ""
+            misplaced = broker.find_misplaced_fetch() if broker.is_alive else ""
             if broker.failures:
                 raise ViolationError(f"Defect: broker {node_id}") from broker.failures[0]
             if misplaced:
@@ -146,7 +146,7 @@ class Truth:
         self._check_quorum(number, broker, replica)
 
     def _note_committed(self, number: int, broker: SimulatedBroker, replica: Replica) -> None:
-        """Take what a leader's high watermark has passed as committed; it stays so."""
+        """Add the records below a leader's high watermark to the committed ones."""
         leader = replica.leader
         if leader is None or leader.leader_epoch < self._floors[number]:
             return
@@ -169,7 +169,7 @@ class Truth:
 
     def _check_reads(self, number: int, broker: SimulatedBroker, replica: Replica) -> None:
         if replica.log.leader_epochs.latest_epoch < self._floors[number]:
-            return  # it has not heard what an unclean election took away
+            return  # the replica does not know yet which records an unclean election has lost
         watermark, committed = replica.log.high_watermark, self.committed[number]
         if replica.entries[:watermark] != committed[:watermark]:
             at = common_length(committed, replica.entries)
@@ -220,8 +220,8 @@ class Truth:
 
     # ---- after the cluster has healed
 
-    def unhealed(self) -> str:
-        """Return what is still missing for the cluster to be whole; empty when nothing is."""
+    def explain_unhealed(self) -> str:
+        """Describe the first partition that is not replicated on all brokers and in sync; empty if there is none."""
         for number, state in enumerate(self._states):
             if state.leader == NO_LEADER or set(state.isr) != set(state.replicas):
                 return f"partition {number} has leader {state.leader}, ISR {state.isr}, ELR {state.elr}"
@@ -245,13 +245,16 @@ class Truth:
 
 
 def is_unclean_election(old: PartitionState, new: PartitionState) -> bool:
-    """Return whether a new leader was neither in the ISR nor eligible. That the partition is still recovering says
-    nothing: a leader that was elected uncleanly may return from the ELR before it could say that it has recovered."""
+    """Return whether a new leader was neither in the ISR nor eligible.
+
+    The recovery state does not tell: a leader that was elected uncleanly may return from the ELR before it has
+    reported that it has recovered.
+    """
     is_elected = new.leader_epoch != old.leader_epoch and new.leader != NO_LEADER
     return is_elected and new.leader not in (*old.isr, *old.elr)
 
 
 def common_length(ours: list[Entry], theirs: list[Entry]) -> int:
-    """Return how many records are equal at the beginning."""
+    """Count the equal records at the beginning of two logs."""
     pairs = enumerate(zip(ours, theirs, strict=False))
     return next((index for index, (one, other) in pairs if one != other), min(len(ours), len(theirs)))

@@ -1,1 +1,1 @@
-"""Helpers that several tests share: processes, jars, faulty file systems."""
+"""Helpers that tests share: broker processes, Java programs, faulty file systems, models, rules of the tidy tests."""

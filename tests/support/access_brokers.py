@@ -1,8 +1,8 @@
-"""Apache Kafka and Tidelog with an authorizer and the same contents, asked as a super user and as users who log in.
+"""Apache Kafka and Tidelog with an authorizer and the same contents, and clients: a super user and users who log in.
 
 The client without a login, on a listener of its own, is a super user: it prepares both brokers and changes the ACLs.
 Two users log in by SASL/PLAIN, each from two addresses of this machine. There are topics, offsets of groups, a consumer
-group with a member, an open transaction and a delegation token of each user. No question changes any of them.
+group with a member, an open transaction and a delegation token of each user. No compared request changes any of them.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class FromHost(Security):
         })  # fmt: skip
 
     def secure(self, plain: socket.socket, host: str) -> socket.socket:
-        """Connect once more, from the address."""
+        """Replace the connection by one from this user's address."""
         peer, timeout = plain.getpeername(), plain.gettimeout()
         plain.close()
         return socket.create_connection(peer, timeout, source_address=(self._host, 0))
 
 
 class LoggedIn(Broker):
-    """One broker, asked by a user who logs in with each connection."""
+    """A client of one broker, which logs in as a user on each connection."""
 
     def __init__(self, bootstrap: str, user: str, host: str) -> None:
         super().__init__(bootstrap)
@@ -105,7 +105,7 @@ class LoggedIn(Broker):
 
 
 class Asked:
-    """One broker with the clients that ask it: a super user and each of the users."""
+    """One broker with its clients: a super user, and each user from each address."""
 
     def __init__(self, plain: str, login: str) -> None:
         self.admin = Broker(plain)
@@ -117,7 +117,7 @@ class Asked:
             broker.close()
 
     def ask(self, client: tuple[str, str], asking: Asking, version: int, about: list[Names]) -> Any:
-        """Return the answer to a user's question about some names, as plain values."""
+        """Return the response to a user's request about some names, as plain values."""
         broker = self.users[client]
         broker.begin()
         questions = [asking.question(names._replace(topic_id=self.ids.get(names.topic, NO_TOPIC))) for names in about]
@@ -139,7 +139,7 @@ class Asked:
 
 @contextmanager
 def two_brokers(directory: Path, texts: Mapping[str, str]) -> Iterator[tuple[Asked, Asked]]:
-    """Both brokers with these settings, prepared; Tidelog first."""
+    """Tidelog and Kafka with these settings and their contents, in this order."""
     settings = {**SETTINGS, **texts}
     kafka = ApacheKafka(directory / "kafka", {**AT_ONCE, **settings})
     tidelog = TidelogProcess(directory / "tidelog", settings, port=free_port())
@@ -218,7 +218,10 @@ def begin_transaction(broker: Broker) -> int:
 
 
 def make_share_state(broker: Broker) -> int:
-    """Make the state of a share partition: its topic is created by that in Tidelog, in Kafka by the search for it."""
+    """Create the state of a share partition, and with it the topic of these states.
+
+    Tidelog creates the topic with the state, Kafka with FindCoordinator. Returns the error code.
+    """
     topic_id = broker.ask_quietly("metadata", 12, topics=[{"name": TOPICS[0]}]).topics[0].topic_id
     key = f"{GROUPS[0]}:{base64.urlsafe_b64encode(topic_id).decode().rstrip('=')}:0"
     found = broker.ask_quietly("find_coordinator", 6, key_type=2, coordinator_keys=[key])
@@ -229,7 +232,7 @@ def make_share_state(broker: Broker) -> int:
 
 
 def until(condition: Callable[[], Any]) -> None:
-    """Wait for a state."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline

@@ -1,7 +1,8 @@
-"""One question of every API about given names, as plain values: what authorization is tried with.
+"""Requests of every API that needs a permission, about given names, as plain values: the tests of authorization.
 
-``questions_about`` builds a request of each API that names a topic, a group, a transactional id. Each one would do
-something if it were allowed, but nothing that a later one would see: dry runs, empty changes, ids that are not there.
+``QUESTIONS`` has, for each API, functions from names (a topic, a group, a transactional id) to the fields of a request.
+An allowed request is executed, but changes nothing that a later request would see: dry runs, empty changes, ids that do
+not exist. ``RULES_OF_THEIR_OWN`` has requests to which other rules apply.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Names(NamedTuple):
-    """Names that a question is about. ``topic_id`` is the topic's, or one that no topic has."""
+    """Names that a request is about. ``topic_id`` is the topic's id, or one that no topic has."""
 
     topic: str
     topic_id: bytes
@@ -26,6 +27,7 @@ class Names(NamedTuple):
 
 
 Question = Callable[[Names], Mapping[str, Any]]
+"""A function from names to the fields of a request."""
 
 
 def batch(*, transactional: bool = False) -> bytes:
@@ -134,7 +136,7 @@ def altered(kind: int) -> Question:
 
 
 def topics_of(**partition: Any) -> Question:
-    """Return the question about partition 0 of the topic, its fields as given."""
+    """Return the function for the field ``topics`` with one partition of the topic, which has these fields."""
     return lambda names: {"topics": [{"name": names.topic, "partitions": [partition]}]}
 
 
@@ -174,7 +176,7 @@ def acl_filter(names: Names) -> dict[str, Any]:
 
 
 def share_state(**fields: Any) -> Callable[[Names], dict[str, Any]]:
-    """Build a call of the share coordinator about partition 0."""
+    """Return the function for a request to the share coordinator about partition 0, which has these fields."""
     return lambda names: {
         "group_id": names.group,
         "topics": [{"topic_id": names.topic_id, "partitions": [{"partition": 0, **fields}]}],
@@ -182,13 +184,13 @@ def share_state(**fields: Any) -> Callable[[Names], dict[str, Any]]:
 
 
 class Asking(NamedTuple):
-    """A question of one API; ``since`` is the first version with all its fields."""
+    """A request of one API; ``since`` is the first version with all its fields."""
 
     api: str
     question: Question
     since: int = 0
     only_refusals: bool = False
-    """Whether two brokers may answer differently where the request is allowed."""
+    """Whether two brokers may answer differently if the request is allowed; then only refusals are compared."""
 
 
 _ENTRIES: list[tuple[str, Question] | tuple[str, Question, int]] = [
@@ -341,13 +343,13 @@ _SHARE_STATES: list[tuple[str, Question]] = [
     ("delete_share_group_state", share_state()),
     ("read_share_group_state_summary", share_state(leader_epoch=-1)),
 ]
-"""Answers to allowed requests depend on earlier questions, which create and delete states."""
+"""Requests to the share coordinator. If allowed, their responses depend on earlier ones, which change the states."""
 
 QUESTIONS = [
     *(Asking(*entry) for entry in _ENTRIES),
     *(Asking(*entry, only_refusals=True) for entry in _SHARE_STATES),
 ]
-"""API and a request of it. An API that is missing here needs no permission, or has its own rules (tokens)."""
+"""Requests of all APIs. An API that is missing here needs no permission, or has its own rules (delegation tokens)."""
 
 
 def fetch_as_replica(names: Names) -> dict[str, Any]:
@@ -355,7 +357,7 @@ def fetch_as_replica(names: Names) -> dict[str, Any]:
 
 
 def create_token(names: Names) -> dict[str, Any]:
-    """Build a request for a token of a user who asks no questions."""
+    """Build a request for a token of a user who sends no requests."""
     return {"owner_principal_type": "User", "owner_principal_name": "other", "renewers": [], "max_lifetime_ms": -1}
 
 
@@ -375,11 +377,11 @@ RULES_OF_THEIR_OWN = [
     Asking("api_versions", lambda names: {"client_software_name": "x", "client_software_version": "1"}),
     Asking("get_telemetry_subscriptions", lambda names: {"client_instance_id": ZERO_UUID}),
 ]
-"""Questions that the table of the permissions of APIs does not decide."""
+"""Requests that the table of the APIs' permissions does not decide."""
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Join two questions of one API to one about the names of both, as far as it has arrays for them."""
+    """Join two requests of one API to one about the names of both, as far as the request has arrays for names."""
     both = dict(first)
     for key, value in second.items():
         if isinstance(value, list) and isinstance(first[key], list):
@@ -393,7 +395,7 @@ def _joined_lists(first: list[Any], second: list[Any]) -> list[Any]:
         if not isinstance(item, dict):
             found += [] if item in found else [item]
             continue
-        alike = [place for place, one in enumerate(found) if _scalars(one) == _scalars(item)]
+        alike = [index for index, one in enumerate(found) if _scalars(one) == _scalars(item)]
         if alike:
             found[alike[0]] = joined(found[alike[0]], item)
         else:

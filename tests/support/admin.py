@@ -1,4 +1,4 @@
-"""librdkafka's admin client with answers instead of futures."""
+"""librdkafka's admin client with methods that wait and return results instead of futures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Admin:
 
     def until_led(self, topic: str, partition: int) -> None:
         """Wait until the partition's leader answers."""
-        # A new client each time: librdkafka keeps "no leader" in its cache for as long as it lives.
+        # A new client each time: a client of librdkafka keeps "no leader" in its cache.
         deadline = time.monotonic() + LED_S
         while True:
             try:
@@ -54,7 +54,7 @@ class Admin:
         self.client.delete_topics([topic], request_timeout=TIMEOUT_S)[topic].result()
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Widen a topic by CreatePartitions: to ``partitions`` in all."""
+        """Add partitions to a topic by CreatePartitions, up to ``partitions`` in all."""
         self.client.create_partitions([NewPartitions(topic, partitions)], request_timeout=TIMEOUT_S)[topic].result()
         self.until_led(topic, partitions - 1)
 

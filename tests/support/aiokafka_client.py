@@ -1,9 +1,9 @@
 """aiokafka that closes all its connections, and a function that waits until they are closed.
 
 A connection that the broker has closed is dropped from the client's table and never closed (aiokafka 0.14,
-``AIOKafkaClient._get_conn``): its socket is left to the garbage collector, which warns of it in whatever test runs
-then. Here it is closed first. After a failed login the client closes the connection, but does not wait for it: closing
-TLS takes several turns of the loop, which may end before. ``until_closed`` waits for that.
+``AIOKafkaClient._get_conn``): the garbage collector closes its socket with a warning, during any later test. So this
+module closes such a connection before the client drops it. After a failed login the client closes the connection, but
+does not wait: closing TLS takes several turns of the loop, which may end before. ``until_closed`` waits for that.
 """
 
 from __future__ import annotations

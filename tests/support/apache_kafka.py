@@ -1,7 +1,7 @@
-"""Apache Kafka for tests: a node and its command-line tools; a machine without Java or Maven skips the test.
+"""Apache Kafka for tests: a node and its command-line tools; on a machine without Java or Maven the test is skipped.
 
-StorageTool formats one directory per version and checkout. Fifty nodes of a run get copies of its files, each with a
-node id and a directory id of its own, and spare a JVM each.
+StorageTool formats one directory for each version and checkout. The nodes of tests get copies of its files, each with a
+node id and a directory id of its own, so that not each of them starts a JVM to format its directory.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ DECIDE_FORMAT = (
     "metadata.log.dir",
     "unstable.feature.versions.enable",
 )
-"""Settings that StorageTool reads, beside ids and log.dirs: none of our nodes has one today."""
+"""Settings that, beside ids and log.dirs, decide what StorageTool writes: it formats the nodes that have one."""
 
 
 class ApacheKafka(rival.ApacheKafka):
-    """`benchmarks.rivals.apache_kafka.ApacheKafka`, as a context manager; skips where it cannot run."""
+    """`benchmarks.rivals.apache_kafka.ApacheKafka` with small JVMs; without Java or Maven the test is skipped."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ApacheKafka(rival.ApacheKafka):
         self.tool_options = (*SMALL_HEAP, *broker_options(version))
 
     def format_data_directory(self) -> None:
-        """Copy what StorageTool once wrote; it formats the directory itself where a setting decides how."""
+        """Copy a formatted directory; with a setting of DECIDE_FORMAT StorageTool formats the directory itself."""
         properties = self.properties()
         if properties.pop("log.dirs") != str(self.data_directory) or any(key in properties for key in DECIDE_FORMAT):
             super().format_data_directory()
@@ -69,7 +69,7 @@ class ApacheKafka(rival.ApacheKafka):
         (self.data_directory / rival.META_PROPERTIES).write_text(text)
 
     def _format_template(self) -> Path:
-        """Make the directory of this version that StorageTool formats, once."""
+        """Let StorageTool format the directory that is copied for this version, once."""
         directory = BUILD / "formatted" / self.version
         node = rival.ApacheKafka(directory, version=self.version)
         node.tool_options = self.tool_options
@@ -79,7 +79,7 @@ class ApacheKafka(rival.ApacheKafka):
 
 
 def with_ids(meta_properties: str, node_id: str) -> str:
-    """Replace the node id and the directory id, by a new one."""
+    """Replace the node id by ``node_id``, and the directory id by a random one."""
     directory_id = uuid_to_str(random_uuid(SystemRandom()))
     text = re.sub(r"^node\.id=.*$", f"node.id={node_id}", meta_properties, flags=re.MULTILINE)
     return re.sub(r"^directory\.id=.*$", f"directory.id={directory_id}", text, flags=re.MULTILINE)
@@ -94,7 +94,7 @@ def run_tool(
     timeout_s: float = rival.TOOL_TIMEOUT_S,
     java_options: tuple[str, ...] = (),
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's command-line tools to its end; its exit code is not judged."""
+    """Run one of Kafka's command-line tools to its end; any exit code is accepted."""
     broker_classpath(version)
     options = (*SMALL_HEAP, *broker_options(version), *java_options)
     return rival.run_tool(tool, arguments, version=version, options=options, stdin=stdin, timeout_s=timeout_s)

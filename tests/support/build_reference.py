@@ -34,14 +34,14 @@ def record_of(columns: RecordColumns, index: int, offset: int) -> Record:
 def murmur2(data: bytes) -> int:
     """Compute the 32-bit hash of a key, unsigned, as Kafka's producers do (MurmurHash2 with Kafka's seed)."""
     size = len(data)
-    whole = size & ~3
+    words_end = size & ~3
     hashed = _SEED ^ size
-    for at in range(0, whole, 4):
+    for at in range(0, words_end, 4):
         word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _WORD
         word = (word ^ word >> 24) * _MULTIPLIER & _WORD
         hashed = hashed * _MULTIPLIER & _WORD ^ word
-    if size > whole:
-        hashed = (hashed ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _WORD
+    if size > words_end:
+        hashed = (hashed ^ int.from_bytes(data[words_end:], "little")) * _MULTIPLIER & _WORD
     hashed = (hashed ^ hashed >> 13) * _MULTIPLIER & _WORD
     return hashed ^ hashed >> 15
 
@@ -53,8 +53,8 @@ def key_hashes(keys: ByteColumn) -> list[int]:
 
 
 def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: int) -> Taken:
-    """Take the rows ``rows[first:first + count]`` whose section has at most ``limit_bytes``; one at least, however
-    large.
+    """Count the rows from ``rows[first]`` on whose records section has at most ``limit_bytes``; at least one row, of
+    any size. Returns their number, the section's size, and the base and the maximum timestamp.
     """
     base_timestamp = max_timestamp = int(columns.timestamp[rows[first]])
     section = bytearray()

@@ -19,7 +19,7 @@ _LIST_OFFSETS, _LATEST = 2, -1
 
 
 class Bystander(Beside):
-    """Produces on a connection and a thread of its own; ``acknowledged`` counts its records, each at its offset."""
+    """A producer with a connection and a thread of its own, alone in its topic. ``acknowledged`` counts its records."""
 
     def __init__(self, port: int, topic: str) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Bystander(Beside):
             raise self._failure
 
     def wait_for(self, records: int) -> None:
-        """Return once so many more are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         wanted = self.acknowledged + records
         while self.acknowledged < wanted and self._thread.is_alive():
             time.sleep(EVERY_S)
 
     def run(self) -> None:
-        """Produce until the end."""
+        """Produce until the context manager ends."""
         try:
             while not self.is_ended.wait(EVERY_S):
                 self._produce()
@@ -59,7 +59,7 @@ class Bystander(Beside):
         self.acknowledged += 1
 
     def end_offset(self) -> int:
-        """Read the end offset of its log."""
+        """Read the end offset of the topic's log."""
         asked = [ListOffsetsPartition(partition_index=0, timestamp=_LATEST)]
         request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=self._topic, partitions=asked)])
         with raw_client.connect(self._port) as connection:

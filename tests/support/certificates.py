@@ -1,4 +1,4 @@
-"""Certificates for tests, made with the ``openssl`` command: a CA, a server's pair, clients' pairs."""
+"""Certificates for tests, made by the ``openssl`` command: a CA, and pairs (key, certificate) of server and clients."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def openssl(*arguments: str | Path, text: str = "") -> str:
 
 
 class Pair:
-    """A private key and its certificate, as files: ``NAME.key``, ``NAME.crt``, and both in ``NAME.pem``."""
+    """A private key (``NAME.key``) and its certificate (``NAME.crt``); ``NAME.pem`` and ``NAME.p12`` have both."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.key, self.certificate = directory / f"{name}.key", directory / f"{name}.crt"
         self.pem, self.pkcs12 = directory / f"{name}.pem", directory / f"{name}.p12"
 
     def join(self) -> Pair:
-        """Write both into one file."""
+        """Write key and certificate into one PEM file."""
         self.pem.write_bytes(self.key.read_bytes() + self.certificate.read_bytes())
         return self
 
     def export(self, *chain: Path) -> Path:
-        """Write both into a PKCS12 file, as keytool would."""
+        """Write key, certificate and a chain into a PKCS12 file, as keytool would."""
         more = [argument for path in chain for argument in ("-certfile", path)]
         openssl("pkcs12", "-export", "-inkey", self.key, "-in", self.certificate, *more, "-out", self.pkcs12,
                 "-passout", f"pass:{PASSWORD}", "-name", "pair")  # fmt: skip
@@ -43,7 +43,7 @@ class Pair:
 
 
 class Authority:
-    """A CA in ``directory``; ``issue`` makes pairs."""
+    """A CA with its files in ``directory``; ``issue`` creates pairs."""
 
     def __init__(self, directory: Path, name: str = "ca") -> None:
         self._directory = directory
@@ -59,7 +59,7 @@ class Authority:
     def issue(
         self, name: str, subject: str, *, hosts: str = "DNS:localhost,IP:127.0.0.1", days: int = 30, key: str = "EC"
     ) -> Pair:
-        """Issue a pair for ``subject``, written as openssl takes it; negative days: expired."""
+        """Issue a pair for ``subject``, in openssl's form ``/CN=...``; with negative days it has expired."""
         pair = Pair(self._directory, name)
         make_key(pair.key, key)
         request, extensions = self._directory / f"{name}.csr", self._directory / f"{name}.ext"
@@ -80,7 +80,7 @@ def make_key(path: Path, algorithm: str = "EC") -> None:
 
 
 class Certificates:
-    """A CA, a server, a client, and a client of a stranger: enough for most tests of TLS."""
+    """Pairs of a server and of a client by one CA, and a client's pair by another CA (``stranger``)."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -90,7 +90,7 @@ class Certificates:
         self.stranger = Authority(directory, "stranger").issue("mallory", "/CN=mallory")
 
     def server_texts(self, **texts: str) -> dict[str, str]:
-        """Return the configuration of the server's side, by PEM files; further keys with underscores."""
+        """Return the server's configuration with PEM files; ``texts`` are further keys, with underscores for dots."""
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.server.pem),

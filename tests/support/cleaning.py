@@ -1,4 +1,4 @@
-"""Logs for the cleaner's tests: made in a directory, filled batch by batch, read back record by record."""
+"""Logs for the cleaner's tests: functions that create, fill and read them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Pair = tuple[bytes | None, bytes | None]
 
 
 def compacted(**overrides: Any) -> LogConfig:
-    """Build a compacted topic's configuration; names with underscores for dots."""
+    """Build a compacted topic's configuration; ``overrides`` are keys with underscores for dots."""
     values = {name.replace("_", "."): value for name, value in overrides.items()}
     return LogConfig({"cleanup.policy": "compact", "message.timestamp.type": "CreateTime", **values})
 
@@ -45,7 +45,7 @@ def open_log(
     clean: bool = False,
     log_start_offset: int = 0,
 ) -> UnifiedLog:
-    """Make or open the log of ``PARTITION`` below ``directory``."""
+    """Create or open the log of ``PARTITION`` below ``directory``."""
     environment = LogEnvironment(file_system or OsFileSystem(), ManualTime(NOW_MS))
     path = directory / PARTITION.directory_name
     path.mkdir(exist_ok=True)
@@ -103,7 +103,7 @@ class LogWriter:
 
 
 def whole(log: UnifiedLog, first_dirty_offset: int = 0) -> LogToClean:
-    """Describe everything up to the active segment (or the last stable offset's segment) as dirty."""
+    """Return a log for the cleaner, dirty from an offset up to the active segment or that of the last stable offset."""
     limit = min(log.last_stable_offset, log.segments.active.base_offset)
     segment = log.segments.floor(limit)
     assert segment is not None
@@ -112,7 +112,7 @@ def whole(log: UnifiedLog, first_dirty_offset: int = 0) -> LogToClean:
 
 
 def log_bytes(log: UnifiedLog) -> bytes:
-    """Read the record files one after the other."""
+    """Read the bytes of all segments."""
     return b"".join(segment.records.read_at(0, segment.size) for segment in log.segments)
 
 
@@ -127,7 +127,7 @@ def records_of(log: UnifiedLog, *, control: bool = False) -> list[Record]:
 
 
 def latest(pairs: Iterable[tuple[int, bytes | None, bytes | None]]) -> Mapping[bytes, int]:
-    """Build the dict model: key -> last offset."""
+    """Map each key to its last offset: the model of an offset map."""
     return {key: offset for offset, key, _ in pairs if key is not None}
 
 

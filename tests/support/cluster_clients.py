@@ -1,4 +1,4 @@
-"""Leader, in-sync replicas and files of a cluster's partition, as tests ask for them; a producer in a thread."""
+"""Functions that return leader, in-sync replicas, values and files of a cluster's partition; a producer in a thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def isr(node: BrokerProcess, name: str) -> list[int]:
 
 
 def digests(directory: Path) -> dict[str, str]:
-    """Name -> SHA-256 of the segments of a partition."""
+    """Map the name of each segment of a partition to its SHA-256."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.log"))}
 
 
@@ -44,7 +44,7 @@ def values(bootstrap: str, topic: str) -> list[bytes]:
 
 
 class Writer:
-    """An idempotent producer in a thread that writes numbers until it is told to end; what was acknowledged."""
+    """An idempotent producer in a thread, which writes numbers inside ``with`` and keeps the acknowledged ones."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._producer = Producer(
@@ -66,7 +66,7 @@ class Writer:
         assert self._producer.flush(WAIT_S) == 0
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many more records are acknowledged."""
+        """Wait until this many more records are acknowledged, or one has failed."""
         wanted = len(self.acknowledged) + count
         wait_until(lambda: len(self.acknowledged) >= wanted or bool(self.errors), f"{wanted} records", WAIT_S)
 

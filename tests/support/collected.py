@@ -1,9 +1,8 @@
-"""Collection of tests with the garbage collector off, and collected tests that later garbage collections skip.
+"""Hooks that collect tests with the garbage collector off, and freeze them, so that later collections skip them.
 
-Fifteen thousand tests and their modules are some millions of objects that live to the end. The collector would go
-through them again and again: while they are created, and in tests that create many objects. Frozen objects do not count
-for the collector. It would then think that there are few, and run a full collection after each hundred tests. So its
-thresholds are higher.
+Fifteen thousand tests and their modules are some millions of objects that live until the process ends. The collector
+would traverse them again and again: while they are created, and in tests that create many objects. It does not count
+frozen objects, so a full collection would seem cheap to it and run after each hundred tests: its thresholds are raised.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ unit tests."""
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """No garbage collection in the block, for code that creates very many objects and drops few."""
+    """A block without garbage collection, for code that creates very many objects and drops few."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -36,6 +35,6 @@ def pytest_collection() -> Generator[None]:
     """Collect the tests with the garbage collector off; then freeze them, and raise the thresholds."""
     with no_garbage_collection():
         result = yield
-        gc.freeze()  # before it is enabled: it would begin with all that was made meanwhile
+        gc.freeze()  # before the collector is enabled: it would begin with a collection of all these objects
     gc.set_threshold(*THRESHOLDS)
     return result

@@ -89,7 +89,7 @@ def decode_chunk(
     table: IntegerArray,
     progress: IntegerArray,
 ) -> int:
-    """Decode the whole magic 2 batches of a chunk into ``table``; returns the status at which it stopped.
+    """Decode the complete batches of magic 2 of a chunk into ``table``; returns the status at which decoding stopped.
 
     The layout describes the arguments.
     """
@@ -122,10 +122,11 @@ def decode_chunk(
 
 
 def _look(
-    data: memoryview, at: int, bounds: IntegerArray, least: int, limits: IntegerArray, aborted: IntegerArray
+    data: memoryview, at: int, bounds: IntegerArray, next_offset: int, limits: IntegerArray, aborted: IntegerArray
 ) -> tuple[int, int, bool]:
-    """Return (status, the batch's size or 0 when it is cut, whether it may hold rows): NEED_BYTES means nothing is
-    wrong.
+    """Check a batch's header; return (status, size of the batch or 0 if it is incomplete, whether it may have rows).
+
+    The status NEED_BYTES means that nothing is wrong.
     """
     size = int(bounds[SIZE])
     if size - at < RECORD_BATCH_OVERHEAD:
@@ -135,7 +136,7 @@ def _look(
     )
     if base_offset >= limits[END_OFFSET]:
         return END, 0, False
-    if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or delta < 0 or base_offset < least:
+    if length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or delta < 0 or base_offset < next_offset:
         return MALFORMED, 0, False
     if length > size - at - LOG_OVERHEAD:
         return NEED_BYTES, 0, False
@@ -143,7 +144,7 @@ def _look(
     is_verified = bounds[VERIFIED_FROM] <= at < bounds[VERIFIED_TO]
     if not is_verified and crc32c(data[at + ATTRIBUTES_OFFSET : at + batch_size]) != crc:
         return BAD_CRC, 0, False
-    if base_offset > max(least, limits[START_OFFSET], limits[CLEANED_BELOW]):
+    if base_offset > max(next_offset, limits[START_OFFSET], limits[CLEANED_BELOW]):
         return HOLE, 0, False
     if base_offset + delta < limits[START_OFFSET] or max_timestamp < limits[MIN_TIME] or attributes & CONTROL_MASK:
         return NEED_BYTES, batch_size, False
@@ -176,9 +177,9 @@ def decode_section(
     table: IntegerArray,
     progress: IntegerArray,
 ) -> int:
-    """Append the records of one uncompressed section to the table, which has room for RECORDS of them.
+    """Append the records of one uncompressed section to the table, which has room for ``context[RECORDS]`` of them.
 
-    Returns NEED_BYTES when it is well-formed, else MALFORMED with the table's ROWS as before.
+    Returns NEED_BYTES if the section is well-formed, else MALFORMED, with ``progress[ROWS]`` unchanged.
     """
     start, end, count = int(context[SECTION_START]), int(context[SECTION_END]), int(context[RECORDS])
     if count < 0 or count * MIN_RECORD_BYTES > end - start:
@@ -267,7 +268,7 @@ def gather(
     validity: ByteArray,
     data: ByteArray,
 ) -> int:
-    """Copy fields one after the other into ``data``, as an Arrow binary column; returns the number of nulls.
+    """Copy fields one after the other into ``data``, as in an Arrow binary column; returns the number of nulls.
 
     Rows ``span[0]`` to below ``span[1]`` of the table become rows ``span[2]`` and on of the column. ``offsets`` at
     ``span[2]`` says where the first field goes. The following offsets are written, and so are the bits of ``validity``
@@ -289,14 +290,15 @@ def gather(
 
 
 def total_size(sizes: IntegerArray) -> int:
-    """Add up the bytes of fields of these sizes, -1 being null."""
+    """Sum the sizes of fields; -1 is the size of null."""
     return int(sizes[sizes > 0].sum())
 
 
 def header_fields(buffer: ByteArray, table: IntegerArray, span: IntegerArray, fields: IntegerArray) -> int:
     """Write name start, name size, value start and value size of every header of rows ``span[0]`` to below ``span[1]``.
 
-    They go, in order, into the four columns of ``fields`` from ``span[2]`` on. Returns one past the last.
+    They are written, in order, to the four rows of ``fields`` from index ``span[2]`` on. Returns the index after the
+    last header.
     """
     number = int(span[2])
     data = bytes(buffer)

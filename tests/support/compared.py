@@ -1,7 +1,7 @@
-"""The same questions to Tidelog and to Apache Kafka, and the differences between their answers.
+"""The same requests to Tidelog and to Apache Kafka, and the differences between their responses.
 
-Questions are the scripts of ``tests/support/scripts``; answers are plain values made comparable by
-``tests/support/questions.py``. A page of reasons says what may differ: patterns over question, field and both values.
+The requests are in the scripts of ``tests/support/scripts``; ``tests/support/questions.py`` makes responses comparable
+plain values. Each test has patterns of the differences that are deliberate: over request, field and both values.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ OVERRIDES = {
     "transaction.state.log.num.partitions": "1",
 }
 AT_ONCE = {"group.consumer.assignment.interval.ms": "0", "group.consumer.min.assignment.interval.ms": "0"}
-"""Tidelog assigns with the heartbeat that makes it necessary; Kafka 4.3 gathers those of a second."""
+"""Settings with which Kafka 4.3 computes an assignment at the heartbeat that causes it, as Tidelog does; by default it
+waits up to a second for further changes."""
 WAIT_S = 60.0
 
 
 @contextmanager
 def two_brokers(directory: Path, kafkas: Mapping[str, str], both: Mapping[str, str]) -> Iterator[tuple[Broker, Broker]]:
-    """Tidelog and Apache Kafka, ready to be asked; settings of Kafka alone, and of both."""
+    """Tidelog and Apache Kafka, ready for requests; ``kafkas`` are settings of Kafka alone, ``both`` of both."""
     kafka = ApacheKafka(directory / "kafka", {**OVERRIDES, **AT_ONCE, **both, **kafkas})
     with kafka as theirs, TidelogProcess(directory / "tidelog", {**OVERRIDES, **both}) as ours:
         pair = Broker(ours.bootstrap), Broker(theirs.bootstrap)
@@ -43,7 +44,7 @@ def two_brokers(directory: Path, kafkas: Mapping[str, str], both: Mapping[str, s
 
 
 def until_ready(broker: Broker) -> None:
-    """Wait until both coordinators answer: their topics are made when first asked for."""
+    """Wait until group and transaction coordinator answer: their topics are created by the first request for them."""
     for kind in (0, 1):
         until_answered(broker, "find_coordinator", 3, key="ready", key_type=kind)
     for transactional_id in ("ready", None):
@@ -65,7 +66,7 @@ def until_answered(broker: Broker, api: str, version: int, **fields: Any) -> Non
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
-    """Yield field and both values, for each difference. Where Kafka has no error message, any message is equal."""
+    """Yield the field and both values for each difference. Error messages are not compared."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in ours:
             yield from differences(ours[key], theirs.get(key), f"{path}.{key}")
@@ -82,7 +83,10 @@ def compared(
     versions: Iterable[int],
     seen_as: Callable[[Any], Any] = lambda answer: answer,
 ) -> list[str]:
-    """Collect the differences of both answers to a script, in these versions; ``seen_as`` selects what is compared."""
+    """Run a script at both brokers in these versions, and collect the differences between the responses.
+
+    ``seen_as`` turns each response into the part that is compared.
+    """
     found = []
     for version in versions:
         for broker in brokers:

@@ -76,7 +76,7 @@ class ConnectWorker(BrokerProcess):
         return java_command(KAFKA_4, class_path, f"-Dlog4j2.configurationFile={logging}", MAIN, str(properties))
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Ask until it has joined its group and read its configuration, and says so."""
+        """Wait until the worker answers requests: it has joined its group and read its configuration."""
         while self._try("GET", "/connectors") is None:
             if self.process is None or self.process.poll() is not None:
                 raise BrokerError(f"{self.name} ended while it started\n{self.output()}")
@@ -89,20 +89,20 @@ class ConnectWorker(BrokerProcess):
         return (0, SIGTERM_EXIT)
 
     def configure(self, connector: str, config: Mapping[str, str]) -> None:
-        """Create or change a connector; asks again while the cluster has no leader or distributes its work again."""
+        """Create or change a connector; repeats the request while the workers have no leader or rebalance."""
         deadline = time.monotonic() + self.start_timeout_s
         while self._try("PUT", f"/connectors/{connector}/config", dict(config)) is None:
             assert time.monotonic() < deadline, f"{connector} could not be configured\n{self.output()}"
             time.sleep(POLL_S)
 
     def where(self, connector: str) -> tuple[str, str]:
-        """Return the state of a connector's first task and the worker that has it; ("", "") before there is one."""
+        """Return the state of a connector's first task and the worker that runs it; ("", "") before there is a task."""
         status = self._try("GET", f"/connectors/{connector}/status")
         tasks = status["tasks"] if status else []
         return (tasks[0]["state"], tasks[0]["worker_id"]) if tasks else ("", "")
 
     def _try(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
-        """Return the answer, None where the worker does not answer or says "not now". Any other refusal raises."""
+        """Return the response; None if the worker does not answer, or with status 404, 409 or 5xx. Raises HTTPError."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/json"}
         request = urllib.request.Request(f"http://{self.bootstrap}{path}", data, headers, method=method)

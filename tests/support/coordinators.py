@@ -41,7 +41,7 @@ class MemoryTopicLog:
         self.failure: KafkaError | None = None
         self.appends = 0
         self.syncs: dict[int, Deferred[None]] = {}
-        """What partitions wait for until their records are committed."""
+        """Partitions whose records are not committed yet, with the event of their commit."""
         self.openings: dict[int, Deferred[None]] = {}
         """Partitions whose logs are not open, with the event of their opening; the test removes entries."""
 
@@ -102,7 +102,7 @@ class MemoryTopicLog:
 
 
 class ManualLoop:
-    """``call_soon`` and ``call_later`` over a manual clock."""
+    """An event loop with ``call_soon`` and ``call_later`` over a manual clock, which the test runs."""
 
     def __init__(self, time: ManualTime) -> None:
         self.time = time
@@ -123,7 +123,7 @@ class ManualLoop:
             self.soon.pop(0)()
 
     def advance(self, milliseconds: float) -> None:
-        """Let time pass, deadline by deadline."""
+        """Move the clock forward, and run the callbacks that are due at their times."""
         end = self.time.monotonic_ms() + milliseconds
         self.run_soon()
         while due := [entry for entry in self.later if entry[0] <= end]:
@@ -136,7 +136,7 @@ class ManualLoop:
 
 
 class GroupWorld:
-    """A group coordinator over a memory topic, with clients' calls in short form."""
+    """A group coordinator over a topic in memory, with methods for the requests of clients."""
 
     def __init__(self, log: MemoryTopicLog | None = None, time: ManualTime | None = None, **config: Any) -> None:
         self.time = time or ManualTime()
@@ -263,7 +263,7 @@ class RecordingMarkers:
         self.syncs: dict[PartitionKey, Deferred[None]] = {}
 
     def when_open(self, partition: PartitionKey) -> None:
-        """Open nothing: all logs are open."""
+        """Return None: all logs are open."""
 
     def write(
         self,
@@ -282,7 +282,7 @@ class RecordingMarkers:
 
 
 class TransactionWorld:
-    """A transaction coordinator over a memory topic, with producers' calls in short form."""
+    """A transaction coordinator over a topic in memory, with methods for the requests of producers."""
 
     def __init__(self, log: MemoryTopicLog | None = None, time: ManualTime | None = None, **config: Any) -> None:
         self.time = time or ManualTime()

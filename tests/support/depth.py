@@ -1,4 +1,4 @@
-"""Depth of property tests: `make fuzz-deep` tries twenty times the examples, each night, not with each change."""
+"""Depth of property tests: the factor for the number of examples, 20 with `make fuzz-deep`, otherwise 1."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Model of a cluster of two brokers around the real log directories of one of them, which fail, return, are replaced.
+"""Model of a cluster of two brokers, one of which has real log directories that fail, work again and are replaced.
 
-This broker's code for directories is the real one: locks, logs, and reports to the controllers. The
-controllers' rules are Kafka's (ELR, elections by directories that work). The other broker is two lists of records. A
-record is committed when it is acknowledged: by both brokers, or by the only replica.
+That broker ("own") runs the real code for directories: locks, logs, and reports to the controllers. The controllers are
+a model with Kafka's rules (ELR, elections of brokers whose directory is online). Of the other broker only the records
+of its logs are modelled. A record is committed when all replicas have it: both brokers, or the only replica.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TURNS = 30
 
 
 class Cluster:
-    """Rules of the controllers for these partitions; ``other`` is what the other broker's logs hold."""
+    """Model of the controllers for two topics; ``other`` has the records of the other broker's logs."""
 
     def __init__(self, *, has_elr: bool) -> None:
         self.has_elr = has_elr
@@ -76,7 +76,7 @@ class Cluster:
         self.remote = RemoteController(self.image(), OWN)
 
     def image(self) -> MetadataImage:
-        """Return the metadata as they are."""
+        """Build the current metadata image."""
         topics = {}
         for name, count in COUNTS.items():
             states = tuple(self.states[TopicPartition(name, number)] for number in range(count))
@@ -89,7 +89,7 @@ class Cluster:
         self.states[partition] = self.states[partition]._replace(**changes)
         self.remote.image = self.image()
 
-    # ---- what the controllers decide
+    # ---- decisions of the controllers
 
     def register(self, directories: tuple[bytes, ...], previous_epoch: int) -> None:
         """Register the next process of this broker, which is fenced at first."""
@@ -112,8 +112,8 @@ class Cluster:
             self.elect(partition)
 
     def shrink(self, partition: TopicPartition, broker: int, *, is_clean: bool = True) -> None:
-        """Take a broker out of the ISR. It stays eligible below min ISR unless it did not stop cleanly (KIP-966);
-        without ELR the last one stays in the ISR."""
+        """Remove a broker from the ISR. Below min ISR it stays eligible unless it stopped uncleanly (KIP-966);
+        without ELR the last broker stays in the ISR."""
         state = self.states[partition]
         if broker in state.replicas:
             isr = tuple(one for one in state.isr if one != broker)
@@ -126,7 +126,7 @@ class Cluster:
             self.elect(partition)
 
     def elect(self, partition: TopicPartition) -> None:
-        """Elect a leader where there is none: of the ISR, the ELR, or the last one known."""
+        """Elect a leader of a partition without one: from the ISR, the ELR, or the last known ELR."""
         state = self.states[partition]
         if state.leader == NO_LEADER:
             last = () if state.isr or state.elr else state.last_known_elr
@@ -139,23 +139,23 @@ class Cluster:
                 )
 
     def _can_lead(self, state: PartitionState, broker: int) -> bool:
-        place = state.directory_of(broker)
+        directory = state.directory_of(broker)
         reserved = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
-        return broker in self.active and (broker == OTHER or place in reserved or place in self.directories)
+        return broker in self.active and (broker == OTHER or directory in reserved or directory in self.directories)
 
     def join_isr(self, partition: TopicPartition) -> None:
-        """Take the follower into the ISR: it has all that the leader has."""
+        """Add the follower to the ISR, because it has all records of the leader."""
         self._change(partition, isr=self.states[partition].replicas, elr=(), last_known_elr=())
 
     def fail_directories(self, directories: frozenset[bytes]) -> None:
-        """Take note of directories that failed."""
+        """Handle the report of failed directories: their replicas leave the ISR."""
         self.directories -= directories
         for partition, state in self.states.items():
             if state.directory_of(OWN) in directories:
                 self.shrink(partition, OWN)
 
     async def ask(self, _: Address, request: AssignReplicasToDirsRequest, __: object) -> AssignReplicasToDirsResponse:
-        """Take over which replicas lie in which directories."""
+        """Handle AssignReplicasToDirs, which reports in which directory each replica is."""
         names = {topic_id: topic.name for topic_id, topic in self.image().topics.items()}
         for one in request.directories:
             for topic in one.topics:
@@ -172,11 +172,11 @@ class Cluster:
 
 
 class Lives:
-    """The processes of this broker, one after the other, and what happens to its directories meanwhile."""
+    """The own broker: its processes, one after the other, and the failures and changes of its directories."""
 
     def __init__(self, root: Path, seed: int) -> None:
         gc.collect()
-        gc.freeze()  # each start collects garbage, and would go through all that is older than these lives
+        gc.freeze()  # each start collects garbage, and would traverse all older objects
         self.random = random.Random(seed)
         self.disk = FailedDirectories()
         self.cluster = Cluster(has_elr=self.random.random() < 0.5)
@@ -212,7 +212,7 @@ class Lives:
     def start(self) -> None:
         """Start a process, if the directories allow it."""
         config = BrokerConfig({"process.roles": "broker", "node.id": str(OWN), "log.dirs": ",".join(self.configured)})
-        gc.collect()  # the locks of a start that was refused, which end with a process
+        gc.collect()  # closes the locks of a refused start, which a real process would close by ending
         try:
             claimed = claim_member_directories(self.disk, config)
         except StartError:
@@ -248,20 +248,20 @@ class Lives:
         self.news.begin(empty)
 
     def _check_made(self, before: dict[TopicPartition, bool], online: set[bytes]) -> None:
-        """Check that nothing was made that may lie in a directory that failed."""
+        """Check that no log was created of a partition that may be in a failed directory."""
         if len(online) == len(self.configured):
             return
         for partition, was_there in before.items():
-            place = self.cluster.states[partition].directory_of(OWN)
+            directory = self.cluster.states[partition].directory_of(OWN)
             if not was_there and self.log_of(partition) is not None:
-                assert place in online, f"{partition} is created again, and may lie in a directory that failed"
+                assert directory in online, f"{partition} is created again, and may be in a directory that failed"
 
     def _excuse(self, online: set[bytes]) -> None:
-        """Forget what an operator took away: the only replica's directory was replaced, or is not in log.dirs."""
+        """Expect no records that an operator has removed, with the directory of a partition's only replica."""
         failed = {self.ids[one] for one in self.configured if one in self.disk.failed}
         for partition, state in self.cluster.states.items():
-            place = state.directory_of(OWN)
-            is_gone = place not in online | failed and is_known(place)
+            directory = state.directory_of(OWN)
+            is_gone = directory not in online | failed and is_known(directory)
             if partition.topic == ALONE and is_gone and self.log_of(partition) is not None:
                 self.committed[partition] = self.content(partition)
 
@@ -302,12 +302,12 @@ class Lives:
     # ---- logs
 
     def opened(self) -> Iterator[UnifiedLog]:
-        """Yield the logs of directories that work."""
+        """Yield the logs of online directories."""
         assert self.manager is not None
         return self.manager.open_logs()
 
     def log_of(self, partition: TopicPartition) -> UnifiedLog | None:
-        """Return this broker's log of a partition, if it serves one."""
+        """Return this broker's log of a partition, None if there is none or it is offline."""
         if self.manager is None:
             return None
         try:
@@ -322,10 +322,10 @@ class Lives:
         assert log is not None
         return [value or b"" for value in values(log).values()]
 
-    # ---- what happens
+    # ---- events
 
     def step(self) -> None:
-        """Make one random event happen, and check the result."""
+        """Cause one random event, and check the result."""
         acts = [self.produce, self.produce, self.replicate, self.replicate, self.turn_other]
         acts += (
             [self.fail_running, self.end]
@@ -341,7 +341,10 @@ class Lives:
         self.check(is_told=is_told)
 
     def check(self, *, is_told: bool) -> None:
-        """Check that a leader here has all that was committed, and a log as soon as the controllers were told."""
+        """Check that this broker has all committed records of partitions that it leads.
+
+        ``is_told``: the controllers know the state of the directories, so each such partition must have a log.
+        """
         for partition, state in self.cluster.states.items():
             if state.leader == OWN and (is_told or self.log_of(partition) is not None):
                 assert self.log_of(partition) is not None, f"{partition} is led without a log: {self.events}"
@@ -349,7 +352,7 @@ class Lives:
                 assert self.content(partition)[:count] == self.committed[partition], f"{partition}: {self.events}"
 
     def produce(self) -> None:
-        """Write a record to each leader; acknowledged where all replicas that are needed have it."""
+        """Write a record to each leader; the record is committed if all replicas are in the ISR."""
         for partition, state in self.cluster.states.items():
             self.written += 1
             value = b"%d" % self.written
@@ -365,7 +368,7 @@ class Lives:
                 self.committed[partition] = list(others) if state.leader == OTHER else self.content(partition)
 
     def replicate(self) -> None:
-        """Have followers catch up: they cut what the leader lacks, and join the ISR."""
+        """Let followers catch up: they truncate records that the leader lacks, copy the others, and join the ISR."""
         for partition, state in self.cluster.states.items():
             log, others = self.log_of(partition), self.cluster.other[partition]
             if partition.topic != SHARED or log is None or self.cluster.active != {OWN, OTHER}:
@@ -385,14 +388,14 @@ class Lives:
                 self.cluster.join_isr(partition)
 
     def turn_other(self) -> None:
-        """Stop or start the other broker, which loses nothing."""
+        """Stop or start the other broker, whose records stay."""
         if OTHER in self.cluster.active:
             self.cluster.fence(OTHER)
         else:
             self.cluster.unfence(OTHER)
 
     def fail_running(self) -> None:
-        """Have a directory fail under the running broker; without any it ends."""
+        """Let a directory of the running broker fail; without an online directory the broker ends."""
         assert self.manager is not None
         directory = self.random.choice(self.manager.directories)
         self.disk.failed[directory.path] = self.random.choice([UNREADABLE, READ_ONLY])
@@ -405,7 +408,7 @@ class Lives:
         self.stop(is_clean=self.random.random() < 0.6)
 
     def change_disks(self) -> None:
-        """Have a disk fail, work again, be replaced, or be taken out of log.dirs and put back."""
+        """Let directories fail or work again, replace them, remove them from log.dirs or add them."""
         for _ in range(self.random.randint(1, 3)):
             self._change_disk(self.random.choice(self.paths))
 
@@ -425,13 +428,13 @@ class Lives:
             self.configured = [one for one in self.paths if one in (*self.configured, path)]
 
 
-def is_known(place: bytes | None) -> bool:
-    """Return whether the metadata name a directory."""
-    return place not in (None, UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+def is_known(directory: bytes | None) -> bool:
+    """Return whether a replica's directory id in the metadata is that of a directory, not a reserved id."""
+    return directory not in (None, UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 
 
 def replica_manager(manager: LogManager) -> ReplicaManager:
-    """Build the part that makes a member's logs."""
+    """Build the replica manager, which creates a member's logs."""
     nothing: Any = lambda *_: None  # noqa: E731 - one for all
     return ReplicaManager(
         metadata=MetadataCache(), log_manager=manager, purgatory=nothing, log_config=lambda _: LogConfig({}),

@@ -1,4 +1,4 @@
-"""Examples of pages: code blocks between fences, and those that are indented by four spaces."""
+"""Reader of the examples in documents: code blocks between fences, and those that are indented by four spaces."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Example(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Four digits of its SHA-256: another text has others."""
+        """The first four digits of its SHA-256, which change with the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:4]
 
     @property
     def commands(self) -> list[str]:
-        """Its shell commands, each with the lines that a backslash continues it with."""
+        """Its shell commands, one each, also those that are continued on further lines by a backslash."""
         return [line for line in self.text.replace("\\\n", "").splitlines() if line.strip()]
 
 

@@ -1,4 +1,4 @@
-"""Compiled modules of the checkout, and what they were compiled from (``setup.py`` writes it down)."""
+"""Compiled modules of the checkout, and the digests of the sources that ``setup.py`` has compiled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def stale_modules(root: Path = ROOT) -> list[str]:
-    """List the compiled modules that would be loaded in place of a source that they were not compiled from."""
+    """List the compiled modules whose source has changed since; Python would import them instead of the source."""
     stamp = root / "build" / "extensions.json"
     built = json.loads(stamp.read_text()) if stamp.exists() else {}
     names = [path.relative_to(root).as_posix() for path in _sources(root) if path.with_suffix(SUFFIX).exists()]

@@ -1,4 +1,4 @@
-"""A file system on which log directories fail as a whole: at each call, at those that write, or at locks alone."""
+"""A file system whose log directories can fail: at every call, at calls that write, or only when they are locked."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ UNREADABLE, READ_ONLY, UNLOCKABLE = "unreadable", "read-only", "unlockable"
 
 
 class FailedDirectories(OsFileSystem):
-    """The real file system, but for what lies below the keys of ``failed``: they say how it fails."""
+    """The real file system, except below the directories in ``failed``: directory -> how it fails."""
 
     def __init__(self) -> None:
         super().__init__()
         self.failed: dict[str, str] = {}
 
     def _check(self, operation: str, path: str, *, writes: bool = True) -> None:
-        """Raise LogStorageError where the path lies in a directory that fails at this."""
+        """Raise LogStorageError if the path is below a directory at which the operation fails."""
         for directory, how in self.failed.items():
             if os.path.commonpath([directory, path]) == directory:
                 if how == UNREADABLE:
@@ -27,7 +27,7 @@ class FailedDirectories(OsFileSystem):
                     raise LogStorageError(operation, path, errno.EROFS)
 
     def exists(self, path: str) -> bool:
-        """Return False for what cannot be looked at, as the system's call does."""
+        """Return whether a path exists; False in an unreadable directory, as ``os.path.exists`` does."""
         try:
             self._check("stat", path, writes=False)
         except LogStorageError:

@@ -1,13 +1,14 @@
 """A disk that fails under a real broker: a small library, preloaded, that gives EIO or delays on demand.
 
-Each fault has a file that switches it on and says where, by a part of the path; nothing in the broker knows of it.
+A fault is on while its file exists. The file's first line is a part of the paths at which the fault occurs. For delays
+a second line has the milliseconds; a delay also ends when its file is removed.
 
 =========  ==============================================================================
 ``write``  writes and syncs fail, of files and directories, as when a disk dies
 ``read``   reads and ``sendfile`` fail, as at bad sectors
 ``rename`` renames fail
-``slow``   writes take so many milliseconds longer, or until it is switched off: a second line says how many
-``sync``   syncs take so many milliseconds longer, or until it is switched off
+``slow``   writes are delayed
+``sync``   syncs are delayed
 =========  ==============================================================================
 """
 
@@ -123,7 +124,7 @@ int rename(const char *old, const char *new) {
 
 
 class FailingDisk:
-    """Built once per test directory; ``fail`` switches faults on for paths with that part, ``heal`` ends them all."""
+    """The library, compiled into ``directory``, and the switches of its faults."""
 
     def __init__(self, directory: Path) -> None:
         compiler = require_tool("cc", install="apt-get install gcc")
@@ -136,12 +137,12 @@ class FailingDisk:
         self.switches.mkdir()
 
     def fail(self, where: Path | str, *faults: str) -> None:
-        """Switch ``faults`` on for every path that ``where`` is a part of; with none named, writes and syncs."""
+        """Switch ``faults`` on for every path that contains ``where``; without ``faults`` writes and syncs fail."""
         for fault in faults or ("write",):
             self._switch(fault, str(where))
 
     def delay(self, where: Path | str, milliseconds: int, *faults: str) -> None:
-        """Make ``slow`` writes or ``sync`` of such paths take so much longer."""
+        """Switch on the delays ``slow`` or ``sync`` for every path that contains ``where``."""
         for fault in faults:
             self._switch(fault, f"{where}\n{milliseconds}")
 
@@ -156,14 +157,14 @@ class FailingDisk:
 
 
 class BrokerOnFailingDisk(TidelogProcess):
-    """A broker whose disk the test can break."""
+    """A broker process with the library preloaded, so that the test can let its disk fail."""
 
     def __init__(self, directory: Path, disk: FailingDisk, overrides: Mapping[str, str]) -> None:
         super().__init__(directory, overrides)
         self.disk = disk
 
     def command(self) -> list[str]:
-        """Return the command, with the directories from ``log.dirs``."""
+        """Return the command without ``--data-dir``, so that the broker uses ``log.dirs``."""
         words = super().command()
         at = words.index("--data-dir")
         return words[:at] + words[at + 2 :]

@@ -1,8 +1,8 @@
 """Connections to the brokers of a cluster: to any broker, to leaders of partitions, and to coordinators.
 
 A ``Cluster`` uses any bootstrap server that answers, finds leaders by Metadata and coordinators by FindCoordinator, and
-keeps one connection per broker until ``close``. Errors in responses are raised as the KafkaError of their code, which
-has ``retriable``; a connection that fails raises ClientError. One thread at a time.
+keeps one connection per broker until ``close``. An error code in a response is raised as its KafkaError, whose
+``retriable`` says whether a retry may help; a connection that fails raises ClientError. For one thread at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from tidelog.protocol.schema.fields import Message
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 _METADATA_BY_NAME = 9
+"""The newest version of Metadata that is used for leaders."""
 _SINGLE_KEY = 3
+"""The newest version of FindCoordinator with a single key; from 4 on it has a list."""
 _NEWEST = 2**15 - 1
 _PAUSE_S = 0.1
 _Result = TypeVar("_Result")
@@ -135,7 +137,10 @@ class Cluster:
         return leaders
 
     def leader(self, topic: str, partition: int) -> Address:
-        """Return the address of one partition's leader, even if other partitions have none. Raises as ``leaders``."""
+        """Return the address of one partition's leader, even if other partitions have none.
+
+        Raises what ``leaders`` raises.
+        """
         leaders = self._known_leaders(topic)
         if partition >= len(leaders):
             raise UnknownTopicOrPartitionError(f"topic {topic} has {len(leaders)} partitions, there is no {partition}")
@@ -183,7 +188,7 @@ class Cluster:
         return client
 
     def _known_leaders(self, topic: str, create: bool = False) -> list[Address | None]:
-        """Return the leader of each partition, None for one without. Raises as ``leaders``."""
+        """Return the leader of each partition, None for a partition without one. Raises what ``leaders`` raises."""
         if topic not in self._leaders:
             self._leaders[topic] = self._ask_leaders(topic, create)
         return self._leaders[topic]

@@ -3,7 +3,8 @@
 security.protocol                       PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
 ssl.truststore.location, .certificates  trusted certificates and revocation lists, as a file or as text; by default
                                         those of the system
-ssl.keystore.location                   the client's own key and certificate in one file; ssl.key.password
+ssl.keystore.location                   the client's own key and certificate in one file
+ssl.key.password                        the password of that key, if it is encrypted
 ssl.endpoint.identification.algorithm   empty: the certificate need not name the host
 sasl.*                                  see ``tidelog.client.sasl.credentials``
 """
@@ -41,9 +42,7 @@ TLS_KEYS = frozenset(
 
 def known_keys() -> frozenset[str]:
     """Return all supported keys."""
-    from tidelog.client.sasl.credentials import (
-        KEYS,
-    )  # late: it is a third of a command's imports
+    from tidelog.client.sasl.credentials import KEYS  # late: the module is a third of what a command imports
 
     return TLS_KEYS | KEYS
 
@@ -100,6 +99,6 @@ class Security:
 
 def read_login(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
     """Read the credentials of a profile. Raises ClientError, whose message has no password."""
-    from tidelog.client.sasl.credentials import read_credentials  # late: few commands log in
+    from tidelog.client.sasl.credentials import read_credentials  # late: few clients log in
 
     return read_credentials(properties)

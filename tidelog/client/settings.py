@@ -43,24 +43,24 @@ def load_settings(
 def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
     """Read the given profile, or else the user's own if it exists. Raises ClientError, OSError."""
     named = path or environment.get(PROFILE_VARIABLE)
-    place = named or default_profile(environment)
+    profile_file = named or default_profile(environment)
     try:
-        with open(place, encoding="utf-8") as file:
+        with open(profile_file, encoding="utf-8") as file:
             properties = parse_properties(file.read())
     except FileNotFoundError:
         if named is None:
             return {}
-        raise ClientError(f"profile {place}: there is no such file") from None
+        raise ClientError(f"profile {profile_file}: there is no such file") from None
     except (PropertiesError, UnicodeDecodeError) as error:
-        raise ClientError(f"profile {place}: {error}") from error
+        raise ClientError(f"profile {profile_file}: {error}") from error
     for key in properties:
         if key != BOOTSTRAP_KEY and key not in known_keys():
             known = ", ".join(sorted({BOOTSTRAP_KEY, *known_keys()}))
-            raise ClientError(f"profile {place}: unknown key {key!r}; expected {known}")
+            raise ClientError(f"profile {profile_file}: unknown key {key!r}; expected {known}")
     try:
         return resolve(properties, environment).texts
     except ConfigError as error:
-        raise ClientError(f"profile {place}: {error.message}") from error
+        raise ClientError(f"profile {profile_file}: {error.message}") from error
 
 
 def default_profile(environment: Mapping[str, str]) -> str:

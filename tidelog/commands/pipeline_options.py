@@ -25,7 +25,7 @@ def profile_option() -> click.Option:
     return click.Option(
         ["--profile", "--command-config", "profile"],
         metavar="FILE",
-        help="client properties for it; default: $TIDELOG_PROFILE, or tidelog/profile.properties in ~/.config",
+        help="client properties for --bootstrap; default: $TIDELOG_PROFILE, or tidelog/profile.properties in ~/.config",
     )
 
 
@@ -74,7 +74,7 @@ def table_options() -> list[click.Parameter]:
             type=click.Choice(["append", "upsert"]),
             default="append",
             show_default=True,
-            help="a row for each record, or (Iceberg, Delta) for the latest of each key, which no value deletes",
+            help="a row for each record, or (Iceberg, Delta) for the latest of each key, deleted by a null value",
         ),
     ]
 
@@ -156,10 +156,10 @@ def row_options() -> list[click.Parameter]:
             ["--restart-recreated"], is_flag=True, help="export a re-created topic from its start; its old rows stay"
         ),
         click.Option(
-            ["--accept-data-loss"], is_flag=True, help="go on when retention took records before they were exported"
+            ["--accept-data-loss"], is_flag=True, help="go on when retention deleted records before they were exported"
         ),
         click.Option(
-            ["--fail-on-damage"], is_flag=True, help="stop at a damaged batch; default: put it into dead-letter"
+            ["--fail-on-damage"], is_flag=True, help="stop at a damaged batch; default: put it among the dead letters"
         ),
     ]
 
@@ -207,7 +207,7 @@ def config_option() -> click.Parameter:
         ["--config"],
         multiple=True,
         metavar="KEY=VALUE",
-        help="a topic configuration, over what the broker's metadata says; may be repeated",
+        help="a topic configuration, which overrides the broker's metadata; may be repeated",
     )
 
 

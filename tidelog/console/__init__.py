@@ -4,5 +4,6 @@
 models, ``rendering`` turns models into HTML. It is read-only: no page changes anything.
 
 Imports: tidelog.client, tidelog.broker (admin, find, requests and the layers below), jinja2 in ``rendering``, aiohttp
-in ``site``. Invariants: a page is built in a thread of the console's pool; state of the loop thread is read there.
+in ``site``. Invariants: a page is built in a thread of the console's pool; state of the event loop is read in the
+loop's thread.
 """

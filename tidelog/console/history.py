@@ -1,8 +1,8 @@
 """Samples of a broker's last minutes: bytes and records in and out, requests, the lag of each group.
 
-Samples are taken while pages are requested, and for some minutes after. Each takes as much time of the loop as
-``/metrics``; the lags are computed in a thread. Loop thread only, except ``lags``, ``is_partial`` and ``rates``, which
-return copies.
+Samples are taken while pages are requested, and for some minutes after. Each takes as much time of the loop as a
+request for ``/metrics``; the lags are computed in a thread. Loop thread only, except ``lags``, ``is_partial`` and
+``rates``, which return copies or a single value.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def compute_rates(before: Totals, after: Totals) -> Rates:
 
 
 def latency_of(api: str, histogram: Histogram) -> Latency:
-    """Compute the bounds of an API's times from its buckets: each is below twice the real time."""
+    """Compute the bounds of an API's times from its buckets, which end at powers of two."""
     return Latency(api, histogram.count, quantile_ms(histogram, 0.5), quantile_ms(histogram, 0.99))
 
 

@@ -1,4 +1,4 @@
-"""Requests of a page to the broker of its own process, without a socket, in the name of the page's caller.
+"""Requests of a console page to the broker of this process, without a socket, in the name of the page's caller.
 
     page's thread   Cluster -> LocalClient: encodes, waits, decodes, as over the network
     loop thread     Dispatcher: the same handlers, the same checks of the caller's ACLs, long requests in steps
@@ -6,8 +6,8 @@
 Records and offsets of partitions that another broker leads are requested from it in this broker's name
 (``LeaderClient``). This broker's authorizer must allow the request to the caller first.
 
-So console and command line use the same functions of ``tidelog.client.admin``. A request that takes longer than the
-timeout is abandoned, and the next request gets a new connection.
+With this client, the console uses the same functions of ``tidelog.client.admin`` as the command line. A request that
+takes longer than the timeout is abandoned, and the next request gets a new connection.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Frame = bytes | list[Part] | None
 
 
 class Asker:
-    """Sender of one caller's requests to the loop thread. It is created there, and used by the threads of pages."""
+    """Sender of one caller's requests to the loop thread. It is created in that thread, and used by those of pages."""
 
     def __init__(self, broker: Broker, dispatcher: Dispatcher, principal: Principal, host: str) -> None:
         self.broker = broker
@@ -67,7 +67,7 @@ class Asker:
         self._host = host
 
     def make_context(self) -> RequestContext:
-        """Build the context of the caller, as of a connection to the first listener, whose addresses responses have.
+        """Build the context of the caller, as of a connection to the first listener: responses have its addresses.
         Any thread."""
         listener = self.broker.config.listeners[0]
         context = RequestContext(
@@ -122,7 +122,8 @@ class Asker:
         is_fetch = isinstance(request, FetchRequest)
         operation = AclOperation.READ if is_fetch else AclOperation.DESCRIBE
         asked = {one.topic if isinstance(one, FetchTopic) else one.name for one in request.topics}
-        # A leader that does not know a topic (yet) may read its name as a virtual one: the base topic is checked too.
+        # A leader that does not know the topic (yet) may read its name as that of a virtual topic, such as
+        # ``orders?key=1`` (broker/metadata/virtual_names.py). So the topic before the mark is checked, too.
         names = asked.union(map(base_name, asked))
         if not all(authorizer.authorize(context, operation, ResourceType.TOPIC, name) for name in names):
             raise TopicAuthorizationFailedError
@@ -196,8 +197,8 @@ class LeaderClient(Client):
 
 
 class LocalCluster(Cluster):
-    """The broker of this process, and other brokers as leaders of partitions. Groups of others are on their own
-    consoles."""
+    """The broker of this process, and other brokers as leaders of partitions. The groups of another broker are shown by
+    its own console."""
 
     def __init__(self, asker: Asker) -> None:
         self._nodes: dict[Address, int] = {}

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from tidelog.console.values import clip
 from tidelog.console.view import Page
 
-PLACE = Path(__file__).with_name("templates")
+TEMPLATES = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
 NAME_LIMIT = 160
 """Limit of a name in a table, in bytes of HTML."""
@@ -35,7 +35,11 @@ def render(page: Page) -> str:
 def environment() -> Environment:
     """Build the environment of the templates, which are compiled at first use."""
     made = Environment(
-        loader=FileSystemLoader(PLACE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.globals |= {"link": link, "points": chart_points, "width": CHART_WIDTH, "height": CHART_HEIGHT}
     made.filters |= {
@@ -47,9 +51,9 @@ def environment() -> Environment:
 
 def link(*path: str | int, **parameters: str | int | None) -> str:
     """Build the URL of a page: the parts of its path, and the parameters that are not None."""
-    place = "/".join(["/console", *(quote(str(part), safe="") for part in path)])
+    url = "/".join(["/console", *(quote(str(part), safe="") for part in path)])
     given = {name: value for name, value in parameters.items() if value is not None}
-    return f"{place}?{urlencode(given)}" if given else place
+    return f"{url}?{urlencode(given)}" if given else url
 
 
 def format_size(count: float | None) -> str:
@@ -109,6 +113,6 @@ def chart_points(values: Sequence[float]) -> str:
     top = max(max(values), 1)
     step = CHART_WIDTH / (len(values) - 1)
     return " ".join(
-        f"{place * step:.0f},{CHART_HEIGHT - value / top * (CHART_HEIGHT - 4) - 2:.0f}"
-        for place, value in enumerate(values)
+        f"{index * step:.0f},{CHART_HEIGHT - value / top * (CHART_HEIGHT - 4) - 2:.0f}"
+        for index, value in enumerate(values)
     )

@@ -4,7 +4,7 @@
     loop thread     the registry's state, which is read from ``_schemas`` for the first value
 
 A value that does not fit its schema is shown as plain bytes. So is a value of a type that contains itself: a hostile
-one could need more stack than a thread has, and crash the broker's process.
+value could need more stack than a thread has, and crash the broker's process.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Decoded(NamedTuple):
 
 
 Decode = Callable[[bytes], Decoded | None]
+"""A function that decodes a value; None for a value that is shown as bytes."""
 
 
 def as_bytes(_content: bytes) -> Decoded | None:
@@ -54,7 +55,7 @@ class Schemas:
         self._registry: Registry | None = None
 
     def decoder(self) -> Decode:
-        """Return the decoder of one page, which looks up each schema once. It returns None for other bytes."""
+        """Return the decoder of one page, which looks up each schema once."""
         if not self._broker.config.get_str(SCHEMA_REGISTRY_LISTENER):
             return as_bytes
         schema_of = cache(self._ask)
@@ -83,7 +84,7 @@ class Schemas:
             return None
 
     async def _convert(self, state: State, schema: records.RegisteredSchema) -> RegisteredSchema:
-        """Convert a schema, with all that it refers to, for the decoder. Each is converted once.
+        """Convert a schema, and those that it refers to, from the registry's form to the decoder's, each once.
 
         Raises KeyError if a reference is missing, UndecodableError, RegistryError.
         """

@@ -1,4 +1,4 @@
-"""The console's pages over HTTP: parameters, threads, errors, and the two static files.
+"""The console's pages over HTTP: parameters, threads, errors, and the static files.
 
 Two pages are built at a time, in threads of their own, so that pages that wait for the loop take no thread of the
 broker. Further pages wait; a page whose client has disconnected meanwhile is not built. Loop thread only.
@@ -7,7 +7,6 @@ broker. Further pages wait; a page whose client has disconnected meanwhile is no
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -40,7 +39,6 @@ from tidelog.protocol.errors import (
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-logger = logging.getLogger(__name__)
 
 THREADS = 2
 CONTENT_TYPES = {"console.css": "text/css", "console.js": "text/javascript", "console.svg": "image/svg+xml"}
@@ -70,7 +68,7 @@ class Site:
         self._schemas = Schemas(broker)
         self._sampler = Sampler(broker, self._history)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
-        self._places = asyncio.Semaphore(THREADS)
+        self._free_threads = asyncio.Semaphore(THREADS)
 
     async def close(self) -> None:
         """Stop the threads and the sampler."""
@@ -79,14 +77,14 @@ class Site:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Build the response to a request that has passed all checks."""
+        """Build the response to a request that has passed the checks of the admin interface."""
         resource = request.match_info.route.resource
         path = "" if resource is None else resource.canonical
         if "name" in request.match_info:
             return await self._static(request.match_info["name"])
         self._sampler.watch()
         build = partial(build_page, self._asker(request), path, self._view(request))
-        async with self._places:
+        async with self._free_threads:
             if request.transport is None:
                 return web.Response()
             status, text = await self._broker.loop.run_in_executor(self._threads, build)

@@ -44,7 +44,9 @@ def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None =
         return Shown(None, TEXT, 0, False)
     format_used, text = _format(content, AUTO if wanted == SCHEMA else wanted, limit, indent)
     cut = clip(text, limit)
-    return Shown(cut, format_used, len(content), len(cut) < len(text) or _is_in_part(content, format_used, limit))
+    return Shown(
+        cut, format_used, len(content), len(cut) < len(text) or _is_formatted_in_part(content, format_used, limit)
+    )
 
 
 def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> Shown:
@@ -75,20 +77,20 @@ def _encode_beginning(value: Any, indent: int | None, limit: int) -> tuple[str, 
 def clip(text: str, limit: int) -> str:
     """Return the longest beginning of a text that takes up to ``limit`` bytes as HTML."""
     used = 0
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         used += _ESCAPED.get(character) or (1 if character < "\x80" else len(character.encode("utf-8", "replace")))
         if used > limit:
-            return text[:place]
+            return text[:position]
     return text
 
 
 def dump(content: bytes) -> str:
     """Format bytes in hexadecimal, with their positions and characters."""
     lines = []
-    for place in range(0, len(content), HEX_COLUMNS):
-        row = content[place : place + HEX_COLUMNS]
+    for position in range(0, len(content), HEX_COLUMNS):
+        row = content[position : position + HEX_COLUMNS]
         characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        lines.append(f"{place:08x}  {row.hex(' '):<{3 * HEX_COLUMNS}} {characters}")
+        lines.append(f"{position:08x}  {row.hex(' '):<{3 * HEX_COLUMNS}} {characters}")
     return "\n".join(lines)
 
 
@@ -104,7 +106,7 @@ def _format(content: bytes, wanted: str, limit: int, indent: int | None) -> tupl
     return TEXT, content[: 4 * (limit + 1)].decode("utf-8", "replace")
 
 
-def _is_in_part(content: bytes, format_used: str, limit: int) -> bool:
+def _is_formatted_in_part(content: bytes, format_used: str, limit: int) -> bool:
     return format_used != JSON and len(content) > (limit if format_used == HEX else 4 * (limit + 1))
 
 

@@ -1,6 +1,7 @@
 """The request for a page (View), its model (Page), and the limits of a page.
 
-A page is a function from a :class:`View` to a :class:`Page`: a template and its values. It runs in a thread.
+A page is a function from a :class:`View` to a :class:`Page`: a template and its values. The function runs in a thread
+of the console's pool.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Listing(NamedTuple, Generic[T]):
 
 @dataclass(slots=True, kw_only=True)
 class View:
-    """The connection to the broker in the caller's name, and the parameters of the URL. One page's thread."""
+    """The connection to the broker in the caller's name, and the parameters of the URL. For the page's thread only."""
 
     asker: Asker
     cluster: Cluster

@@ -103,12 +103,12 @@ ARTIFACTS = tuple(map(_parse, _TABLE.split("\n")[1:-1]))
 
 def class_path_of(directory: Path) -> str:
     """Return the class path of the jars in a directory, or in ``libs`` of an unpacked Kafka. Raises JarsError."""
-    for place in (directory, directory / "libs"):
-        for jar in place.glob("kafka-clients-*.jar"):
+    for jars in (directory, directory / "libs"):
+        for jar in jars.glob("kafka-clients-*.jar"):
             version = jar.stem.removeprefix("kafka-clients-")
             if version.startswith(OLDER):
-                raise JarsError(f"{place} has Apache Kafka {version}: the controller must be of Apache Kafka 4")
-            return f"{place}/*"
+                raise JarsError(f"{jars} has Apache Kafka {version}: the controller must be of Apache Kafka 4")
+            return f"{jars}/*"
     raise JarsError(
         f"{directory} has no kafka-clients-*.jar, neither itself nor in libs: expected an unpacked release of Apache "
         "Kafka 4, or a directory with its jars"

@@ -1,4 +1,4 @@
-"""Directories, ports and configuration files of a development cluster on one machine.
+"""Directories, ports and configuration files of a development cluster: a controller of Kafka and Tidelog's members.
 
 DIR/cluster.id               the cluster's id, created at the first start
 DIR/controller/              controller.properties, data, controller.log
@@ -41,7 +41,7 @@ class Layout(NamedTuple):
 
     @property
     def node_ids(self) -> range:
-        """The members' ids: 1, 2, 3."""
+        """The members' ids, from 1 on."""
         return range(1, len(self.ports) + 1)
 
     def address(self, node_id: int) -> str:
@@ -91,15 +91,15 @@ def cluster_id_of(directory: Path) -> str:
 
 def replication(nodes: int) -> dict[str, str]:
     """Return the keys that give topics and internal topics up to three replicas, of which two must be in sync."""
-    factor, least = str(min(3, nodes)), str(min(2, nodes))
+    factor, min_in_sync = str(min(3, nodes)), str(min(2, nodes))
     return {
         "default.replication.factor": factor,
-        "min.insync.replicas": least,
+        "min.insync.replicas": min_in_sync,
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
-        "transaction.state.log.min.isr": least,
+        "transaction.state.log.min.isr": min_in_sync,
         "share.coordinator.state.topic.replication.factor": factor,
-        "share.coordinator.state.topic.min.isr": least,
+        "share.coordinator.state.topic.min.isr": min_in_sync,
     }
 
 

@@ -43,9 +43,7 @@ class NodeError(Exception):
 class Node:
     """One process and its log."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], log: Path, *, ends_with_us: Callable[[], None] | None
-    ) -> None:
+    def __init__(self, name: str, command: Sequence[str], log: Path, *, before_exec: Callable[[], None] | None) -> None:
         self.name = name
         self.log = log
         self.console: str | None = None
@@ -58,7 +56,7 @@ class Node:
                 stderr=output,
                 bufsize=0,  # with a buffer, poll would not see a line that is in it
                 start_new_session=True,  # only this process gets Ctrl-C, and stops the nodes in order
-                preexec_fn=ends_with_us,
+                preexec_fn=before_exec,
             )
 
     @property
@@ -143,7 +141,7 @@ class Nodes:
             self._format(path, cluster_id)
         command = [*self._java, "kafka.Kafka", str(path)]
         log = directory / "controller.log"
-        self.running.append(Node("the controller", command, log, ends_with_us=_end_with_parent))
+        self.running.append(Node("the controller", command, log, before_exec=_end_with_parent))
 
     def _format(self, path: Path, cluster_id: str) -> None:
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path)]
@@ -161,7 +159,7 @@ class Nodes:
         if done.returncode != 0:
             raise NodeError(f"node {node_id} cannot be formatted: {done.stderr.strip()}")
         command = [*tidelog, "serve", "--config", str(path), "--until-stdin-closes"]
-        member = Node(f"node {node_id}", command, directory / "node.log", ends_with_us=None)
+        member = Node(f"node {node_id}", command, directory / "node.log", before_exec=None)
         self.running.append(member)
         return member
 

@@ -30,11 +30,11 @@ from tidelog.development_cluster.layout import HOST, Layout, choose_ports, taken
 from tidelog.development_cluster.nodes import NodeError, Nodes
 
 WATCH_S = 0.5
-JAVA_LEAST = 17
+MIN_JAVA = 17
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Wish(NamedTuple):
+class StartOptions(NamedTuple):
     """The options of ``tidelog cluster start``."""
 
     nodes: int
@@ -50,17 +50,17 @@ class Interrupted(BaseException):
     """A signal to stop was received."""
 
 
-def run(wish: Wish) -> int:
+def run(options: StartOptions) -> int:
     """Run a cluster until a signal or the end of a node. Returns the exit code."""
     before = take_signals()
     nodes: Nodes | None = None
     try:
         java = find_java()
-        layout = Layout(wish.directory, *choose_ports(wish.port, wish.nodes), wish.overrides)
+        layout = Layout(options.directory, *choose_ports(options.port, options.nodes), options.overrides)
         check_ports(layout)
-        nodes = Nodes(layout, java, class_path(wish))
+        nodes = Nodes(layout, java, class_path(options))
         nodes.start()
-        announce(layout, nodes, as_json=wish.as_json)
+        announce(layout, nodes, as_json=options.as_json)
         watch(nodes)
     except (NodeError, JarsError) as error:
         print(f"tidelog cluster start: {error}", file=sys.stderr)
@@ -101,12 +101,12 @@ def find_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
     if java is None:
-        place = f"in JAVA_HOME, {home}" if home else "on the path: apt-get install default-jre-headless"
-        raise NodeError(f"the controller needs Java {JAVA_LEAST} or later, and there is no java {place}")
+        where = f"in JAVA_HOME, {home}" if home else "on the path: apt-get install default-jre-headless"
+        raise NodeError(f"the controller needs Java {MIN_JAVA} or later, and there is no java {where}")
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = java_version(done.stderr)
-    if version < JAVA_LEAST:
-        raise NodeError(f"the controller needs Java {JAVA_LEAST} or later, and {java} is Java {version}")
+    if version < MIN_JAVA:
+        raise NodeError(f"the controller needs Java {MIN_JAVA} or later, and {java} is Java {version}")
     return java
 
 
@@ -125,16 +125,16 @@ def check_ports(layout: Layout) -> None:
         raise NodeError(f"port {port} of {HOST} is taken: --port N chooses others, --port 0 takes free ones")
 
 
-def class_path(wish: Wish) -> str:
+def class_path(options: StartOptions) -> str:
     """Return the class path of the controller. Raises JarsError."""
-    if wish.kafka is not None:
-        return class_path_of(wish.kafka)
+    if options.kafka is not None:
+        return class_path_of(options.kafka)
     cache = default_cache(os.environ)
-    repository = wish.maven or MAVEN_CENTRAL
-    came = download(cache, repository)
-    if came:
+    repository = options.maven or MAVEN_CENTRAL
+    downloaded = download(cache, repository)
+    if downloaded:
         print(
-            f"{len(came)} jars of Apache Kafka {KAFKA_VERSION} came from {repository} into {cache}",
+            f"{len(downloaded)} jars of Apache Kafka {KAFKA_VERSION} downloaded from {repository} into {cache}",
             file=sys.stderr,
         )
     return class_path_of(cache)

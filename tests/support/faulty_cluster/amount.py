@@ -1,4 +1,4 @@
-"""The length of a run of faults: CI runs a few faults, ``make cluster-faults`` as many as its variables say."""
+"""The number and kinds of faults in a run: few in CI, as many as its variables say with ``make cluster-faults``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 _CYCLES = os.environ.get("TIDELOG_CLUSTER_CYCLES", "")
 MIXES = os.environ.get("TIDELOG_CLUSTER_MIXES", "TTJ").split(",")
 MINUTES = float(os.environ.get("TIDELOG_CLUSTER_MINUTES", "0.3"))
-"""How long the controllers are away."""
+"""Minutes for which the controllers are stopped."""
 CUTS = os.environ.get("TIDELOG_CLUSTER_CUTS", "")
 """Names of the cuts to make, with commas; empty for all."""
 
@@ -17,5 +17,5 @@ at_length = pytest.mark.skipif(not _CYCLES, reason="make cluster-faults runs it"
 
 
 def cycles(in_ci: int) -> int:
-    """Return how many faults a test makes."""
+    """Return the number of faults that a test causes."""
     return int(_CYCLES or in_ci)

@@ -124,7 +124,7 @@ CASES: list[tuple[Callable[[Cluster], object], list[Any]]] = [
 def test_what_passes_is_asked_again(
     ask: Callable[[Cluster], object], answers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places, silent: {})
+    monkeypatch.setattr("tidelog.client.admin.groups._known_ends", lambda cluster, places, silent: {})
     cluster = Scripted(list(answers))
     ask(cluster)
     assert cluster.broker.answers == []

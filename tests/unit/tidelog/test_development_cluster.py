@@ -187,14 +187,14 @@ def test_an_older_kafka_is_named(tmp_path: Path, version: str, capfd: pytest.Cap
 
 
 def test_a_node_that_ends_before_it_is_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
-    node = Node("node 1", ["sh", "-c", "echo no room >&2; exit 3"], tmp_path / "node.log", ends_with_us=None)
+    node = Node("node 1", ["sh", "-c", "echo no room >&2; exit 3"], tmp_path / "node.log", before_exec=None)
     with pytest.raises(NodeError, match=r"node 1 ended with 3 before it was ready(.|\n)*no room"):
         node.wait_ready(time.monotonic() + 60)
     node.stop()
 
 
 def test_a_node_is_ready_when_it_says_so_and_stops_when_asked(tmp_path: Path) -> None:
-    node = Node("node 1", ["sh", "-c", "echo tidelog ready on x:1; cat"], tmp_path / "node.log", ends_with_us=None)
+    node = Node("node 1", ["sh", "-c", "echo tidelog ready on x:1; cat"], tmp_path / "node.log", before_exec=None)
     node.wait_ready(time.monotonic() + 60)
     assert not node.has_ended
     node.stop()

@@ -67,7 +67,7 @@ def test_a_lag_that_is_not_known_says_so(
     assert capsys.readouterr().out.splitlines()[2] == f"lag: {text}"
     assert (as_object(found)["lag"], as_object(found)["lag_at_least"]) == (total, sum(lag or 0 for lag in lags))
     values = {"section": "groups", "group": found, "rows": places, "next": None, "lags": [5],
-              "lags_are_partial": total is None, "members": [], "member_places": 1}  # fmt: skip
+              "lags_are_partial": total is None, "members": [], "max_assigned": 1}  # fmt: skip
     page = render(Page("group.html", "g", values))
     assert f'<dd id="lag">{text}</dd>' in page
     assert ("has an open log" in page) == (total is None)

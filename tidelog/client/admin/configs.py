@@ -113,7 +113,7 @@ def is_of_one_node(resource: Resource) -> bool:
 
 
 def address_for(cluster: Cluster, resource: Resource) -> Address:
-    """Return the address of a broker that is a resource. Raises ClientError."""
+    """Return the address of the broker whose configuration the resource is. Raises ClientError."""
     brokers = cluster.brokers()
     if not resource.name.isdecimal() or int(resource.name) not in brokers:
         raise ClientError(f"no broker {resource.name!r}; there are {', '.join(map(str, sorted(brokers)))}")

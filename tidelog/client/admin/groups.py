@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from tidelog.client.admin.offsets import TopicPartition, log_ends
@@ -144,17 +145,17 @@ def _describe_group(cluster: Cluster, group: str, allow_silent_leaders: bool) ->
 
 
 def committed_offsets(
-    cluster: Cluster, group: str, places: Iterable[TopicPartition] | None = None
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, int]:
     """Return the committed offsets of these partitions, or of all; partitions without one are left out.
 
     Raises ClientError, KafkaError.
     """
     topics = None
-    if places is not None:
+    if partitions is not None:
         topics = [
             OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
-            for name, numbers in _group_by_topic(places).items()
+            for name, numbers in _group_by_topic(partitions).items()
         ]
     request = OffsetFetchRequest(group_id=group, topics=topics, require_stable=True)
 
@@ -185,13 +186,13 @@ def delete_group(cluster: Cluster, group: str) -> None:
     cluster.retry_until_settled(delete)
 
 
-def delete_offsets(cluster: Cluster, group: str, places: Iterable[TopicPartition]) -> None:
+def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
     """Delete the committed offsets of partitions that no member reads. Raises ClientError, KafkaError."""
     topics = [
         OffsetDeleteRequestTopic(
             name=name, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers]
         )
-        for name, numbers in _group_by_topic(places).items()
+        for name, numbers in _group_by_topic(partitions).items()
     ]
     request = OffsetDeleteRequest(group_id=group, topics=topics)
 
@@ -288,6 +289,7 @@ def _task_names(assignment: Assignment) -> list[str]:
 
 
 _Described = tuple[str, str, list[Member]]
+"""State, assignor and members of a group."""
 _MEMBERS = {
     CLASSIC: _classic_members,
     CONSUMER: _consumer_members,
@@ -299,19 +301,19 @@ _MEMBERS = {
 def _lags(cluster: Cluster, group: str, members: Sequence[Member], allow_silent_leaders: bool) -> list[PartitionLag]:
     """Build the lag of each partition that has an offset or a member."""
     committed = committed_offsets(cluster, group)
-    owners = {place: member.id for member in members for place in member.partitions}
-    places = sorted({*committed, *owners})
-    ends = _ends_that_are_there(cluster, places, allow_silent_leaders)
+    owners = {topic_partition: member.id for member in members for topic_partition in member.partitions}
+    partitions = sorted({*committed, *owners})
+    ends = _known_ends(cluster, partitions, allow_silent_leaders)
     lags = []
-    for place in places:
-        offset, end = committed.get(place), ends.get(place)
+    for topic_partition in partitions:
+        offset, end = committed.get(topic_partition), ends.get(topic_partition)
         lag = None if offset is None or end is None else max(0, end - offset)
-        lags.append(PartitionLag(*place, offset, end, lag, owners.get(place)))
+        lags.append(PartitionLag(*topic_partition, offset, end, lag, owners.get(topic_partition)))
     return lags
 
 
 def _share_lags(client: Client, group: str) -> list[PartitionLag]:
-    """Return the lag of each share partition after its start offset, below which all records are acknowledged."""
+    """Return the lag of each share partition after its start offset, below which no record is delivered any more."""
     request = DescribeShareGroupOffsetsRequest(
         groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=None)]
     )
@@ -325,33 +327,35 @@ def _share_lags(client: Client, group: str) -> list[PartitionLag]:
     ]  # fmt: skip
 
 
-def _ends_that_are_there(
-    cluster: Cluster, places: Sequence[TopicPartition], allow_silent_leaders: bool
+def _known_ends(
+    cluster: Cluster, partitions: Sequence[TopicPartition], allow_silent_leaders: bool
 ) -> dict[TopicPartition, int]:
-    """Return the ends of logs, without those of deleted topics and without a leader; silent leaders are left out if
-    allowed."""
-    led = _group_by_leader(list_topics(cluster), places)
+    """Return the log ends of partitions that exist and have a leader.
+
+    With ``allow_silent_leaders`` partitions whose leader does not answer are left out, instead of an error.
+    """
+    by_leader = _group_by_leader(list_topics(cluster), partitions)
     if not allow_silent_leaders:
-        return log_ends(cluster, [place for led_by_one in led for place in led_by_one])
+        return log_ends(cluster, chain.from_iterable(by_leader))
     ends: dict[TopicPartition, int] = {}
-    for led_by_one in led:
+    for led_by_one in by_leader:
         with contextlib.suppress(ClientError, KafkaError):
             ends.update(log_ends(cluster, led_by_one))
     return ends
 
 
-def _group_by_leader(topics: Iterable[Topic], places: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
+def _group_by_leader(topics: Iterable[Topic], partitions: Iterable[TopicPartition]) -> list[list[TopicPartition]]:
     """Group the existing partitions by leader; those without a leader are left out."""
     leaders = {(topic.name, one.partition): one.leader for topic in topics for one in topic.partitions}
     led: dict[int, list[TopicPartition]] = defaultdict(list)
-    for place in places:
-        if (leader := leaders.get(place, NO_LEADER)) != NO_LEADER:
-            led[leader].append(place)
+    for topic_partition in partitions:
+        if (leader := leaders.get(topic_partition, NO_LEADER)) != NO_LEADER:
+            led[leader].append(topic_partition)
     return list(led.values())
 
 
-def _group_by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def _group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in places:
+    for topic, partition in partitions:
         topics[topic].append(partition)
     return topics

@@ -18,6 +18,7 @@ EARLIEST = -2
 """Timestamps in ListOffsets that mean the end and the start of a log."""
 READ_COMMITTED = 1
 _LIST_OFFSETS = 9
+"""The newest version of ListOffsets that is used."""
 
 TopicPartition = tuple[str, int]
 

@@ -27,8 +27,9 @@ from tidelog.protocol.messages.metadata import (
 from tidelog.protocol.types import uuid_to_str
 
 _METADATA = 12
-"""The newest Metadata that is used; 13 only adds an error by which clients bootstrap again."""
+"""The newest version of Metadata that is used; 13 only adds an error by which clients bootstrap again."""
 _DELETE_BY_STATE = 6
+"""The newest version of DeleteTopics that is used; from 6 on a topic is a ``DeleteTopicState``, not a name."""
 _TIMEOUT_MS = 30_000
 
 
@@ -88,7 +89,10 @@ def describe_topics(cluster: Cluster, names: Sequence[str]) -> list[Topic]:
 
 
 def create_topic(cluster: Cluster, topic: NewTopic, *, validate_only: bool = False) -> Topic:
-    """Create a topic and return it with the id and partitions of the response. Raises ClientError, KafkaError."""
+    """Create a topic, and return it with the id and the number of partitions and replicas in the response.
+
+    Leaders and replicas are not in the response: they are -1. Raises ClientError, KafkaError.
+    """
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()]
     creatable = CreatableTopic(
         name=topic.name,

@@ -26,6 +26,7 @@ from tidelog.protocol.messages.write_txn_markers import (
 
 _INIT_PRODUCER_ID = 4
 _MARKERS = 1
+"""The newest versions of InitProducerId and WriteTxnMarkers that are used."""
 _TIMEOUT_MS = 1000
 """Transaction timeout of the producer that fences another one; it begins no transaction itself."""
 
@@ -110,18 +111,18 @@ def abort_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
     return found
 
 
-def abort_in_partition(cluster: Cluster, place: TopicPartition, start_offset: int) -> ProducerState:
-    """Write an abort marker for a hanging transaction in one partition, known by its first offset; return its producer.
+def abort_in_partition(cluster: Cluster, topic_partition: TopicPartition, start_offset: int) -> ProducerState:
+    """Write an abort marker for the transaction that begins at ``start_offset`` of a partition; return its producer.
 
-    This is for a transaction that its coordinator no longer has. Raises ClientError, KafkaError.
+    This is for a hanging transaction, which its coordinator no longer has. Raises ClientError, KafkaError.
     """
-    producer = cluster.retry_until_settled(lambda: _producer_that_began_at(cluster, place, start_offset))
-    cluster.retry_until_settled(lambda: _write_abort_marker(cluster, place, producer))
+    producer = cluster.retry_until_settled(lambda: _producer_that_began_at(cluster, topic_partition, start_offset))
+    cluster.retry_until_settled(lambda: _write_abort_marker(cluster, topic_partition, producer))
     return producer
 
 
-def _producer_that_began_at(cluster: Cluster, place: TopicPartition, start_offset: int) -> ProducerState:
-    topic, partition = place
+def _producer_that_began_at(cluster: Cluster, topic_partition: TopicPartition, start_offset: int) -> ProducerState:
+    topic, partition = topic_partition
     asked = DescribeProducersRequest(topics=[TopicRequest(name=topic, partition_indexes=[partition])])
     client = cluster.client_for(cluster.leader(topic, partition))
     (answer,) = ask(client, asked, DescribeProducersResponse, 0).topics[0].partitions
@@ -134,8 +135,8 @@ def _producer_that_began_at(cluster: Cluster, place: TopicPartition, start_offse
     return producer
 
 
-def _write_abort_marker(cluster: Cluster, place: TopicPartition, producer: ProducerState) -> None:
-    topic, partition = place
+def _write_abort_marker(cluster: Cluster, topic_partition: TopicPartition, producer: ProducerState) -> None:
+    topic, partition = topic_partition
     marker = WritableTxnMarker(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,

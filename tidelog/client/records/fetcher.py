@@ -29,7 +29,7 @@ from tidelog.protocol.record.record_batch import Buffer, Record, RecordBatch, it
 PARTITION_BYTES = 1024 * 1024
 RESPONSE_BYTES = 16 * 1024 * 1024
 _FETCH = 12
-"""The newest Fetch with topic names; from 13 on it has ids."""
+"""The newest version of Fetch with topic names; from 13 on it has topic ids."""
 
 
 class FetchedRecord(NamedTuple):
@@ -67,12 +67,12 @@ class Fetcher:
         """
         self.vacant = {}
         by_leader: dict[Address, list[TopicPartition]] = defaultdict(list)
-        for place in list(self.positions):
-            by_leader[self._cluster.leader(*place)].append(place)
+        for topic_partition in list(self.positions):
+            by_leader[self._cluster.leader(*topic_partition)].append(topic_partition)
         failures: list[ClientError | KafkaError] = []
-        for address, places in by_leader.items():
+        for address, partitions in by_leader.items():
             try:
-                answer = self._ask(address, self._request(places, wait_ms // len(by_leader)))
+                answer = self._ask(address, self._request(partitions, wait_ms // len(by_leader)))
             except Trouble as error:
                 failures.append(error)
             else:
@@ -90,8 +90,8 @@ class Fetcher:
         return answer
 
     def _note_vacant(self, answer: FetchResponse) -> None:
-        """Note partitions without records, if no partition has any: otherwise theirs may not have fitted into the
-        response."""
+        """Note the partitions of a response without any record. In a response with records, a partition without them
+        may have records that did not fit."""
         found = [(topic.topic, data) for topic in answer.responses for data in topic.partitions]
         if any(data.records for _, data in found):
             return
@@ -100,9 +100,9 @@ class Fetcher:
                 end = data.last_stable_offset if self._isolation_level == READ_COMMITTED else data.high_watermark
                 self.vacant[topic, data.partition_index] = end
 
-    def _request(self, places: list[TopicPartition], wait_ms: int) -> FetchRequest:
+    def _request(self, partitions: list[TopicPartition], wait_ms: int) -> FetchRequest:
         topics: dict[str, FetchTopic] = {}
-        for name, number in places:
+        for name, number in partitions:
             topic = topics.setdefault(name, FetchTopic(topic=name, partitions=[]))
             topic.partitions.append(
                 FetchPartition(
@@ -123,13 +123,13 @@ class Fetcher:
         self, topic: str, data: PartitionData, failures: list[ClientError | KafkaError]
     ) -> Iterator[FetchedRecord]:
         """Yield a partition's records, or add its error to the failures."""
-        place = (topic, data.partition_index)
+        topic_partition = (topic, data.partition_index)
         try:
             raise_for_code(data.error_code, f"fetch from {topic}-{data.partition_index}")
         except KafkaError as error:
             failures.append(error)
             return
-        start = self.positions.get(place)
+        start = self.positions.get(topic_partition)
         if start is None or not data.records:
             return
         aborted = _Aborted(data.aborted_transactions or []) if self._isolation_level == READ_COMMITTED else None
@@ -140,18 +140,18 @@ class Fetcher:
                 if aborted and batch.is_control:
                     aborted.end(batch)
             else:
-                yield from self._batch_records(place, batch, start)
-            if place not in self.positions:
+                yield from self._batch_records(topic_partition, batch, start)
+            if topic_partition not in self.positions:
                 return
-            self.positions[place] = batch.next_offset
+            self.positions[topic_partition] = batch.next_offset
 
     def _batch_records(
-        self, place: TopicPartition, batch: RecordBatch | LegacyRecordBatch, start: int
+        self, topic_partition: TopicPartition, batch: RecordBatch | LegacyRecordBatch, start: int
     ) -> Iterator[FetchedRecord]:
         for record in batch.records():
-            if record.offset >= start and place in self.positions:
-                yield FetchedRecord(*place, record)
-                self.positions[place] = record.offset + 1
+            if record.offset >= start and topic_partition in self.positions:
+                yield FetchedRecord(*topic_partition, record)
+                self.positions[topic_partition] = record.offset + 1
 
 
 class _Aborted:

@@ -50,7 +50,7 @@ PROTOCOL_TYPE = "consumer"
 ASSIGNOR = "range"
 _SUBSCRIPTION_VERSION = 1
 _COMMIT = 9
-"""The newest OffsetCommit with topic names; from 10 on it has ids."""
+"""The newest version of OffsetCommit with topic names; from 10 on it has topic ids."""
 _REJOINS = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
 
 

@@ -28,7 +28,7 @@ BATCH_BYTES = 256 * 1024
 RECORD_OVERHEAD = 24
 _ACKS_ALL = -1
 _PRODUCE = 12
-"""The newest Produce with topic names; from 13 on it has ids."""
+"""The newest version of Produce with topic names; from 13 on it has topic ids."""
 
 
 class OutgoingRecord(NamedTuple):
@@ -140,9 +140,9 @@ class Producer:
             )
             answer = ask(self._cluster.client_for(address), request, ProduceResponse, _PRODUCE)
             for topic in answer.responses:
-                self._take({part.index: part for part in topic.partition_responses}, batches)
+                self._note_appended({part.index: part for part in topic.partition_responses}, batches)
 
-    def _take(self, answered: Mapping[int, PartitionProduceResponse], batches: dict[int, bytearray]) -> None:
+    def _note_appended(self, answered: Mapping[int, PartitionProduceResponse], batches: dict[int, bytearray]) -> None:
         """Note the appended batches, then raise the error of the first that was not appended."""
         for number, part in answered.items():
             if part.error_code in (0, DuplicateSequenceNumberError.code):

@@ -1,7 +1,7 @@
 """Reading of records from topics of any Kafka cluster, between two positions, alone or as a member of a group.
 
-Reading ends at the log ends of its beginning, or follows the logs. When a leader or coordinator moves, the new one is
-looked up.
+Reading ends where the logs ended when it began, or it follows the logs. When a leader or coordinator moves, the new one
+is looked up.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Reading:
     def drop_finished(self) -> bool:
         """Remove partitions that are read to their end; return whether any is left."""
         positions = self._fetcher.positions
-        for place, end in self._ends.items():
-            if positions.get(place, -1) >= end or self._vacant.get(place, 0) >= VACANT_ROUNDS:
-                positions.pop(place, None)
+        for topic_partition, end in self._ends.items():
+            if positions.get(topic_partition, -1) >= end or self._vacant.get(topic_partition, 0) >= VACANT_ROUNDS:
+                positions.pop(topic_partition, None)
         return bool(positions)
 
     def next_round(self) -> Iterator[FoundRecord]:
@@ -99,19 +99,23 @@ class Reading:
 
     def _count_vacant(self) -> None:
         """Count responses without records. Raises ClientError if a leader's log ends before the wanted end."""
-        vacant = {place: seen for place, seen in self._fetcher.vacant.items() if place in self._ends}
+        vacant = {partition: seen for partition, seen in self._fetcher.vacant.items() if partition in self._ends}
         self._vacant = {
-            place: self._vacant.get(place, 0) + 1 for place, seen in vacant.items() if seen >= self._ends[place]
+            partition: self._vacant.get(partition, 0) + 1
+            for partition, seen in vacant.items()
+            if seen >= self._ends[partition]
         }
-        for place, seen in vacant.items():
-            if seen < self._ends[place]:
-                raise ClientError(f"{place[0]}-{place[1]} ends at {seen} now, and ended at {self._ends[place]} before")
+        for partition, seen in vacant.items():
+            if seen < self._ends[partition]:
+                raise ClientError(
+                    f"{partition[0]}-{partition[1]} ends at {seen} now, and ended at {self._ends[partition]} before"
+                )
 
 
-def read_partitions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> Iterator[FoundRecord | None]:
+def read_partitions(cluster: Cluster, partitions: list[TopicPartition], wanted: Range) -> Iterator[FoundRecord | None]:
     """Yield records of these partitions, and None after each round. Raises ClientError, KafkaError."""
     reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
-    reading.begin(first_positions(cluster, places, wanted), last_positions(cluster, places, wanted))
+    reading.begin(first_positions(cluster, partitions, wanted), last_positions(cluster, partitions, wanted))
     while reading.drop_finished():
         yield from reading.next_round()
         yield None
@@ -153,21 +157,21 @@ class MemberReading:
     def _begin(self) -> None:
         """Begin to read the assigned partitions, from their committed offsets on unless the user gives a start."""
         self._read.clear()
-        places, wanted = self._member.assignment, self._wanted
+        partitions, wanted = self._member.assignment, self._wanted
         has_begin = bool(wanted.offset or wanted.begin_ms)
-        committed = {} if has_begin else committed_offsets(self._cluster, self._group, places)
-        first = {**first_positions(self._cluster, places, wanted), **committed}
-        self._reading.begin(first, last_positions(self._cluster, places, wanted))
+        committed = {} if has_begin else committed_offsets(self._cluster, self._group, partitions)
+        first = {**first_positions(self._cluster, partitions, wanted), **committed}
+        self._reading.begin(first, last_positions(self._cluster, partitions, wanted))
 
     def _next_round(self) -> Iterator[FoundRecord]:
         for record in self._reading.next_round():
-            place = record.topic, record.partition
-            before = self._read.get(place, record.offset)
-            self._read[place] = record.offset + 1
+            topic_partition = record.topic, record.partition
+            before = self._read.get(topic_partition, record.offset)
+            self._read[topic_partition] = record.offset + 1
             try:
                 yield record
             except NotTakenError:
-                self._read[place] = before
+                self._read[topic_partition] = before
                 raise
 
     def _commit_in_time(self) -> None:
@@ -186,31 +190,40 @@ class MemberReading:
             self._tell(error)
 
 
-def first_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
+def first_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
     """Find the offsets at which reading begins. Raises ClientError, KafkaError."""
-    starts = log_starts(cluster, places)
+    starts = log_starts(cluster, partitions)
     if wanted.offset in (None, "start") and wanted.begin_ms is None:
         return starts
-    ends = log_ends(cluster, places, isolation_level=wanted.isolation_level)
+    ends = log_ends(cluster, partitions, isolation_level=wanted.isolation_level)
     if wanted.begin_ms is not None:
-        found = list_offsets(cluster, dict.fromkeys(places, wanted.begin_ms))
-        return {place: ends[place] if found[place] < 0 else found[place] for place in places}
+        found = list_offsets(cluster, dict.fromkeys(partitions, wanted.begin_ms))
+        return {
+            topic_partition: ends[topic_partition] if found[topic_partition] < 0 else found[topic_partition]
+            for topic_partition in partitions
+        }
     if wanted.offset == "end":
         return ends
     number = int(wanted.offset or 0)
     from_end = (wanted.offset or "").startswith("-")
     return {
-        place: min(max(ends[place] + number if from_end else number, starts[place]), ends[place]) for place in places
+        topic_partition: min(
+            max(ends[topic_partition] + number if from_end else number, starts[topic_partition]), ends[topic_partition]
+        )
+        for topic_partition in partitions
     }
 
 
-def last_positions(cluster: Cluster, places: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
+def last_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: Range) -> dict[TopicPartition, int]:
     """Find the offsets at which reading ends; none for partitions that are followed. Raises ClientError, KafkaError."""
     later: dict[TopicPartition, int] = {}
     if wanted.end_ms is not None:
-        found = list_offsets(cluster, dict.fromkeys(places, wanted.end_ms + 1))
-        later = {place: offset for place, offset in found.items() if offset >= 0}
+        found = list_offsets(cluster, dict.fromkeys(partitions, wanted.end_ms + 1))
+        later = {topic_partition: offset for topic_partition, offset in found.items() if offset >= 0}
     if wanted.follow:
         return later
-    ends = log_ends(cluster, places, isolation_level=wanted.isolation_level)
-    return {place: min(ends[place], later.get(place, ends[place])) for place in places}
+    ends = log_ends(cluster, partitions, isolation_level=wanted.isolation_level)
+    return {
+        topic_partition: min(ends[topic_partition], later.get(topic_partition, ends[topic_partition]))
+        for topic_partition in partitions
+    }

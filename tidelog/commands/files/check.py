@@ -28,8 +28,8 @@ LOCK_FILE = ".lock"
 def command(*, directories_given: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """Verify the logs of a stopped broker.
 
-    Checksums, offsets, indices and snapshots of a partition directory, or of a whole log directory. The exit code is 1
-    when something is wrong.
+    Checked are the checksums, offsets, indices and snapshots of a partition directory, or of all in a log directory.
+    The exit code is 1 when something is wrong.
     """
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
@@ -87,8 +87,12 @@ def lock_files(paths: Sequence[str]) -> list[str]:
     """Find the lock files that a running broker would hold: the one in each log directory, and for a partition
     directory the one in the log directory above it.
     """
-    places = [os.path.abspath(place) for path in paths for place in (path, os.path.join(path, os.pardir))]
-    return [lock for lock in sorted({os.path.join(place, LOCK_FILE) for place in places}) if os.path.isfile(lock)]
+    directories = [os.path.abspath(directory) for path in paths for directory in (path, os.path.join(path, os.pardir))]
+    return [
+        lock
+        for lock in sorted({os.path.join(directory, LOCK_FILE) for directory in directories})
+        if os.path.isfile(lock)
+    ]
 
 
 def partition_directories(paths: Sequence[str]) -> list[str]:

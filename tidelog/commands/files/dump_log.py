@@ -1,7 +1,7 @@
 """``tidelog dump-log FILES``: batches, records and index entries, in the form of Kafka's DumpLogSegments or as JSON.
 
-Each line that is printed is an ``Entry``, whose fields have Kafka's names: text has them in one line, JSON in an object
-with the file and the kind of the entry.
+Each line that is printed is an ``Entry``, whose fields have Kafka's names. As text the line has the fields one after
+the other; as JSON it is an object with the fields, the file and the kind of the entry.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A batch, a record or another entry of a file; ``text`` is its line if that is not made of the fields."""
+    """A batch, a record or another entry of a file; ``text`` replaces the line that would be made of the fields."""
 
     kind: str
     fields: Fields
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Dump:
-    """Output of one file. ``complaints`` is the number of its faults."""
+    """The printed output for one file. ``complaints`` is the number of faults in the file."""
 
     def __init__(self, path: str, *, as_json: bool) -> None:
         self.path = path
@@ -113,6 +113,7 @@ def as_text(fields: Fields) -> str:
 
 
 _OPTIONAL = ("deleteHorizonMs", "currentTxnFirstOffset")
+"""Fields that Kafka's tool prints as Java's OptionalLong."""
 
 
 def _text(name: str, value: Any) -> str:
@@ -148,7 +149,7 @@ def _dump_log(dump: Dump, base_offset: int, shown: Shown) -> None:
 
     dump.say(Entry("segment", {"startOffset": base_offset}, f"Log starting offset: {base_offset}"))
     file = _open(dump.path)
-    size, valid = file.size(), 0
+    size, batches_end = file.size(), 0
     for header, batch in iter_batches(file, 0, size):
         is_valid = crc_matches(header, batch)
         dump.complaints += not is_valid
@@ -156,10 +157,10 @@ def _dump_log(dump: Dump, base_offset: int, shown: Shown) -> None:
         if is_valid and (shown.deep_iteration or shown.print_data_log):
             for fields in _record_fields(batch, with_data=shown.print_data_log):
                 dump.say(Entry("record", fields))
-        valid = header.position + header.size
+        batches_end = header.position + header.size
     file.close()
-    if valid < size:
-        rest = size - valid
+    if batches_end < size:
+        rest = size - batches_end
         dump.complaints += 1
         dump.say(Entry("invalid", {"bytes": rest}, f"Found {rest} invalid bytes at the end of {dump.path}"))
 
@@ -289,10 +290,10 @@ def _dump_entries(dump: Dump, base_offset: int) -> None:
     file.close()
     is_time = dump.path.endswith(".timeindex")
     entry = TimeIndex.ENTRY if is_time else OffsetIndex.ENTRY
-    whole = len(data) // entry.size * entry.size
-    if not whole:
+    complete_bytes = len(data) // entry.size * entry.size
+    if not complete_bytes:
         dump.say(Entry("empty", {}, f"{dump.path} is empty."))
-    for slot, (first, second) in enumerate(entry.iter_unpack(data[:whole])):
+    for slot, (first, second) in enumerate(entry.iter_unpack(data[:complete_bytes])):
         if slot and (second if is_time else first) == 0:
             break  # zeros after the entries of a log that was not closed
         fields = (

@@ -1,9 +1,11 @@
 """``tidelog format``: formats the log directories of a node for a cluster, as ``kafka-storage format`` does.
 
 Each directory of ``log.dirs`` gets a ``meta.properties``: ``version=1``, ``cluster.id``, ``node.id`` and a random
-``directory.id`` of its own (KIP-858). Nothing is written unless all directories can be formatted. The first directory
-of a single node gets a ``bootstrap.checkpoint`` before: feature levels, those of a given release of Kafka or the
-default ones, and the first users. The first start commits them.
+``directory.id`` of its own (KIP-858). Nothing is written unless all directories can be formatted.
+
+A single node (without ``process.roles``, or with both roles) also gets a ``bootstrap.checkpoint``, which is written
+before the ``meta.properties`` of its first directory. It has feature levels (of a given release of Kafka, or the
+default ones) and the first users; the node's first start commits them to its metadata log.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ class FormatError(Exception):
     "--release-version",
     "release",
     metavar="RELEASE",
-    help="the oldest Kafka, 3.9 to 4.3, that may take over a lone node's directory: 4.1 or 4.1-IV1 (default 4.2)",
+    help="the oldest Kafka that may take over a lone node's directory, such as 4.1 or 4.1-IV1; 3.9 to 4.3, default 4.2",
 )
 @json_option
 def command(
@@ -160,7 +162,7 @@ class FirstRecords(NamedTuple):
 
     @property
     def option(self) -> str | None:
-        """The option that was given, None if neither was."""
+        """The option that was given, for errors; ``--add-scram`` if both were, None if neither was."""
         return "--add-scram" if self.users else None if self.levels is None else "--release-version"
 
 
@@ -229,7 +231,7 @@ def write_first_records(file_system: FileSystem, directory: str, first: FirstRec
 
 
 def check_formatted(directory: str, found: MetaProperties, wanted: MetaProperties, ignore_formatted: bool) -> None:
-    """Raise FormatError for a directory of another cluster or node, and without ``ignore_formatted`` for any."""
+    """Raise FormatError for a formatted directory of another cluster or node; without ``ignore_formatted`` for any."""
     from tidelog.log.files.checkpoints import META_PROPERTIES_FILE
 
     path = os.path.join(directory, META_PROPERTIES_FILE)

@@ -1,5 +1,5 @@
 """The frame of the command line: groups that import a command when it is called, shared options, errors and output.
 
-Imports: ``tidelog.client``, ``tidelog.protocol`` and the parser of properties files. Invariant: a failure is one line
-on standard error, which begins with the command; standard output has only results.
+Imports: ``tidelog.client``, ``tidelog.protocol``; ``scram`` also the broker's SCRAM credentials and metadata records.
+Invariant: a failure is one line on standard error, which begins with the command; standard output has only results.
 """

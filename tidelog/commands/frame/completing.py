@@ -1,10 +1,10 @@
-"""Completion of topic and group names in a shell, by the brokers that the options so far name.
+"""Completion of topic and group names in a shell, with names from the brokers in the options typed so far.
 
-The shell waits for it, so brokers have SHORT_S to answer, and after any failure nothing is completed. This module and
-the client are imported only for a completion.
+The shell waits for it, so brokers have SHORT_S to answer, and after any failure nothing is completed. The client is
+imported only for a completion.
 
-Shells insert a completion as it is, and any client can choose a group's name. So names are left out that a shell would
-read as more than one word, such as ``x;reboot``, or a command as an option.
+Shells insert a completion without quotes, and any client can choose a group's name. So two kinds of names are left out:
+those that a shell would read as more than one word, such as ``x;reboot``, and those that begin like an option.
 """
 
 from __future__ import annotations

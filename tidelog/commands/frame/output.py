@@ -19,7 +19,7 @@ def print_json(value: Any) -> None:
 def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Print rows as aligned columns under a heading; numbers are aligned to the right, None is a dash.
 
-    ``columns`` are keys of the rows; headings are the keys in upper case.
+    ``columns`` are keys of the rows; headings are the keys in upper case, with hyphens.
     """
     table = [[_text(row.get(column)) for column in columns] for row in rows]
     numeric = [all(_is_number(line[index]) for line in table) for index in range(len(columns))]

@@ -64,16 +64,21 @@ def json_fields(record: FoundRecord) -> dict[str, Any]:
 
 def text_line(record: FoundRecord) -> str:
     """Format one record as text: topic-partition and offset, time, key and value, tab-separated."""
-    return "\t".join([_place(record), _text(record.key), _text(record.value)])
+    return "\t".join([_position_text(record), _text(record.key), _text(record.value)])
 
 
 def hex_line(record: FoundRecord) -> str:
     """Format one record as text, with key and value in hexadecimal."""
-    return "\t".join([_place(record), *("-" if one is None else one.hex() for one in (record.key, record.value))])
+    return "\t".join(
+        [_position_text(record), *("-" if one is None else one.hex() for one in (record.key, record.value))]
+    )
 
 
 def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecord:
-    """Parse one line of JSON. With ``has_json_value`` the value's bytes are its JSON. Raises RecordFormatError."""
+    """Parse one line of JSON. With ``has_json_value`` the record's value is the JSON text of ``value``.
+
+    Raises RecordFormatError.
+    """
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -133,7 +138,7 @@ def _number(fields: Mapping[str, Any], name: str) -> int | None:
     return number
 
 
-def _place(record: FoundRecord) -> str:
+def _position_text(record: FoundRecord) -> str:
     moment = "-" if record.timestamp < 0 else _moment_text(record.timestamp)
     return f"{record.topic}-{record.partition}@{record.offset}\t{moment}"
 

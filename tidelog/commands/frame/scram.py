@@ -1,12 +1,12 @@
 """Arguments of ``--add-scram``: ``SCRAM-SHA-512=[name=admin,password=secret]``, in the grammar of Kafka's ScramParser.
 
     name            the user
-    password        or password-file (Tidelog's own: its first line), or saltedpassword (base64) with salt
+    password        or password-file, whose first line it is (a key of Tidelog), or saltedpassword (base64) with salt
     salt            base64; random unless given
     iterations      4,096 to 16,384; 4,096 unless given
 
-Components are separated by commas, so a value cannot have one, even in quotes; only a password in a file can. Messages
-do not repeat values, because part of a password may be mistaken for one.
+Components are separated by commas, so a value cannot have a comma, even in quotes; only a password in a file can.
+Messages do not repeat values, because a value may be a password or a part of one.
 """
 
 from __future__ import annotations

@@ -82,6 +82,8 @@ def start(
 
     A controller of Apache Kafka in a JVM (Java 17 or later) and Tidelog brokers, each a process of its own.
     """
-    from tidelog.development_cluster.run import Wish, run
+    from tidelog.development_cluster.run import StartOptions, run
 
-    return run(Wish(nodes, data_dir.absolute(), port, kafka, maven, key_values(overrides, "--override"), as_json))
+    return run(
+        StartOptions(nodes, data_dir.absolute(), port, kafka, maven, key_values(overrides, "--override"), as_json)
+    )

@@ -143,8 +143,8 @@ def reset(
         raise click.UsageError("expected one of --topic and --all-topics")
     with Cluster.open(settings) as cluster:
         committed = committed_offsets(cluster, name)
-        places = sorted(committed) if all_topics else parse_places(cluster, topics)
-        offsets = new_offsets(cluster, places, committed, wanted)
+        partitions = sorted(committed) if all_topics else parse_partitions(cluster, topics)
+        offsets = new_offsets(cluster, partitions, committed, wanted)
         if not dry_run:
             commit_offsets(cluster, name, offsets)
     rows = [
@@ -157,48 +157,54 @@ def reset(
         print_rows(["topic", "partition", "before", "offset"], rows)
 
 
-def parse_places(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
+def parse_partitions(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPartition]:
     """Parse ``TOPIC`` and ``TOPIC:0,1``. Raises UsageError, ClientError, KafkaError if a partition does not exist."""
     from tidelog.client.admin.offsets import partitions_of
 
-    places: list[TopicPartition] = []
+    partitions: list[TopicPartition] = []
     for text in texts:
         topic, colon, numbers = text.partition(":")
         if not colon:
-            places += partitions_of(cluster, topic)
+            partitions += partitions_of(cluster, topic)
             continue
         for number in numbers.split(","):
             if not number.isdecimal():
                 raise click.UsageError(f"--topic {text!r}: expected TOPIC or TOPIC:0,1")
             cluster.leader(topic, int(number))
-            places.append((topic, int(number)))
-    return places
+            partitions.append((topic, int(number)))
+    return partitions
 
 
 def new_offsets(
-    cluster: Cluster, places: list[TopicPartition], committed: Mapping[TopicPartition, int], wanted: Target
+    cluster: Cluster, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], wanted: Target
 ) -> dict[TopicPartition, int]:
     """Compute the offset of each partition, within its log. Raises ClientError, KafkaError."""
     from tidelog.client import ClientError
     from tidelog.client.admin.offsets import list_offsets, log_ends, log_starts
     from tidelog.find import to_ms
 
-    starts, ends = log_starts(cluster, places), log_ends(cluster, places)
+    starts, ends = log_starts(cluster, partitions), log_ends(cluster, partitions)
     if wanted.to_earliest:
         return starts
     if wanted.to_latest:
         return ends
     if wanted.to_datetime is not None:
-        found = list_offsets(cluster, dict.fromkeys(places, to_ms(wanted.to_datetime)))
-        return {place: ends[place] if found[place] < 0 else found[place] for place in places}
+        found = list_offsets(cluster, dict.fromkeys(partitions, to_ms(wanted.to_datetime)))
+        return {
+            topic_partition: ends[topic_partition] if found[topic_partition] < 0 else found[topic_partition]
+            for topic_partition in partitions
+        }
     if wanted.to_offset is not None:
-        moved = dict.fromkeys(places, wanted.to_offset)
+        moved = dict.fromkeys(partitions, wanted.to_offset)
     else:
-        without = [f"{topic}-{number}" for topic, number in places if (topic, number) not in committed]
+        without = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in committed]
         if without:
             raise ClientError(f"no offset is committed for {', '.join(without)}")
-        moved = {place: committed[place] + (wanted.shift_by or 0) for place in places}
-    return {place: min(max(moved[place], starts[place]), ends[place]) for place in places}
+        moved = {topic_partition: committed[topic_partition] + (wanted.shift_by or 0) for topic_partition in partitions}
+    return {
+        topic_partition: min(max(moved[topic_partition], starts[topic_partition]), ends[topic_partition])
+        for topic_partition in partitions
+    }
 
 
 @command.command("delete")
@@ -238,10 +244,12 @@ def delete_offsets(*, settings: ClientSettings, name: str, topics: tuple[str, ..
     from tidelog.client.cluster import Cluster
 
     with Cluster.open(settings) as cluster:
-        places = parse_places(cluster, topics)
-        delete_them(cluster, name, places)
+        partitions = parse_partitions(cluster, topics)
+        delete_them(cluster, name, partitions)
     if as_json:
-        print_json({"group": name, "partitions": [f"{topic}-{number}" for topic, number in places], "deleted": True})
+        print_json(
+            {"group": name, "partitions": [f"{topic}-{number}" for topic, number in partitions], "deleted": True}
+        )
     else:
-        for topic, number in places:
+        for topic, number in partitions:
             print(f"deleted the offset of {topic}-{number}")

@@ -150,9 +150,9 @@ def _broker_text(broker: dict[str, Any]) -> str:
 def _topic_lines(topic: dict[str, Any]) -> Iterator[str]:
     yield f"{topic['name']}  id {topic['id']}  {len(topic['partitions'])} partitions"
     for one in topic["partitions"]:
-        place = f"  {one['partition']}  leader {one['leader']}  epoch {one['leaderEpoch']}"
+        summary = f"  {one['partition']}  leader {one['leader']}  epoch {one['leaderEpoch']}"
         lists = (f"{key} {_list_text(one[key])}" for key in _LISTS if one[key] or key in _ALWAYS_SHOWN)
-        yield "  ".join((place, *lists))
+        yield "  ".join((summary, *lists))
 
 
 def _list_text(numbers: list[int]) -> str:

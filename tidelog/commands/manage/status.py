@@ -110,12 +110,12 @@ def describe_groups(cluster: Cluster, asked: Asked) -> list[Group]:
 
 def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
     """Count topics and partitions, and list the partitions without a leader or with too few in-sync replicas."""
-    places = [(f"{topic.name}-{one.partition}", one) for topic in topics for one in topic.partitions]
+    named = [(f"{topic.name}-{one.partition}", one) for topic in topics for one in topic.partitions]
     return {
         "topics": len(topics),
-        "partitions": len(places),
-        "leaderless": [name for name, one in places if one.leader < 0],
-        "under_replicated": [name for name, one in places if one.leader >= 0 and len(one.isr) < len(one.replicas)],
+        "partitions": len(named),
+        "leaderless": [name for name, one in named if one.leader < 0],
+        "under_replicated": [name for name, one in named if one.leader >= 0 and len(one.isr) < len(one.replicas)],
     }
 
 

@@ -75,8 +75,8 @@ def describe_with_offsets(cluster: Cluster, topic: Topic, all_configs: bool) -> 
     from tidelog.client.admin.configs import OWN_SOURCES, Resource, describe_configs
     from tidelog.client.admin.offsets import log_ends, log_starts
 
-    places = [(topic.name, one.partition) for one in topic.partitions if one.leader >= 0]
-    starts, ends = log_starts(cluster, places), log_ends(cluster, places)
+    led = [(topic.name, one.partition) for one in topic.partitions if one.leader >= 0]
+    starts, ends = log_starts(cluster, led), log_ends(cluster, led)
     configs = describe_configs(cluster, Resource("topic", topic.name))
     return {
         "name": topic.name,
@@ -213,7 +213,7 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], if_exists: bool,
 @click.option(
     "--delete-config", "unset", multiple=True, metavar="KEY", help="set this key back to its default; may be repeated"
 )
-@click.option("-p", "--partitions", type=click.IntRange(1), metavar="N", help="as many partitions in all")
+@click.option("-p", "--partitions", type=click.IntRange(1), metavar="N", help="number of partitions after the change")
 @json_option
 @client_options()
 def alter(

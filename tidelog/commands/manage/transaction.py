@@ -72,7 +72,7 @@ def abort(
     start_offset: int | None,
     as_json: bool,
 ) -> None:
-    """Abort what a transactional id has open; its producer is fenced.
+    """Abort the open transaction of a transactional id, and fence its producer.
 
     With --topic, --partition and --start-offset a marker ends a transaction that hangs in one partition.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 LINES: dict[str, Callable[[FoundRecord], str]] = {"text": text_line, "hex": hex_line, "json": json_line}
-PLACES = {"start": "start", "beginning": "start", "earliest": "start", "end": "end", "latest": "end"}
+OFFSET_WORDS = {"start": "start", "beginning": "start", "earliest": "start", "end": "end", "latest": "end"}
 """Words for --offset -> start or end of a log; some are those of kcat and of Kafka's consumers."""
 
 
@@ -88,8 +88,8 @@ def command(
         raise click.UsageError("--value-format: values are printed as JSON; expected it without --format hex")
     if group is not None and partitions:
         raise click.UsageError("--partition: a group assigns the partitions; expected it without --group")
-    place = checked_offset("start" if from_beginning else offset)
-    wanted = range_of(place, begin, end, follow=follow, isolation=isolation)
+    start = checked_offset("start" if from_beginning else offset)
+    wanted = range_of(start, begin, end, follow=follow, isolation=isolation)
     with Cluster.open(settings) as cluster:
         if group is None:
             records = read_partitions(cluster, list_partitions(cluster, topics, partitions), wanted)
@@ -98,7 +98,7 @@ def command(
         show(records, line_maker("json" if as_json else form, values), most)
 
 
-def range_of(place: str | None, begin: str | None, end: str | None, *, follow: bool, isolation: str) -> Range:
+def range_of(offset: str | None, begin: str | None, end: str | None, *, follow: bool, isolation: str) -> Range:
     """Build the range of each partition. Raises UsageError when it ends before it begins."""
     from tidelog.client.records.reading import Range
     from tidelog.find import to_ms
@@ -107,16 +107,16 @@ def range_of(place: str | None, begin: str | None, end: str | None, *, follow: b
     end_ms = None if end is None else to_ms(end)
     if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
         raise click.UsageError(f"--from {begin} is after --to {end}")
-    return Range(place, begin_ms, end_ms, follow, ISOLATION[isolation])
+    return Range(offset, begin_ms, end_ms, follow, ISOLATION[isolation])
 
 
 def checked_offset(text: str | None) -> str | None:
     """Return ``start``, ``end`` or the number as text. Raises UsageError for any other text."""
     if text is None or text.removeprefix("-").isdecimal():
         return text
-    if text not in PLACES:
+    if text not in OFFSET_WORDS:
         raise click.UsageError(f"--offset {text!r}: expected start, end, an offset, or -N for the last N")
-    return PLACES[text]
+    return OFFSET_WORDS[text]
 
 
 def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRecord], bytes]:
@@ -182,8 +182,8 @@ def list_partitions(cluster: Cluster, topics: tuple[str, ...], partitions: tuple
     from tidelog.client.admin.offsets import partitions_of
 
     if not partitions:
-        return [place for topic in topics for place in partitions_of(cluster, topic)]
-    places = [(topic, number) for topic in topics for number in partitions]
-    for place in places:
-        cluster.leader(*place)
-    return places
+        return [topic_partition for topic in topics for topic_partition in partitions_of(cluster, topic)]
+    named = [(topic, number) for topic in topics for number in partitions]
+    for topic_partition in named:
+        cluster.leader(*topic_partition)
+    return named

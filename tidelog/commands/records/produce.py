@@ -156,8 +156,8 @@ def send_all(file: BinaryIO, name: str, fields: Fields, producer: Producer, bar:
             record = record_of(content, fields)
         except (RecordFormatError, ClientError) as error:
             producer.flush()  # the records before it are written: a user can correct the line and continue there
-            place = name if fields.format == "file" else f"{name} line {number}"
-            raise ClientError(f"{place}: {error}") from None
+            where = name if fields.format == "file" else f"{name} line {number}"
+            raise ClientError(f"{where}: {error}") from None
         producer.send(record)
 
 

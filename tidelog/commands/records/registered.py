@@ -39,7 +39,7 @@ class RegisteredValues:
 
     def __exit__(self, *_error: object) -> None:
         """Close the client's connections."""
-        with told_as_client_error():
+        with as_client_errors():
             self._registry.close()
 
     def choose(self, topic: str, path: str | None, number: int | None) -> None:
@@ -47,7 +47,7 @@ class RegisteredValues:
         ClientError, OSError.
         """
         subject = f"{topic}-value"
-        with told_as_client_error():
+        with as_client_errors():
             if path is not None:
                 with open(path, encoding="utf-8") as file:
                     self.schema = self._registry.register(subject, self._kind, file.read())
@@ -61,7 +61,7 @@ class RegisteredValues:
         """Decode a value to JSON. Raises ClientError."""
         from tidelog.pipeline.values.registry import split_header
 
-        with told_as_client_error():
+        with as_client_errors():
             number, payload = split_header(value)
             return self._form_of(self._registry.schema_by_id(number)).read(payload)
 
@@ -74,7 +74,7 @@ class RegisteredValues:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ClientError(f"the value is not JSON: {error}") from None
-        with told_as_client_error():
+        with as_client_errors():
             return with_header(self.schema, self._form_of(self.schema).write(value))
 
     def _form_of(self, schema: RegisteredSchema) -> JsonForm:
@@ -86,7 +86,7 @@ class RegisteredValues:
 
 
 @contextmanager
-def told_as_client_error() -> Iterator[None]:
+def as_client_errors() -> Iterator[None]:
     """Turn errors of a registry, of a format and of a missing package inside ``with`` into ClientErrors."""
     from tidelog.pipeline.job_errors import REGISTRY_INSTALL, JobError
     from tidelog.pipeline.values.registry import UndecodableError

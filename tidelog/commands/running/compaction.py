@@ -88,21 +88,21 @@ def status_line(entry: dict[str, Any]) -> str:
     """Format one partition as a line."""
     name = f"{entry['topic_partition']['topic']}-{entry['topic_partition']['partition']}"
     last = entry["last_round"]
-    told = "never"
+    text = "never"
     if last is not None:
         ago_s = max(0, time.time() - last["finished_ms"] / 1000)
-        told = (
+        text = (
             f"{ago_s:.0f} s ago: {last['bytes_before']} -> {last['bytes_after']} bytes, {last['records_before']} -> "
             f"{last['records_after']} records in {last['duration_ms']} ms, map {last['map_utilization']:.1%} full, "
             f"collisions {last['collision_rate']:.2f}{unreadable_text(last)}"
         )
     if entry["last_error"]:
-        told += f"; {entry['last_error']}"
+        text += f"; {entry['last_error']}"
     if entry["retry_in_ms"] is not None:
-        told += f"; tried again in {entry['retry_in_ms'] / 1000:.0f} s"
+        text += f"; tried again in {entry['retry_in_ms'] / 1000:.0f} s"
     return (
         f"{name:<40} {entry['state']:<12} {entry['cleanable_ratio']:>6.0%} {entry['dirty_bytes']:>14} "
-        f"{entry['first_dirty_offset']:>12} {entry['compaction_lag_ms']:>10}  {told}"
+        f"{entry['first_dirty_offset']:>12} {entry['compaction_lag_ms']:>10}  {text}"
     )
 
 

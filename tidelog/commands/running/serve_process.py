@@ -14,7 +14,7 @@ Exit codes: 0 stopped by a signal; 1 the broker could not start (port taken, dir
 If standard input, output or error is closed at the start, /dev/null is opened in its place. Otherwise a segment or a
 socket would get its descriptor number, and log lines would be written to it.
 
-Imports here are few on purpose, so that a broker starts quickly (see docs/configuration.md).
+Imports here are few on purpose, so that a broker starts quickly and stays small.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def read_words(words: Sequence[str]) -> ServeWords | None:
     for word in rest:
         name, has_value, value = word.partition("=")
         if name in VALUES:
-            taken = value if has_value else next(rest, None)
-            if taken is None or not _put(found, VALUES[name], taken):
+            text = value if has_value else next(rest, None)
+            if text is None or not _put(found, VALUES[name], text):
                 return None
         elif word in FLAGS:
             found[FLAGS[word]] = True
@@ -140,15 +140,15 @@ def run(options: ServeWords) -> int:
     try:
         if options.until_stdin_closes and not can_close(0):
             raise ConfigError("--until-stdin-closes: expected a pipe as standard input, not a file or /dev/null")
-        places = ServeOptions(options.data_dir, options.host, options.port)
+        command_line = ServeOptions(options.data_dir, options.host, options.port)
         overrides = (*laboratory_overrides(options), *options.overrides)
-        config = BrokerConfig.load(options.config_file, os.environ, overrides, places)
+        config = BrokerConfig.load(options.config_file, os.environ, overrides, command_line)
         config.log_unknown_keys()
         if options.strict:
             refuse_weaknesses(config)
         try:
             return serve(config, options)
-        except ConfigError as error:  # in the configuration, or stored by the admin API and not valid in this version
+        except ConfigError as error:  # of the configuration, or of keys stored by the admin API, not valid here
             raise ConfigError(config.resolved.hide(error.message)) from None
     except ConfigError as error:
         print(f"tidelog serve: {error}", file=sys.stderr)
@@ -241,7 +241,7 @@ async def serve_until_asked_to_stop(config: BrokerConfig, options: ServeWords) -
         await server.start()
     except StartError:
         if stop_asked.is_set():
-            return  # a signal ended the start, as of a member that waits for its cluster
+            return  # a signal ended the start, for example of a member that waits for its cluster
         raise
     loop.add_signal_handler(signal.SIGHUP, server.reload_stores)
     await serve_clients(server, stop_asked.wait())

@@ -33,7 +33,7 @@ class ServiceManager:
     def send_ready(self) -> None:
         """Send that the broker is ready, and from now on that its loop is alive."""
         self._tell("READY=1")
-        self._turn()
+        self._keep_alive()
 
     def send_stopping(self) -> None:
         """Send that the stop has begun."""
@@ -44,10 +44,10 @@ class ServiceManager:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _turn(self) -> None:
+    def _keep_alive(self) -> None:
         if self._interval_s > 0:
             self._tell("WATCHDOG=1")
-            self._timer = self._loop.call_later(self._interval_s, self._turn)
+            self._timer = self._loop.call_later(self._interval_s, self._keep_alive)
 
     def _tell(self, message: str) -> None:
         """Send a message. An error is ignored: the broker works without a service manager too."""

@@ -27,20 +27,20 @@ def compaction_page(view: View) -> Page:
 
 def shown_statuses(view: View, found: list[PartitionStatus]) -> list[PartitionStatus]:
     """Return the partitions whose topics the caller may describe."""
-    known = known_topics(view, {one.topic_partition.topic for one in found})
-    return [one for one in found if one.topic_partition.topic in known]
+    allowed = describable_topics(view, {one.topic_partition.topic for one in found})
+    return [one for one in found if one.topic_partition.topic in allowed]
 
 
 def indexers_of(view: View) -> list[LogIndexer]:
     """Return the indexers whose topics the caller may describe, by partition."""
     indexing = view.asker.run_in_loop(lambda: view.asker.broker.services.indexing.made)
     found = [] if indexing is None else indexing.indexers()
-    known = known_topics(view, {one.log.topic_partition.topic for one in found})
+    allowed = describable_topics(view, {one.log.topic_partition.topic for one in found})
     return sorted(
-        (one for one in found if one.log.topic_partition.topic in known), key=lambda one: one.log.topic_partition
+        (one for one in found if one.log.topic_partition.topic in allowed), key=lambda one: one.log.topic_partition
     )
 
 
-def known_topics(view: View, names: set[str]) -> set[str]:
+def describable_topics(view: View, names: set[str]) -> set[str]:
     """Return the topics among ``names`` that the caller may describe."""
     return view.asker.run_in_loop(lambda: {name for name in names if view.may_describe(name)})

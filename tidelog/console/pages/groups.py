@@ -6,8 +6,8 @@ from tidelog.client.admin.groups import CLASSIC, CONSUMER, SHARE, STREAMS, descr
 from tidelog.console.view import MAX_ROWS, Page, View, list_after, slice_from
 
 TYPES = (CLASSIC, CONSUMER, SHARE, STREAMS)
-MEMBER_PLACES = 20
-"""Limit of a member's partitions or tasks that are shown."""
+MAX_ASSIGNED = 20
+"""Limit of the partitions or tasks that are shown of a member."""
 
 
 def list_page(view: View) -> Page:
@@ -30,6 +30,6 @@ def group_page(view: View) -> Page:
     values = {
         "section": "groups", "group": group, "rows": rows, "next": following, "lags": view.history.lags(name),
         "lags_are_partial": view.history.is_partial(name),
-        "members": group.members[:MAX_ROWS], "member_places": MEMBER_PLACES,
+        "members": group.members[:MAX_ROWS], "max_assigned": MAX_ASSIGNED,
     }  # fmt: skip
     return Page("group.html", f"Group {name}", values)

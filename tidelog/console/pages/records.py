@@ -31,6 +31,7 @@ ROUNDS = 4
 KEY_LIMIT, VALUE_LIMIT = 200, 500
 """Limits of a key and a value in a table, in bytes of HTML."""
 WHOLE_KEY_LIMIT, WHOLE_VALUE_LIMIT = 8_000, 64_000
+"""Limits of a key and a value on the page of one record, in bytes of HTML."""
 MAX_HEADERS, HEADER_LIMIT = 20, 300
 """Limits of a record's headers: how many are shown, and bytes of HTML of each name and value."""
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": READ_COMMITTED}
@@ -84,14 +85,17 @@ def describe_topic(view: View, name: str, partition: int) -> Topic:
 
 def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
     """Read records of a partition from an offset or a time on; by default the last ones."""
-    place = (topic, view.number("partition") or 0)
-    start, end = log_starts(view.cluster, [place])[place], log_ends(view.cluster, [place])[place]
-    begin = min(max(first_offset(view, place, end), start), end)
+    topic_partition = (topic, view.number("partition") or 0)
+    start, end = (
+        log_starts(view.cluster, [topic_partition])[topic_partition],
+        log_ends(view.cluster, [topic_partition])[topic_partition],
+    )
+    begin = min(max(first_offset(view, topic_partition, end), start), end)
     try:
-        records, following = fetch_from(view, place, begin, end, isolation)
+        records, following = fetch_from(view, topic_partition, begin, end, isolation)
     except OffsetOutOfRangeError:  # retention deleted the records meanwhile
         records, following = [], end
-    rows = [row_of(place[1], record, wanted, view.decode) for record in records]
+    rows = [row_of(topic_partition[1], record, wanted, view.decode) for record in records]
     return Found(
         rows,
         older=str(max(start, begin - MAX_RECORDS)) if begin > start else None,
@@ -99,28 +103,30 @@ def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
     )
 
 
-def first_offset(view: View, place: tuple[str, int], end: int) -> int:
+def first_offset(view: View, topic_partition: tuple[str, int], end: int) -> int:
     """Find the offset at which a page begins. Raises ValueError, ClientError, KafkaError."""
     if view.text("offset"):
         return parse_number("offset", view.text("offset"))
     if not view.text("time"):
         return end - MAX_RECORDS
     moment = parse_time(view.text("time"), view.asker.broker.time.milliseconds())
-    found = list_offsets(view.cluster, {place: moment})[place]
+    found = list_offsets(view.cluster, {topic_partition: moment})[topic_partition]
     return end if found < 0 else found
 
 
-def fetch_from(view: View, place: tuple[str, int], begin: int, end: int, isolation: int) -> tuple[list[Record], int]:
+def fetch_from(
+    view: View, topic_partition: tuple[str, int], begin: int, end: int, isolation: int
+) -> tuple[list[Record], int]:
     """Read up to MAX_RECORDS records; return them and the offset of the next page. Raises ClientError, KafkaError.
 
     A page without records may have a next page, because all ROUNDS may have read only aborted records.
     """
-    fetcher = Fetcher(view.cluster, {place: begin}, isolation, READ_BYTES)
+    fetcher = Fetcher(view.cluster, {topic_partition: begin}, isolation, READ_BYTES)
     records: list[Record] = []
     following = begin
     for _ in range(ROUNDS):
         records += [found.record for found in islice(fetcher.fetch(0), MAX_RECORDS - len(records))]
-        position = records[-1].offset + 1 if len(records) >= MAX_RECORDS else fetcher.positions[place]
+        position = records[-1].offset + 1 if len(records) >= MAX_RECORDS else fetcher.positions[topic_partition]
         has_moved, following = position > following, position
         if len(records) >= MAX_RECORDS or not has_moved or position >= end:
             break
@@ -199,10 +205,10 @@ def one_record(view: View) -> Page:
     return Page("record.html", f"{topic}-{partition} at {offset}", values)
 
 
-def record_at(view: View, place: tuple[str, int], offset: int) -> Record | None:
+def record_at(view: View, topic_partition: tuple[str, int], offset: int) -> Record | None:
     """Fetch the record at an offset; None if there is none. Raises ClientError, KafkaError."""
     try:
-        for found in Fetcher(view.cluster, {place: offset}, 0, READ_BYTES).fetch(0):
+        for found in Fetcher(view.cluster, {topic_partition: offset}, 0, READ_BYTES).fetch(0):
             return found.record if found.record.offset == offset else None
     except OffsetOutOfRangeError:
         return None

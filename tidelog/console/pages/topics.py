@@ -51,7 +51,7 @@ def list_page(view: View) -> Page:
     names = (
         name for name in all_names(view) if wanted in name and (with_internal or name not in INTERNAL_TOPICS)
     )  # fmt: skip
-    listing = list_after(known_names(view, names, view.text("after")), str, view.text("after"))
+    listing = list_after(describable_names(view, names, view.text("after")), str, view.text("after"))
     found = describe_topics(view.cluster, listing.rows)
     sizes = ask_for(lambda: sizes_of(view, listing.rows)).value or {}
     rows = [TopicRow(topic, sum_sizes(topic, sizes)) for topic in found]
@@ -66,7 +66,7 @@ def all_names(view: View) -> list[str]:
     return sorted(view.asker.run_in_loop(lambda: list(view.asker.broker.metadata.topics)))
 
 
-def known_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
+def describable_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
     """Yield the names after ``after`` that the caller may describe, CHECKED_PER_TURN in each turn of the loop."""
     rest = (name for name in names if not after or name > after)
     while some := list(islice(rest, CHECKED_PER_TURN)):
@@ -107,13 +107,19 @@ def topic_page(view: View) -> Page:
 
 def partition_rows(view: View, topic: str, partitions: Sequence[Partition]) -> list[PartitionRow]:
     """Build the rows of partitions, with sizes of logs on this broker, offsets and index lags."""
-    places = [(topic, one.partition) for one in partitions]
+    topic_partitions = [(topic, one.partition) for one in partitions]
     sizes = ask_for(lambda: sizes_of(view, [topic])).value or {}
     starts, ends = offsets_of(view, topic, partitions)
-    lags = index_lags(view, places)
+    lags = index_lags(view, topic_partitions)
     return [
-        PartitionRow(one, sizes.get(place), starts.get(place), ends.get(place), lags.get(place))
-        for one, place in zip(partitions, places, strict=True)
+        PartitionRow(
+            one,
+            sizes.get(topic_partition),
+            starts.get(topic_partition),
+            ends.get(topic_partition),
+            lags.get(topic_partition),
+        )
+        for one, topic_partition in zip(partitions, topic_partitions, strict=True)
     ]
 
 
@@ -133,10 +139,12 @@ def offsets_of(view: View, topic: str, partitions: Sequence[Partition]) -> tuple
     return starts, ends
 
 
-def index_lags(view: View, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def index_lags(view: View, topic_partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Return the number of records that are not indexed yet, for partitions with an index."""
     indexing = view.asker.run_in_loop(lambda: view.asker.broker.services.indexing.made)
     if indexing is None:
         return {}
-    found = {place: indexing.indexer(TopicPartition(*place)) for place in places}
-    return {place: indexer.lag for place, indexer in found.items() if indexer is not None}
+    found = {
+        topic_partition: indexing.indexer(TopicPartition(*topic_partition)) for topic_partition in topic_partitions
+    }
+    return {topic_partition: indexer.lag for topic_partition, indexer in found.items() if indexer is not None}

@@ -17,9 +17,9 @@ def list_page(view: View) -> Page:
 def transaction_page(view: View) -> Page:
     """Build the model of a transactional id's page. Raises ClientError, KafkaError if it is unknown."""
     found = describe_transaction(view.cluster, view.parameters.get("id", ""))
-    places, following = slice_from(found.partitions, 0)
+    partitions, following = slice_from(found.partitions, 0)
     values = {
-        "section": "transactions", "transaction": found, "places": places, "is_cut": following is not None,
+        "section": "transactions", "transaction": found, "partitions": partitions, "is_cut": following is not None,
         "now_ms": view.asker.broker.time.milliseconds(),
     }  # fmt: skip
     return Page("transaction.html", f"Transaction {found.transactional_id}", values)

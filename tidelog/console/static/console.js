@@ -1,5 +1,5 @@
-// Fetches the page again every two seconds and puts its live parts in place of those that are shown. Without this
-// script all pages are whole; reloading shows what is new.
+// Fetches the page again every two seconds, and replaces those of its live parts (data-live) that have changed. Pages
+// are complete without this script; reloading shows what is new.
 "use strict";
 
 const INTERVAL_MS = 2000;
@@ -12,7 +12,7 @@ async function refresh() {
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   for (const part of parts()) {
     const next = fresh.getElementById(part.id);
-    // What a person has marked, or moved to by keyboard, stays.
+    // While text is selected no part is replaced, and never a part with the keyboard's focus.
     const isHeld = part.contains(document.activeElement) || !getSelection().isCollapsed;
     if (next && !isHeld && next.innerHTML !== part.innerHTML) part.replaceWith(document.adoptNode(next));
   }
@@ -22,7 +22,7 @@ async function turn() {
   try {
     await refresh();
   } catch {
-    // The broker is away; the next turn asks again.
+    // The broker does not answer; the next turn asks again.
   }
   setTimeout(turn, INTERVAL_MS);
 }

@@ -18,7 +18,7 @@ from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.peers import LeaderRequest
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.security.principal import ANONYMOUS
-from tidelog.client.admin.groups import _ends_that_are_there as ends_that_are_there
+from tidelog.client.admin.groups import _known_ends as known_ends
 from tidelog.client.admin.offsets import log_ends
 from tidelog.client.admin.topics import list_topics
 from tidelog.client.cluster import ask
@@ -52,7 +52,7 @@ async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
         with pytest.raises(ClientError, match="no broker at"):
             cluster.client_for(("10.0.0.9", 9092))
         places = [("orders", 0), ("orders", 7), ("gone", 0)]
-        assert ends_that_are_there(cluster, places, False) == {("orders", 0): 2}
+        assert known_ends(cluster, places, False) == {("orders", 0): 2}
         with pytest.raises(ZeroDivisionError):
             asker.run_in_loop(lambda: 1 // 0)
 

@@ -150,13 +150,13 @@ def coordinator_models(text: str) -> Iterator[Page]:
         "partial": {text}, "find": text, "type": text, "types": GROUP_TYPES})  # fmt: skip
     yield Page("group.html", text, {"section": "groups", "group": group, "rows": group.partitions, "next": 100,
                                     "lags": [1, 2], "lags_are_partial": True,
-                                    "members": group.members, "member_places": 20})  # fmt: skip
+                                    "members": group.members, "max_assigned": 20})  # fmt: skip
     yield Page("transactions.html", text, {
         "section": "transactions", "find": text,
         "listing": Listing([ListedTransaction(text, 1, "Ongoing")], text)})  # fmt: skip
     yield Page("transaction.html", text, {
         "section": "transactions", "transaction": Transaction(text, "Ongoing", 1, 0, 60_000, 5, [(text, 0)]),
-        "places": [(text, 0)], "is_cut": True, "now_ms": 10})  # fmt: skip
+        "partitions": [(text, 0)], "is_cut": True, "now_ms": 10})  # fmt: skip
 
 
 @cache

@@ -76,7 +76,7 @@ def test_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, transactions, list_transactions=listed, describe_transaction=one)
     assert transactions.list_page(view({"find": "pay"})).values["listing"].rows == listed[:1]
     clock = SimpleNamespace(milliseconds=lambda: 50)
-    assert transactions.transaction_page(view({"id": "pay-1"}, time=clock)).values["places"] == [("orders", 0)]
+    assert transactions.transaction_page(view({"id": "pay-1"}, time=clock)).values["partitions"] == [("orders", 0)]
 
 
 def test_configuration_is_chosen_by_name_and_origin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_a_streams_groups_members_have_their_tasks(
     listed = list_groups.ListedGroup(group_id="words", group_state="Stable", group_type="Streams")
     answers = [list_groups.ListGroupsResponse(groups=[listed]),
                streams.StreamsGroupDescribeResponse(groups=[described]), OffsetFetchResponse(topics=[])]  # fmt: skip
-    monkeypatch.setattr("tidelog.client.admin.groups._ends_that_are_there", lambda cluster, places, silent: {})
+    monkeypatch.setattr("tidelog.client.admin.groups._known_ends", lambda cluster, places, silent: {})
     found = describe_group(Scripted(answers), "words")
     assert found.members[0].tasks == ["1_0", "1_2", "1_1 standby", "1_3 warm-up"]
     print_group(found)
