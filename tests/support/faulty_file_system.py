@@ -1,15 +1,15 @@
-"""A file system that loses, tears and fails writes: :class:`FaultyFileSystem` tracks a real directory's durable bytes.
+"""A file system that simulates failed writes and power losses: it tracks which bytes of a real directory are durable.
 
-Durable are: a file's bytes as of its last ``sync``; a directory's names as of its last ``sync_directory``. ``crash``
-puts the real directory into a state a power loss may leave: unsynced bytes gone, or with ``torn`` any of the written
-512-byte sectors kept; unsynced names gone or, with ``keep_names``, kept (a process kill, or a file system that orders
-its journal).
+A file's bytes as of its last ``sync`` are durable, and a directory's names as of its last ``sync_directory``. ``crash``
+puts the real directory into a state that a power loss may leave. Unsynced bytes are lost, or with ``torn`` any of the
+written 512-byte sectors are kept. Unsynced names are lost or, with ``keep_names``, kept (a killed process, or a file
+system with an ordered journal).
 
-``fail_at`` makes the N-th mutating call fail with an errno; ``kill_at`` makes it, and every later call, raise
-:class:`Killed` after (for writes) a part of the data went through. ``calls`` lists the mutating calls made so far, so
-that a test can go through them all; with ``counts_reads`` those that open, read and list as well.
+``fail_at`` makes the N-th mutating call fail with an errno. ``kill_at`` makes the N-th and every later call raise
+:class:`Killed`; of a write a random part of the data is written before. ``calls`` lists the mutating calls so far, so
+that a test can fail each of them in turn; with ``counts_reads`` it also lists calls that open, read and list.
 
-``kill`` closes what is open, as the system does when a process ends; at the end of a test that happens to all.
+``kill`` closes all open files, as the system does when a process ends; after each test this is done for all instances.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Killed(BaseException):
 
 
 class _Inode:
-    """A file's content as the disk is sure to have it, and whether writes since then may be on it."""
+    """A file's durable content."""
 
     def __init__(self, durable: bytes) -> None:
         self.durable = durable
 
 
 class FaultyFile:
-    """:class:`tidelog.log.system.file_system.OpenFile` that reports its calls to its file system."""
+    """An :class:`tidelog.log.system.file_system.OpenFile` that reports its calls to its file system."""
 
     def __init__(self, owner: FaultyFileSystem, inner: OpenFile, inode: _Inode) -> None:
         self._owner = owner
@@ -89,13 +89,13 @@ _ALIVE: WeakSet[FaultyFileSystem] = WeakSet()
 
 
 def kill_all() -> None:
-    """Close what every faulty file system of this process has open."""
+    """Close the open files of all faulty file systems of this process."""
     for file_system in list(_ALIVE):
         file_system.kill()
 
 
 class FaultyFileSystem:
-    """:class:`tidelog.log.system.file_system.FileSystem` over ``root``. One thread at a time."""
+    """A :class:`tidelog.log.system.file_system.FileSystem` over ``root``, for one thread at a time."""
 
     def __init__(self, root: str, seed: int = 0) -> None:
         self._os = OsFileSystem()
@@ -106,11 +106,11 @@ class FaultyFileSystem:
         self.fail_operation: dict[str, int] = {}
         self.kill_at: int | None = None
         self.counts_reads = False
-        """Reads and listings are steps too: they fail as writes do."""
+        """Whether reads and listings are counted and fail, too."""
         self._inodes: dict[str, _Inode] = {}
         self._durable: dict[str, dict[str, _Inode | None]] = {}
         self._open: WeakSet[FaultyFile] = WeakSet()
-        """Not kept alive: the files of a log that is dropped are closed at once."""
+        """Weak references, so that the files of a dropped log are closed at once."""
         _ALIVE.add(self)
         self.adopt()
 
@@ -129,7 +129,7 @@ class FaultyFileSystem:
     # ---- faults
 
     def step(self, operation: str, path: str, partly: Callable[[], None] | None = None) -> None:
-        """Count a mutating call; fail or die when it is this one's turn."""
+        """Count a mutating call; raise LogStorageError or Killed if the call is to fail."""
         number = len(self.calls)
         self.calls.append((operation, os.path.basename(path)))
         if self.kill_at is not None and number >= self.kill_at:
@@ -143,18 +143,18 @@ class FaultyFileSystem:
             raise LogStorageError(operation, path, code)
 
     def read(self, operation: str, path: str) -> None:
-        """Count a call that changes nothing, where those are counted."""
+        """Count a call that changes nothing, with ``counts_reads``."""
         if self.counts_reads:
             self.step(operation, path)
 
     def kill(self) -> None:
-        """Close everything, as the system does when a process ends: what was written stays."""
+        """Close all files, as the system does when a process ends; written bytes stay."""
         for file in list(self._open):
             file.close()
         self._open.clear()
 
     def crash(self, *, torn: bool = False, keep_names: bool = False) -> None:
-        """Close everything and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
+        """Close all files, and leave in ``root`` what a power loss may leave. With ``keep_names`` all names survive."""
         self.kill()
         if keep_names:
             images = {
@@ -190,7 +190,7 @@ class FaultyFileSystem:
         return next((path for path, other in self._inodes.items() if other is inode), None)
 
     def _image(self, path: str | None, inode: _Inode, torn: bool) -> bytes:
-        """Build the durable bytes, with ``torn`` some of the sectors written since."""
+        """Build a file's bytes after a power loss: the durable ones, with ``torn`` also some sectors written since."""
         if not torn or path is None or not os.path.exists(path):
             return inode.durable
         with open(path, "rb") as file:

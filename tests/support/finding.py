@@ -1,4 +1,4 @@
-"""Logs of random records for the tests of finding, and the full scan they are compared with."""
+"""Logs of random records for the tests of searches by key, tag and time, and the full scan that gives the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG = {
     "index.tag.entries": 90,
     "segment.bytes": 9_000,
 }
-#: "Aa" and "BB", and strings built from them, have one hash.
+#: "Aa" and "BB", and strings of equal length built from them, have the same hash.
 KEYS = (None, b"", b"Aa", b"BB", b"AaAa", b"BBBB", b"AaBB", *(b"k%d" % number for number in range(12)))
 TAGS = (None, b"", b"paid", b"open", b"Aa", b"BB")
 QUERIES = (
@@ -38,7 +38,7 @@ QUERIES = (
 
 
 def indexed_bench(root: str, **config: object) -> LogBench:
-    """Make a log with small index files."""
+    """Return a ``LogBench`` whose log has small index files."""
     bench = LogBench(root)
     from tidelog.log.config import LogConfig
 
@@ -47,7 +47,7 @@ def indexed_bench(root: str, **config: object) -> LogBench:
 
 
 def use_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have plain Python serve, as where nothing is compiled; ``Chain`` is the compiled module's source as it stands."""
+    """Use the routines in plain Python instead of the compiled ones; ``Chain`` is the uncompiled source's class."""
     for name in ("walk_chunk", "find_nth_record", "put_entries", "put_tags", "restore_slots", "write_pieces"):
         monkeypatch.setattr(engine, name, getattr(reference, name))
     monkeypatch.setattr(engine, "_find_matches", reference.match_records)
@@ -77,7 +77,7 @@ def _tags(generator: random.Random) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def indexer_of(log: UnifiedLog) -> LogIndexer:
-    """Make an indexer that has caught up."""
+    """Create an indexer of a log, and index the whole log."""
     indexer = LogIndexer(log)
     indexer.configure()
     catch_up(indexer)
@@ -85,13 +85,13 @@ def indexer_of(log: UnifiedLog) -> LogIndexer:
 
 
 def catch_up(indexer: LogIndexer, step_bytes: int = 3_000) -> None:
-    """Index everything there is."""
+    """Index all records of the log."""
     while indexer.step(step_bytes):
         pass
 
 
 def check_answers(log: UnifiedLog, indexer: LogIndexer, expected: Iterable[Record]) -> None:
-    """Check that every query answers as a full scan over ``expected`` does, newest first."""
+    """Check that every query finds the records that a full scan over ``expected`` finds, newest first."""
     newest_first = sorted(expected, key=lambda record: -record.offset)
     for query in QUERIES:
         found = [(r.offset, r.key, r.value, r.timestamp) for r in find_newest(log, indexer, query)]

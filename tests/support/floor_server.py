@@ -1,8 +1,8 @@
-"""The least that a server under a storm can do: it accepts and closes strangers, and answers the one client inside.
+"""A minimal server for tests of connection storms: it answers one client, and closes all other connections at once.
 
-``python -m tests.support.floor_server LOGIN_PORT TLS_PORT`` takes a client of INSIDE for logged in and answers its
-requests with bytes that are ready; every other connection is closed at once. What the client inside waits for here, it
-waits for the machine and Python: the floor for a broker.
+``python -m tests.support.floor_server LOGIN_PORT TLS_PORT`` treats clients with the address INSIDE as logged in, and
+answers their requests with prepared bytes. Their waits are caused only by the machine and Python: no broker's clients
+can wait less. ``tests/support/insider.py`` is the client.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ANSWERS = {
     17: struct.pack(">hi", 0, 0),
     36: struct.pack(">hhi", 0, -1, 0),
 }
-"""API key -> the answer to the version that :mod:`tests.support.insider` asks in."""
+"""API key -> the response, in the version that :mod:`tests.support.insider` uses."""
 
 
 def answer(connection: socket.socket) -> bool:
-    """Answer the requests that are there; returns whether the client is."""
+    """Answer the received requests; returns False if the client has closed the connection."""
     received = bytearray(connection.recv(1 << 16))
     is_there = bool(received)
     while received:

@@ -13,9 +13,9 @@ class NamedFunction(NamedTuple):
     line: int
     name: str
     returns: str
-    """Its annotation as text; empty without one."""
+    """The annotation of the result as text; empty without one."""
     decorators: tuple[str, ...]
-    """Last names of its decorators, without arguments."""
+    """Names of its decorators, without modules and arguments."""
 
 
 KEPT = {
@@ -23,21 +23,21 @@ KEPT = {
     *("sanity_check", "transition_to", "init_producer_id", "init_next_generation"),
     *("readable", "writable", "seekable"),
 }
-"""Kafka's and Python's own names; names with capital letters within are a library's as well."""
+"""Allowed names that Kafka, Python or a library prescribe; names with capital letters after lower case are, too."""
 FREE_DECORATORS = {
     *("property", "cached_property", "setter", "overload", "command", "group"),
     *("fixture", "contextmanager", "asynccontextmanager"),
 }
-"""Such functions are used as values or resources and have their names; Click's commands have the command's."""
+"""Decorators of functions to which the rule does not apply: they are used as values, or are Click's commands."""
 ASKING = {"is", "has", "have", "can", "cannot", "may", "are", "was", "were", "do", "does", "should", "must", "would"}
-"""First words of a boolean's name, beside verbs in the third person."""
+"""Allowed first words of a boolean's name, beside verbs in the third person."""
 EVENT = re.compile(
     r"\w+_(created|deleted|changed|updated|made|added|removed|moved|lost|closed|finished|received|expired|renewed|"
     r"(un)?registered|elected)"
 )
-"""A callback that tells of an event has the event's name, as asyncio's ``connection_lost``."""
+"""Names of callbacks, which have the event's name, as asyncio's ``connection_lost``."""
 PURE = re.compile(r"(\w+_)?of(_\w+)?|(when|on|to|as|from|with)_\w+")
-"""Look-ups (``error_of``), conversions (``to_json``), builders (``with_leaders``) and what a Deferred waits for."""
+"""Names of look-ups (``error_of``), conversions (``to_json``), builders (``with_leaders``), events (``when_open``)."""
 LONELY = re.compile(
     r"(?!feed)[a-z]+ed|kept|held|told|met|shown|taken|written|made|found|given|known|chosen|alone|always|never|alike|beside|"
     r"between|before|after|beyond|below|under|otherwise|only|until|within|without|not|none|in|at|by|then|where|why"
@@ -68,11 +68,11 @@ def _has_own_rule(name: str) -> bool:
 
 
 def _asks(name: str, verbs: Set[str]) -> bool:
-    """Return whether a name asks: ``is_open``, ``page_is_cached``, ``matches``, ``holds_schemas``, ``crc_matches``."""
+    """Return whether a name suits a boolean: ``is_open``, ``page_is_cached``, ``holds_schemas``, ``crc_matches``."""
     words = name.split("_")
     return words[0] in ASKING or "_is_" in name or any(_verb_of(word) & verbs for word in (words[0], words[-1]))
 
 
 def _verb_of(word: str) -> set[str]:
-    """Return the verbs that a word in the third person may be of; none if it is in no third person."""
+    """Return the verbs whose third person a word may be; none if it has no ending of the third person."""
     return {word[: -len(end)] + y for end, y in (("s", ""), ("es", ""), ("ies", "y")) if word.endswith(end)}

@@ -1,4 +1,4 @@
-"""A broker's HTTP applications over a socket of the file system, with a client's session."""
+"""A broker's HTTP applications, served on a Unix socket for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Serve = Callable[[Broker, socket.socket], Awaitable[web.AppRunner]]
 
 @asynccontextmanager
 async def serving(serve: Serve, broker: Broker, path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    """Serve at ``path``; yield a session whose requests go there, whatever host they name."""
+    """Serve on the Unix socket ``path``; yield a client session that sends all requests to it, whatever their host."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen()

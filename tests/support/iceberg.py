@@ -21,7 +21,7 @@ NAME = "lake.events"
 
 
 def target_below(directory: Path, partition_by: tuple[str, ...] = ()) -> IcebergTarget:
-    """Name a table of a new catalog and warehouse."""
+    """Return the target of a table in a new catalog and warehouse below ``directory``."""
     warehouse = directory / "warehouse"
     warehouse.mkdir()
     return IcebergTarget(f"sqlite:///{directory / 'catalog.db'}", NAME, str(warehouse), partition_by=partition_by)
@@ -29,7 +29,7 @@ def target_below(directory: Path, partition_by: tuple[str, ...] = ()) -> Iceberg
 
 @contextmanager
 def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Catalogs hold connections until they are closed: all that are opened inside the block are closed at its end."""
+    """A block at whose end all catalogs that were opened inside are closed, because they hold connections."""
     opened = []
     real = iceberg_job._catalog
 
@@ -45,7 +45,7 @@ def closed_catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def table_of(target: IcebergTarget, name: str = NAME) -> Table:
-    """Load the table as it is now."""
+    """Load the current state of a table."""
     table: Table = iceberg_job._catalog(target).load_table(name)
     return table
 

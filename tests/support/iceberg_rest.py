@@ -1,7 +1,12 @@
 """An Iceberg REST catalog for tests: the part of its protocol that pyiceberg needs, over a catalog in SQLite.
 
-``faults`` are used up one by one by commits: "lost" commits and answers 500, "refused" answers 500 and commits not,
-"late" answers 504 and keeps the commit for ``commit_late``, "beaten" commits such a late one first, "kept" commits.
+Each commit takes the next of ``faults``:
+
+    kept       commits (as without a fault)
+    lost       commits, and answers 500
+    refused    answers 500 without committing
+    late       answers 504, and keeps the request for ``commit_late``
+    beaten     commits the late request first, then this one
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ from pyiceberg.table import CommitTableRequest
 from tests.support.json_server import json_server
 
 TABLES = 4
-"""Parts of the path ``/v1/namespaces/{namespace}/tables/{table}`` before the table's name."""
+"""Number of parts of the path ``/v1/namespaces/{namespace}/tables/{table}`` before the table's name."""
 
 
 class IcebergRest:
@@ -42,12 +47,12 @@ class IcebergRest:
         self.catalog.close()
 
     def commit_late(self) -> bool:
-        """Carry out a commit that was answered with 504; returns whether it succeeded."""
+        """Execute the request that was answered with 504; returns whether its commit succeeded."""
         with self._lock:
             return "metadata" in self._commit(self._late.pop())[1]
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, dict[str, Any]]:
-        """Answer with status and body."""
+        """Answer a request; returns the status and the body."""
         if headers.get("Authorization") != f"Bearer {self.token}":
             return 401, fault(PermissionError("no such token"))
         parts = path.partition("?")[0].strip("/").split("/")

@@ -1,7 +1,8 @@
-"""A client that has logged in, as a process of its own: it produces, another one logs in, and it prints its waits.
+"""A client that measures a broker during a storm of connections, in a process of its own.
 
-``python -m tests.support.insider PORT`` prints the milliseconds of each produce request until its input ends. A process
-of its own measures the broker and the machine, and not the threads of a test that storms the broker.
+``python -m tests.support.insider PORT`` logs in and produces. After each produce request it prints the milliseconds
+that the request took, and logs in once more on another connection. It ends when its standard input does. In a process
+of its own, it does not wait for the threads of the test that causes the storm.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def login_frames(password: str) -> bytes:
 
 
 def log_in(port: int) -> socket.socket:
-    """Return a connection of the right user, from an address that no stranger has."""
+    """Return a connection that has logged in, from an address that the storm does not use."""
     connection = socket.create_connection(("127.0.0.1", port), LIMIT_S, source_address=("127.0.0.99", 0))
     connection.sendall(login_frames(PASSWORD))
     raw_client.receive_frame(connection)
@@ -54,7 +55,7 @@ def main() -> None:
 
 
 class Insider:
-    """The process of an insider; ``waits_ms`` are its round trips so far."""
+    """The client's process; ``waits_ms`` has the times of its produce requests so far."""
 
     def __init__(self, port: int) -> None:
         command = [sys.executable, "-m", __name__, str(port)]
@@ -72,14 +73,14 @@ class Insider:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Raise AssertionError where a request or a login failed."""
+        """End the process. Raises AssertionError if a request or a login failed."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._reader.join(LIMIT_S)
         assert self._process.wait(LIMIT_S) == 0
 
     def wait_for(self, more: int) -> None:
-        """Return once there are so many more round trips."""
+        """Wait until this many more produce requests are answered."""
         wanted, deadline = len(self.waits_ms) + more, time.monotonic() + LIMIT_S
         while len(self.waits_ms) < wanted:
             assert self._process.poll() is None, "the client inside ended"

@@ -1,6 +1,6 @@
-"""A file system that starts a change in another thread at its N-th call: all interleavings of a job and a change.
+"""A file system that starts a change in another thread at its N-th call: tests try each interleaving with a job.
 
-The call of the job waits until the change is done, or until the change stands before a lock that the job holds.
+That call of the job waits until the change is done, or for BLOCKED_S if the change waits for a lock that the job holds.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Callable
 
 from tidelog.log.system.file_system import FileEntry, OpenFile, OsFileSystem
 
-#: How long a change may take before it counts as one that waits for the job. Too short a time only means that less is
-#: interleaved.
+#: Seconds after which a change counts as waiting for the job. With too short a time less is interleaved, nothing else.
 BLOCKED_S = 0.01
-#: Far beyond what a change takes; only a deadlock waits so long.
+#: Much longer than a change takes: only a deadlock lasts so long.
 PATIENCE_S = 60.0
 
 
 class InterleavedFileSystem(OsFileSystem):
-    """Counts the calls by path of the thread that armed it; begins ``change`` at the call ``at``."""
+    """A file system that counts the calls with a path in the thread that armed it, and starts the change at one."""
 
     __slots__ = ("_at", "_change", "_count", "_failure", "_owner", "_thread")
 
@@ -28,7 +27,7 @@ class InterleavedFileSystem(OsFileSystem):
         self._failure: BaseException | None = None
 
     def arm(self, at: int, change: Callable[[], None]) -> None:
-        """Count this thread's calls from now on."""
+        """Count this thread's calls from now on, and start ``change`` at the call with the number ``at``, from 0 on."""
         self._at, self._change, self._count, self._failure = at, change, 0, None
         self._thread, self._owner = None, threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""Encodes and decodes messages by walking their declarations, field by field: the oracle of the compiled coders.
+"""An encoder and decoder that interprets messages' declarations, field by field: the oracle of the compiled coders.
 
 Slow, short, and written from Kafka's description of the format alone; it shares no code with the compilers.
 """
@@ -25,7 +25,7 @@ _FORMATS = {
 
 
 class DecodeError(Exception):
-    """The bytes are no such message."""
+    """The bytes are not a message of this type and version."""
 
 
 def decode(cls: type[Message], data: bytes, version: int) -> Message:
@@ -38,7 +38,7 @@ def decode(cls: type[Message], data: bytes, version: int) -> Message:
 
 
 def encode(message: Message, version: int) -> bytes:
-    """Encode ``message``, record slices left out."""
+    """Encode ``message`` without record slices that are in files."""
     return _encode_struct(message, version, type(message).FLEXIBLE.has(version))
 
 

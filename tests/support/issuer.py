@@ -1,4 +1,4 @@
-"""An issuer of bearer tokens: keys of its own, tokens signed by them, and an endpoint of the public ones (JWKS)."""
+"""An issuer of bearer tokens: its keys, tokens signed by them, and an endpoint with the public keys (JWKS)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ AUDIENCE, ISSUER = "tidelog", "https://issuer.test"
 
 
 class Issuer:
-    """Keys by id. The first of each kind of key is made when it is asked for."""
+    """The issuer's private keys by id; a key is created when it is first used."""
 
     def __init__(self) -> None:
         self.keys: dict[str, Any] = {}
 
     def key(self, key_id: str) -> Any:
-        """Return the private key of this id, whose beginning says its kind: rsa, es256 or ed."""
+        """Return the private key of this id, which begins with a kind of ALGORITHM: ``rsa``, ``es256-2``, ``ed``."""
         if key_id not in self.keys:
             self.keys[key_id] = make_key(key_id)
         return self.keys[key_id]
 
     def token(self, key_id: str = "es256", /, **claims: object) -> str:
-        """Make a token for ann that ends in five minutes; ``claims`` replace its own, None removes one."""
+        """Create a token for ann that expires in five minutes; ``claims`` replace its claims, None removes one."""
         algorithm = ALGORITHM[key_id.partition("-")[0]]
         token: str = jwt.encode(claims_of(claims), self.key(key_id), algorithm=algorithm, headers={"kid": key_id})
         return token
 
     def document(self) -> bytes:
-        """Write the public keys, as an endpoint serves them."""
+        """Build the JWKS document of the public keys."""
         return json.dumps({"keys": [public(key_id, key) for key_id, key in self.keys.items()]}).encode()
 
 
@@ -43,7 +43,7 @@ ALGORITHM = {"rsa": "RS256", "es256": "ES256", "es384": "ES384", "ed": "EdDSA"}
 
 
 def make_key(key_id: str) -> Any:
-    """Make a new private key."""
+    """Create a private key of the kind with which its id begins."""
     kind = key_id.partition("-")[0]
     if kind == "rsa":
         return rsa.generate_private_key(65537, 2048)
@@ -59,14 +59,14 @@ def public(key_id: str, key: Any) -> dict[str, Any]:
 
 
 def claims_of(given: dict[str, object]) -> dict[str, object]:
-    """Make valid claims; the given ones replace them."""
+    """Build valid claims; given ones replace them, None removes one."""
     now = int(time.time())
     claims = {"sub": "ann", "aud": AUDIENCE, "iss": ISSUER, "iat": now, "exp": now + 300, **given}
     return {name: value for name, value in claims.items() if value is not None}
 
 
 def unsecured(header: object = None, **claims: object) -> str:
-    """Make an unsecured token."""
+    """Build an unsecured token (``alg`` none)."""
     return f"{encode(header or {'alg': 'none'})}.{encode(claims_of(claims))}."
 
 
@@ -76,7 +76,7 @@ def encode(part: object) -> str:
 
 
 def first_message(token: str, gs2: str = "n,,", extensions: str = "") -> bytes:
-    """Build a client's first message."""
+    """Build a client's first message of OAUTHBEARER (RFC 7628)."""
     return f"{gs2}\x01auth=Bearer {token}{extensions}\x01\x01".encode()
 
 

@@ -1,8 +1,8 @@
-"""Java virtual machines of tests: short lives, so they start quickly and never compile for the long run.
+"""Options of the Java virtual machines of tests, which run for seconds: they start quickly, and optimize little.
 
-A JVM that loads Kafka's classes from their jars spends a second or two on nothing else. Java's class data sharing keeps
-them ready: one broker runs once per checkout, writes the classes that it loaded into an archive below ``build``, and
-every later JVM with the same class path maps them. An archive of another Java or of other jars is written again.
+Loading Kafka's classes from their jars takes a JVM a second or two. Java's class data sharing avoids that: one broker
+runs once per checkout and writes the classes that it loaded into an archive below ``build``. Every later JVM with the
+same class path maps this archive. It is written again after a change of Java or of the jars.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tests.support.requirements import require_tool
 from tests.support.toolchains import installed
 
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""One collector thread, no compiler that only pays later, no file of counters."""
+"""One collector thread, no optimizing compiler (C2), which only pays in long runs, no file of counters."""
 QUICK_JAVAC = tuple(f"-J{option}" for option in QUICK)
-"""The same for a compiler: it takes 1.7 s of CPU time in place of 2.2."""
+"""The same for javac, which then takes 1.7 s of CPU time in place of 2.2."""
 SMALL_HEAP = ("-Xmx256M",)
 BROKER_HEAP = ("-Xmx512M",)
 SILENT = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Where Java cannot use an archive it goes on without, and is not to say so on a tool's standard output."""
+"""Options against log lines on a tool's standard output: a JVM that cannot use the archive logs that and runs on."""
 
 
 @cache
@@ -55,16 +55,14 @@ def java_program(source: Path, version: str = KAFKA_4, more: str = "") -> list[s
 
 
 def java_command(version: str, class_path: str, *words: str) -> list[str]:
-    """Build a command of ``java`` whose class path begins with that of a broker of a version, and what follows on the
-    line.
+    """Build a command of ``java``; ``class_path`` must begin with the class path of that version's broker, and
+    ``words`` follow it.
     """
     return [require_tool("java", JAVA_INSTALL), *SMALL_HEAP, *broker_options(version), "-cp", class_path, *words]
 
 
 def archive_options(name: str, jars: Path, record: Callable[[Path], None]) -> tuple[str, ...]:
-    """Return options of a JVM with these jars as its class path; ``record`` writes the archive where there is none of
-    them.
-    """
+    """Return options of a JVM with these jars as its class path; ``record`` writes their archive if there is none."""
     directory = BUILD / "classes" / name
     archive, marker = directory / "classes.jsa", directory / "complete"
     recipe = _recipe(jars)
@@ -92,7 +90,7 @@ class _Recorder(rival.ApacheKafka):
 
 
 def _record(version: str, archive: Path) -> None:
-    """Run a broker that takes a transaction and serves a group, so that the classes of both are among its own."""
+    """Run a broker with a transaction and a group, so that it loads, and archives, the classes for both."""
     with TemporaryDirectory() as directory, _Recorder(Path(directory), version, archive) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "t"})
         producer.init_transactions(60)

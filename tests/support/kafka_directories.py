@@ -1,4 +1,4 @@
-"""Data directories in the form Apache Kafka leaves, made without Java: partitions, metadata log, small files."""
+"""Data directories as Apache Kafka leaves them, written without Java: partitions, metadata log, small files."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class KafkaDirectory:
         self, topic: str, index: int, topic_id: bytes | None, *, epoch: int = 0, producer_id: int = 7, batches: int = 60
     ) -> Path:
         """Add a partition of ``batches`` records, about 26 to a segment."""
-        place = TopicPartition(topic, index)
-        directory = self.path / place.directory_name
+        topic_partition = TopicPartition(topic, index)
+        directory = self.path / topic_partition.directory_name
         directory.mkdir()
         if topic_id is not None:
             write_partition_metadata(FILE_SYSTEM, str(directory), topic_id)
         environment = LogEnvironment(FILE_SYSTEM, ManualTime(NOW_MS))
         config = LogConfig({"segment.bytes": "2000", "index.interval.bytes": "200"})
-        request = LoadRequest(place, str(directory), config, environment, DirectoryState(str(self.path)))
+        request = LoadRequest(topic_partition, str(directory), config, environment, DirectoryState(str(self.path)))
         log = load_log(request)
         for sequence in range(batches):
             append(log, producer_batch(sequence, producer_id=producer_id, timestamp=NOW_MS + sequence), epoch=epoch)
@@ -96,21 +96,21 @@ class KafkaDirectory:
 
 
 def format_standalone(directory: Path, node_id: int) -> QuorumVoters:
-    """Leave what ``kafka-storage format --standalone`` leaves in the metadata log; returns the voters."""
+    """Write the metadata log as ``kafka-storage format --standalone`` does; returns the voters."""
     voter = RegisteredVoter(
         voter_id=node_id, voter_directory_id=b"d" * 16,
         endpoints=[VoterEndpoint(name="CONTROLLER", host="h", port=9093)],
         k_raft_version_feature=VoterVersions(min_supported_version=0, max_supported_version=1),
     )  # fmt: skip
     voters = QuorumVoters(1, VotersRecord(voters=[voter]))
-    place = directory / METADATA_DIRECTORY
-    place.mkdir(parents=True)
-    (place / SnapshotId(0, 0).file_name()).write_bytes(b"".join(build_snapshot(EMPTY_IMAGE, 0, voters=voters)))
+    metadata = directory / METADATA_DIRECTORY
+    metadata.mkdir(parents=True)
+    (metadata / SnapshotId(0, 0).file_name()).write_bytes(b"".join(build_snapshot(EMPTY_IMAGE, 0, voters=voters)))
     return voters
 
 
 def _batches(listed: list[VersionedRecord], base_offset: int) -> bytes:
-    """Encode two records to a batch."""
+    """Encode records as batches of two records each."""
     return b"".join(
         build_metadata_batch(listed[start : start + 2], BatchStart(base_offset + start, 1, NOW_MS))
         for start in range(0, len(listed), 2)

@@ -1,4 +1,4 @@
-"""Apache Kafka's jars for tests: as `benchmarks.rivals.kafka_jars`, but a missing tool skips the test."""
+"""Apache Kafka's jars for tests: `benchmarks.rivals.kafka_jars`, with a missing tool as a reason to skip the test."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""kafka-python, imported with its own warnings kept to itself: it reads its schemas by a deprecated call.
+"""kafka-python, imported without the warning of the deprecated call by which it reads its schemas.
 
-A socket that it is connecting while the client closes, or whose connection is refused, is never closed (kafka-python
-3.0, ``KafkaNetSocket.sock_connect``): it is left to the garbage collector, which complains of it in whatever test runs
-then. Here it is closed first.
+A socket that is connecting while the client closes, or whose connection is refused, is never closed (kafka-python 3.0,
+``KafkaNetSocket.sock_connect``): the garbage collector closes it with a warning, during any later test. So this module
+closes such a socket at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _connect = KafkaNetSocket.sock_connect
 async def _connect_or_close(parent: Any, net: Any, sock: Any, *args: Any, **named: Any) -> Any:
     try:
         return await _connect(parent, net, sock, *args, **named)
-    except BaseException:  # that of a coroutine which is closed, too
+    except BaseException:  # also GeneratorExit, when the coroutine is closed
         sock.close()
         raise
 
@@ -57,11 +57,11 @@ def read_to_end(bootstrap: str, topic: str, isolation: str = "read_committed") -
 
 
 def take_up_join(consumer: Any) -> None:
-    """Make the next poll finish a rebalance in which the last poll's time ended; for members that poll briefly.
+    """Make the next poll finish a rebalance that the last poll left unfinished; for members with short polls.
 
-    A leader of kafka-python 3.0.12 that rejoins because its topic's metadata has changed forgets that reason as soon as
-    it has assigned partitions. If a poll ends between then and SyncGroup's answer, no later poll takes up the answer:
-    the consumer has no partitions and sends no heartbeats from then on, whatever the broker is.
+    A group leader of kafka-python 3.0.12 that rejoins because its topic's metadata has changed clears that reason as
+    soon as it has computed the assignment. If a poll ends between that and the response to SyncGroup, no later poll
+    handles the response: the consumer has no partitions and sends no heartbeats from then on, with any broker.
     """
     coordinator = consumer._coordinator
     if coordinator.rejoining:

@@ -1,4 +1,4 @@
-"""Apache Kafka's ``kafka-*.sh`` as a directory for PATH: Maven brings its jars without the scripts of a release."""
+"""Apache Kafka's ``kafka-*.sh`` in a directory for PATH, because Maven downloads its jars without these scripts."""
 
 from __future__ import annotations
 

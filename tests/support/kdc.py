@@ -1,7 +1,7 @@
-"""A Kerberos realm of its own: MIT Kerberos' KDC on this machine, with principals, keytabs and a client's environment.
+"""A Kerberos realm for tests: MIT Kerberos' KDC on this machine, with principals, keytabs and a client's environment.
 
-Machines without the KDC skip its tests, but for CI, which installs it. Without the package ``gssapi`` CI skips them,
-too: it takes Debian's, which is compiled, and has none for another Python (``make kerberos`` compiles one).
+Without the KDC its tests are skipped, except in CI, which installs it. Without the package ``gssapi`` they are skipped
+also in CI: CI uses Debian's compiled package, which exists only for Debian's Python (``make kerberos`` compiles one).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INSTALL = (
 )
 TOOLS = ("krb5kdc", "kadmin.local", "kdb5_util", "kinit")
 SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where the KDC's programs are; a user's PATH often lacks the first."""
+"""Directories of the KDC's programs; a user's PATH often lacks the first."""
 START_S = 60
 
 KRB5_CONF = """
@@ -60,7 +60,7 @@ KDC_CONF = """
 
 
 def require_kdc() -> None:
-    """Skip the test where there is no KDC, or no package to speak GSS-API by."""
+    """Skip the test if the KDC or the package ``gssapi`` is missing."""
     lacking = [tool for tool in TOOLS if shutil.which(tool, path=SYSTEM) is None]
     if lacking:
         missing(", ".join(lacking), INSTALL)
@@ -69,7 +69,7 @@ def require_kdc() -> None:
 
 
 class Realm:
-    """The realm, as a context manager; ``environment`` is that of every program that uses it."""
+    """The realm, as a context manager; programs that use it get ``environment``."""
 
     def __init__(self, directory: Path) -> None:
         require_kdc()
@@ -117,7 +117,7 @@ class Realm:
         return keytab
 
     def ticket(self, principal: str, keytab: Path) -> dict[str, str]:
-        """Take a ticket of the principal; return the environment of a client that has it."""
+        """Get a ticket for the principal; return the environment of a client with this ticket."""
         cache = {**self.environment, "KRB5CCNAME": f"FILE:{keytab}.cache"}
         self._run("kinit", "-k", "-t", str(keytab), principal, environment=cache)
         return cache

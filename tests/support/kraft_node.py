@@ -1,4 +1,4 @@
-"""Nodes of an Apache Kafka cluster in KRaft mode: controllers apart, brokers, or both in one; small heaps."""
+"""Nodes of an Apache Kafka cluster in KRaft mode: controllers, brokers, or both in one process; with small heaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 
 class KraftNode(ApacheKafka):
-    """One node; ``controllers`` are id -> port of all voters. Skips where Kafka cannot run."""
+    """One node; ``controllers`` maps ids of all voters to their ports. Without Java or Maven the test is skipped."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ def addresses(controllers: Mapping[int, int]) -> tuple[Address, ...]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, limit_s: float = 120.0) -> None:
-    """Wait for a state; the limit is for a machine that is very busy."""
+    """Wait until a condition holds; ``limit_s`` is long enough for a very busy machine."""
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, what

@@ -1,4 +1,4 @@
-"""Brokers of a failed test, whose output is shown beside it."""
+"""The brokers of a failed test, whose output is shown with its failure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from benchmarks.rivals.process import BrokerProcess
 
 
 def brokers_of(values: Iterable[object]) -> Iterator[BrokerProcess]:
-    """Yield the brokers among a test's arguments, and those that clusters of the tests have as attributes.
+    """Yield the brokers among a test's arguments, and those in attributes of arguments whose class is in ``tests``.
 
-    Only types are looked at: a stand-in of a library may raise when it is asked for anything else.
+    Brokers are recognized by their type alone: other objects, such as mocks, may raise when an attribute is read.
     """
     for value in values:
         is_ours = type(value).__module__.startswith("tests.")

@@ -1,4 +1,7 @@
-"""Imports what a broker imports late, in a thread: tests that move the loop by hand need it there."""
+"""A module that imports, when it is imported, the modules that a broker imports later, in a thread.
+
+Tests that run the event loop step by step need them before: they do not wait for such threads.
+"""
 
 from __future__ import annotations
 

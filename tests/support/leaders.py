@@ -1,4 +1,4 @@
-"""Leaders of three replicas, and the brokers of their images."""
+"""Builders for tests of a partition leader: its state, with three replicas, and the registrations of brokers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.broker.metadata.metadata_image import BrokerRegistration, Partition
 LEADER = 1
 NODES = (1, 2, 3)
 EPOCH = 100
-"""A broker's epoch is this and its id."""
+"""A broker's epoch is the sum of this number and the broker's id."""
 LAG_MS = 30_000.0
 
 
@@ -20,7 +20,7 @@ def brokers(
     absent: Collection[int] = (),
     epochs: Mapping[int, int] | None = None,
 ) -> dict[int, BrokerRegistration]:
-    """Make registrations of brokers 1 to 4."""
+    """Build the registrations of brokers 1 to 4, without those that are absent."""
     return {
         node: BrokerRegistration(
             node, (epochs or {}).get(node, EPOCH + node), b"i" * 16, (), {}, None, node in fenced, node in stopping, ()
@@ -37,7 +37,7 @@ def state(
     *,
     is_recovering: bool = False,
 ) -> PartitionState:
-    """Make the state of a partition that broker 1 leads in epoch 3."""
+    """Build the state of a partition that broker 1 leads in epoch 3."""
     return PartitionState(replicas, isr, LEADER, 3, partition_epoch, is_recovering=is_recovering)
 
 
@@ -49,6 +49,6 @@ def led(
     is_recovering: bool = False,
     fenced: Collection[int] = (),
 ) -> LeaderState:
-    """Make the leader's core of a log that ends at 10, elected at time 0."""
+    """Build the ``LeaderState`` of a leader that was elected at time 0, with a log that ends at 10."""
     led_state = state(isr, is_recovering=is_recovering)
     return LeaderState(LEADER, led_state, 10, high_watermark, 0.0, LAG_MS, min_isr, brokers(fenced))

@@ -1,8 +1,8 @@
-"""Checks of the process that runs tests: its priority, its open descriptors, and what unit tests may set in it.
+"""Checks that tests leave the process that runs them unchanged: its priority, its open descriptors, and other state.
 
-The next test would pay for a change. A worker runs a thousand tests, and every broker and JVM that they start inherits
-the priority of its main thread: one test that lowered it made all later ones of its worker wait for others.
-Descriptors from 1,024 on are more than ``select`` takes, which clients under test use.
+A worker runs a thousand tests, and all later tests would suffer from a change. Every broker and JVM that they start
+inherits the priority of the worker's main thread: after a test that lowered it, all later ones get less CPU time.
+``select``, which clients under test use, does not work with descriptors from 1,024 on.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pytest
 from tests.support.faulty_file_system import kill_all
 
 MOST_DESCRIPTORS = 512
-"""Open descriptors after a module; the parts of Spark, librdkafka and duckdb that stay are about a hundred."""
+"""Limit of open descriptors after a module; Spark, librdkafka and duckdb keep about a hundred open."""
 _OPEN = "/proc/self/fd"
 _NICENESS = pytest.StashKey[int]()
 _STATE = pytest.StashKey[dict[str, object]]()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 _SET_ON_THE_WAY = {"PYTEST_CURRENT_TEST", "OPENBLAS_NUM_THREADS"}
-"""Environment variables that pytest sets, and a broker for the rest of its process when it first imports NumPy."""
+"""Environment variables that may change: pytest sets the first; a broker sets the second before it imports NumPy."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -45,10 +45,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Fail a test that lowered its process's priority or left other state, and a module that left descriptors open."""
+    """Fail a test that lowered the process's priority or changed its state, and a module that left descriptors open."""
     result = yield
     kill_all()
-    if nextitem is not None:  # with the last test end the session's own fixtures, whatever test they began with
+    if nextitem is not None:  # after the last test the session's fixtures end, which an earlier test has begun
         check_state(item.stash.get(_STATE, {}))
     before, now = item.config.stash[_NICENESS], main_thread_niceness()
     item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
@@ -59,7 +59,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def process_state() -> dict[str, object]:
-    """Collect what tests may set in their process and have to set back."""
+    """Collect the state of the process that tests may change and must restore."""
     mask = os.umask(0o077)
     os.umask(mask)
     names = [name for name in logging.root.manager.loggerDict if name.startswith(("tests", "tidelog"))]
@@ -90,27 +90,27 @@ def changes(before: object, now: object) -> list[tuple[object, object]]:
 
 
 def main_thread_niceness() -> int:
-    """Return the niceness of the main thread; 0 where threads have none of their own."""
+    """Return the niceness of the main thread; 0 on systems other than Linux, where threads have none of their own."""
     return os.getpriority(os.PRIO_PROCESS, threading.main_thread().native_id or 0) if sys.platform == "linux" else 0
 
 
 def open_descriptors() -> list[str]:
-    """Return the numbers of the process's open descriptors, as texts; none where there is no list of them."""
+    """Return the numbers of the process's open descriptors, as texts; none on systems other than Linux."""
     return os.listdir(_OPEN) if sys.platform == "linux" else []
 
 
 def check_descriptors(most: int) -> None:
-    """Raise AssertionError, which names where most of the open descriptors lead to, when there are more.
+    """Raise AssertionError if more than ``most`` descriptors are open; it names the directories of most of them.
 
-    Those of dropped objects in circles are given back here: when the garbage collector would find them is chance.
+    Garbage is collected first, because descriptors of objects in reference cycles stay open until then.
     """
     if len(open_descriptors()) > most:
         gc.collect()
     names = open_descriptors()
     if len(names) <= most:
         return
-    places: Counter[str] = Counter()
+    directories: Counter[str] = Counter()
     for name in names:
         with suppress(OSError):  # the listing's own is closed by now
-            places[os.path.dirname(os.readlink(f"{_OPEN}/{name}"))] += 1
-    raise AssertionError(f"{len(names)} descriptors are open, {most} may be: {places.most_common(5)}")
+            directories[os.path.dirname(os.readlink(f"{_OPEN}/{name}"))] += 1
+    raise AssertionError(f"{len(names)} descriptors are open, {most} may be: {directories.most_common(5)}")

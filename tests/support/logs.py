@@ -1,4 +1,4 @@
-"""Logs for tests: made in a temporary directory, with small segments, fed with batches of a known shape."""
+"""Logs for tests: functions that build batches, open a log in a temporary directory, append to it and read it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITION = TopicPartition("topic", 0)
 
 
 def batch(count: int = 1, *, timestamp: int = NOW_MS, value: bytes = b"value", key: bytes | None = b"key") -> bytearray:
-    """Build a batch as a producer sends it: offsets from 0."""
+    """Build a batch as a producer sends it, with offsets from 0 on."""
     return build_batch([Record(i, timestamp + i, key, value) for i in range(count)])
 
 
@@ -50,7 +50,7 @@ def marker(producer_id: int, epoch: int = 0, *, commit: bool, coordinator_epoch:
 
 
 class LogBench:
-    """Opens, fills, closes and reopens the log of one partition directory."""
+    """A directory with one partition, whose log can be opened again and again."""
 
     def __init__(
         self, root: str, file_system: FileSystem | None = None, time: Time | None = None, **config: Any
@@ -85,7 +85,7 @@ class LogBench:
 def append(
     log: UnifiedLog, records: bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, epoch: int = 0
 ) -> LogAppendInfo:
-    """Append and move the high watermark, as a lone replica does."""
+    """Append a batch, and advance the high watermark to the log end, as the only replica does."""
     info = log.append_as_leader(memoryview(records), leader_epoch=epoch, origin=origin)
     log.update_high_watermark(log.log_end_offset)
     return info

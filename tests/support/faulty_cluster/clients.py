@@ -1,4 +1,4 @@
-"""Clients that note in a history what they are told: an idempotent writer, a transactional one, a reader."""
+"""Clients that record their responses in a history: an idempotent writer, a transactional writer, a reader."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ QUICK = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "topic.metadata.refresh.fast.interval.ms": 50,
-    "topic.metadata.refresh.interval.ms": 500,  # librdkafka asks for no other leader after REQUEST_TIMED_OUT
+    "topic.metadata.refresh.interval.ms": 500,  # librdkafka does not look for a new leader after REQUEST_TIMED_OUT
     "socket.timeout.ms": 2000,
     "socket.connection.setup.timeout.ms": 1000,
 }
 WRITER = {**QUICK, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50, "request.timeout.ms": 10_000}
-"""A leader that is cut off keeps a request for longer than ``socket.timeout.ms``, so that its connection is closed.
-librdkafka asks the broker it used last for metadata: one that answers REQUEST_TIMED_OUT in time is asked for ever, and
-tells for ever that it leads."""
+"""A leader that is cut off keeps a request for longer than ``socket.timeout.ms``, so the client closes the connection.
+If the leader answered REQUEST_TIMED_OUT in time, librdkafka would go on to request metadata from it, the broker that it
+used last; this metadata would always name the leader itself."""
 PAUSE_S = 0.004
 LATE_S = 8.0
-"""A time to serve again that is told."""
+"""Seconds after a fault from which on the first write is reported."""
 END_LIMIT_S = 120.0
 
 
 class Worker:
-    """A client in a thread that works until it is told to end."""
+    """A client in a thread, which works inside ``with``."""
 
     def __init__(self) -> None:
         self._is_ended = threading.Event()
@@ -68,17 +68,17 @@ class Worker:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Raise what ended the client before its time."""
+        """Raise AssertionError with the error that has ended the client, if one has."""
         assert self.failure is None, self.failure
 
 
 class Writer(Worker):
-    """An idempotent producer with acks=all on partition 0 of a topic; when each acknowledged value was sent."""
+    """A producer for partition 0 of a topic, by default idempotent with acks=all."""
 
     def __init__(
         self, bootstrap: str, topic: str, history: History, name: str = "w", acks: int = -1, **settings: object
     ) -> None:
-        """``settings`` are of librdkafka, with ``_`` for a dot."""
+        """``settings`` are settings of librdkafka, with ``_`` for a dot."""
         super().__init__()
         more = {key.replace("_", "."): value for key, value in settings.items()}
         if acks != -1:
@@ -90,7 +90,7 @@ class Writer(Worker):
         self._sent: dict[bytes, float] = {}
         self._is_abandoned = False
         self.times: list[tuple[float, float]] = []
-        """When each acknowledged value was sent and acknowledged."""
+        """Times at which each acknowledged value was sent and acknowledged, by the monotonic clock."""
         self.errors: list[object] = []
 
     @property
@@ -105,19 +105,19 @@ class Writer(Worker):
         assert self._producer.flush(END_LIMIT_S) == 0
 
     def abandon(self) -> None:
-        """Wait for no more acknowledgements: the whole cluster is gone."""
+        """End without waiting for further acknowledgements, because the whole cluster was killed."""
         self._is_ended.set()
         self._thread.join()
         self._is_abandoned = True
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many more values are acknowledged."""
+        """Wait until this many more values are acknowledged."""
         wanted = self.count + count
         wait_until(lambda: self.count >= wanted or bool(self.errors), f"{wanted} records", WAIT_S)
         self.check()
 
     def wait_resumed(self, since: float) -> float:
-        """Wait until a value is acknowledged that was sent after ``since``; return how long after it that was."""
+        """Wait until a value that was sent after ``since`` is acknowledged; return the seconds that this took."""
         wait_until(lambda: bool(self.times) and self.times[-1][0] >= since, "a write after the fault", WAIT_S)
         self.check()
         again = next(done for sent, done in self.times if sent >= since) - since
@@ -166,13 +166,13 @@ class Pairs(Worker):
         return super().__enter__()
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many more transactions are committed."""
+        """Wait until this many more transactions are committed."""
         wanted = self.committed + count
         wait_until(lambda: self.committed >= wanted or self.failure is not None, f"{wanted} transactions", WAIT_S)
         self.check()
 
     def _work(self) -> None:
-        """Do one transaction. Raises KafkaException where it can neither be committed nor aborted."""
+        """Do one transaction. Raises KafkaException if it can neither be committed nor aborted."""
         value = f"{self._name}-{self._number}".encode()
         self._number += 1
         self._producer.begin_transaction()
@@ -200,7 +200,7 @@ class Pairs(Worker):
 
 
 class ConsumerWorker(Worker):
-    """A consumer that notes under a name what it is given."""
+    """A consumer that records in the history, under its name, the records that it gets."""
 
     def __init__(self, consumer: Consumer, history: History, name: str) -> None:
         super().__init__()
@@ -218,20 +218,20 @@ class ConsumerWorker(Worker):
 
 
 class Reader(ConsumerWorker):
-    """A consumer of all partitions of topics from their beginning, with read_committed, outside of groups."""
+    """A consumer of all partitions of topics from their beginning, with read_committed and without a group."""
 
     def __init__(self, bootstrap: str, topics: dict[str, int], history: History, name: str = "r") -> None:
-        """``topics`` has the number of partitions."""
+        """``topics`` maps each topic to its number of partitions."""
         super().__init__(consumer_of(bootstrap, topics), history, name)
 
 
 def position_of(message: Message) -> Position:
-    """Return a message's place and value."""
+    """Return a message's topic, partition, offset and value."""
     return Position(message.topic() or "", message.partition() or 0, message.offset() or 0, message.value() or b"")
 
 
 def consumer_of(bootstrap: str, topics: dict[str, int], **more: object) -> Consumer:
-    """Make a consumer that is given all partitions, from their beginning."""
+    """Create a consumer that is assigned all partitions of topics, from their beginning."""
     consumer = Consumer(
         {
             **QUICK,
@@ -251,7 +251,7 @@ def consumer_of(bootstrap: str, topics: dict[str, int], **more: object) -> Consu
 
 
 def read_all(bootstrap: str, topics: dict[str, int]) -> list[Position]:
-    """Return all that is in these topics."""
+    """Read all committed records of topics."""
     consumer = consumer_of(bootstrap, topics)
     found, left = [], {(topic, number) for topic, count in topics.items() for number in range(count)}
     deadline = time.monotonic() + END_LIMIT_S

@@ -1,6 +1,6 @@
-"""A controller and three brokers, each of Tidelog or Apache Kafka, that reach one another over ``links`` alone.
+"""A controller and three brokers, each Tidelog or Apache Kafka, that connect to each other only through ``links``.
 
-Clients reach the brokers directly. A mix is a word such as ``TTJ``: broker 1 and 2 are Tidelog, broker 3 is Java.
+Clients connect directly to the brokers. A mix is a word such as ``TTJ``: brokers 1 and 2 are Tidelog, broker 3 is Java.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 CONTROLLER_SETTINGS = {"broker.session.timeout.ms": str(int(1000 * SESSION_S)), "broker.heartbeat.interval.ms": "500"}
-LINES_TOLD = 60
-"""Number of the last log lines of each node that a failed run shows."""
+LINES_SHOWN = 60
+"""Number of the last log lines of each node that a failed run prints."""
 Node = MemberNode | KraftNode
 MakeMember = Callable[[Path, int, Mapping[int, int], Mapping[str, str]], MemberNode]
 
 
-def told(node: Node) -> str:
+def last_lines(node: Node) -> str:
     """Return the last lines that a node has logged, for a run that fails."""
-    return "\n".join((f"--- {node.log_path}", *node.output().splitlines()[-LINES_TOLD:]))
+    return "\n".join((f"--- {node.log_path}", *node.output().splitlines()[-LINES_SHOWN:]))
 
 
 class FaultyCluster:
-    """The processes and what is done to them."""
+    """The processes of the cluster, with methods that kill, freeze and cut off brokers."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class FaultyCluster:
         self.brokers: dict[int, Node] = {}
         self.frozen: set[int] = set()
         self.events: list[str] = []
-        """What was done to brokers, with the time of the logs."""
+        """Starts, kills and other events of brokers, with local times as in their logs."""
 
     def _processes(self) -> dict[int, str]:
-        """Map process ids to the names of the nodes that run."""
+        """Map the process ids of running nodes to their names."""
         nodes: dict[str, BrokerProcess] = {"c": self.controller, **{str(one): two for one, two in self.brokers.items()}}
         return {node.process.pid: name for name, node in nodes.items() if node.process is not None}
 
@@ -96,7 +96,11 @@ class FaultyCluster:
     def __exit__(self, kind: object = None, *_: object) -> None:
         if kind is not None:
             print(
-                "", *self.events, *self.links.failures, *map(told, (self.controller, *self.brokers.values())), sep="\n"
+                "",
+                *self.events,
+                *self.links.failures,
+                *map(last_lines, (self.controller, *self.brokers.values())),
+                sep="\n",
             )
         for node_id in list(self.frozen):
             self.thaw(node_id)
@@ -146,15 +150,15 @@ class FaultyCluster:
         return self.others()
 
     def others(self, *without: int) -> str:
-        """Join addresses of the brokers but these."""
+        """Join the addresses of all brokers except these."""
         return ",".join(node.bootstrap for node_id, node in self.brokers.items() if node_id not in without)
 
     def leader(self, topic: str, *without: int) -> int:
-        """Ask for the leader of partition 0, as brokers but these tell it."""
+        """Return the leader of partition 0 according to the brokers except these; -1 if there is none."""
         return leader(self.others(*without), topic)
 
     def wait_leader(self, topic: str, *without: int) -> int:
-        """Wait for a leader that is none of these; return it. Asked again, another broker may show the one before."""
+        """Wait until another broker than these leads, and return it; a later call may still return the old leader."""
         found = -1
 
         def is_found() -> bool:
@@ -166,7 +170,7 @@ class FaultyCluster:
         return found
 
     def wait_isr(self, topic: str, members: Iterable[int] = IDS, asked: Iterable[int] = IDS) -> None:
-        """Wait until these are the in-sync replicas of partition 0, as brokers tell it."""
+        """Wait until these are the in-sync replicas of partition 0 according to each of the brokers ``asked``."""
         wanted = sorted(members)
         for node_id in asked:
             node = self.brokers[node_id]
@@ -188,7 +192,7 @@ class FaultyCluster:
     # ---- changes
 
     def note(self, event: str) -> None:
-        """Keep an event, for a run that fails."""
+        """Note an event, which is printed if the run fails."""
         self.events.append(f"{datetime.now().astimezone():%H:%M:%S.%f} {event}")
 
     def create(self, topic: str, replicas: Iterable[int] = IDS, partitions: int = 1, **configs: str) -> None:
@@ -200,13 +204,13 @@ class FaultyCluster:
         for future in admin.create_topics([new]).values():
             try:
                 future.result()
-            except KafkaException as error:  # the client asks again where an answer was late
+            except KafkaException as error:  # the client repeats the request if the response was late
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
         self.wait_isr(topic, replicas)
 
     def start(self, *nodes: int) -> None:
-        """Start brokers, at the same time."""
+        """Start brokers at the same time, and wait until they are ready."""
         self.note(f"start {nodes}")
         with ThreadPoolExecutor(len(nodes)) as threads:
             for done in [threads.submit(self.brokers[node_id].start) for node_id in nodes]:
@@ -214,25 +218,25 @@ class FaultyCluster:
         self.note(f"started {nodes}")
 
     def kill(self, *nodes: int) -> None:
-        """Kill with -9."""
+        """Kill brokers with SIGKILL."""
         for node_id in nodes:
             self.note(f"kill {node_id}")
             self.brokers[node_id].kill()
 
     def stop(self, *nodes: int) -> None:
-        """Stop with SIGTERM, one after the other."""
+        """Stop brokers with SIGTERM, one after the other."""
         for node_id in nodes:
             self.note(f"stop {node_id}")
             self.brokers[node_id].terminate()
 
     def freeze(self, node_id: int) -> None:
-        """Send SIGSTOP."""
+        """Send SIGSTOP to a broker."""
         self.note(f"freeze {node_id}")
         os.kill(self.brokers[node_id].pid, signal.SIGSTOP)
         self.frozen.add(node_id)
 
     def thaw(self, node_id: int) -> None:
-        """Send SIGCONT."""
+        """Send SIGCONT to a broker."""
         self.note(f"thaw {node_id}")
         os.kill(self.brokers[node_id].pid, signal.SIGCONT)
         self.frozen.discard(node_id)
@@ -244,11 +248,11 @@ class FaultyCluster:
         return [*self.to(node_id, *others), *self.of(node_id, *others)]
 
     def of(self, node_id: int, *others: str) -> list[Pair]:
-        """Return the ways from a broker to other nodes."""
+        """Return the directions from a broker to other nodes."""
         return [(str(node_id), other) for other in others]
 
     def to(self, node_id: int, *others: str) -> list[Pair]:
-        """Return the ways from other nodes to a broker."""
+        """Return the directions from other nodes to a broker."""
         return [(other, str(node_id)) for other in others]
 
     def peers(self, node_id: int) -> list[str]:

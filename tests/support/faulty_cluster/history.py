@@ -1,6 +1,6 @@
-"""History of what clients of a cluster were told, and its faults, by the rules of Jepsen's queue checker for Kafka.
+"""History of the responses that clients of a cluster got, checked by the rules of Jepsen's queue checker for Kafka.
 
-Every value is written once. A value is acknowledged at an offset, aborted with its transaction, or of unknown fate.
+Every value is written once. A value is acknowledged at an offset, or aborted with its transaction, or neither is known.
 """
 
 from __future__ import annotations
@@ -24,57 +24,57 @@ class Findings(NamedTuple):
     """Faults of a history; all are empty for one that is right."""
 
     lost: list[str]
-    """Acknowledged, and not in the log at the end."""
+    """Values that were acknowledged, and are not in the log at the end."""
     duplicated: list[str]
-    """In the log twice."""
+    """Values that are in the log twice."""
     changed: list[str]
     """Offsets at which two values were seen."""
     aborted_reads: list[str]
     """Values of aborted transactions that were read."""
     skipped: list[str]
-    """Values that a reader passed over."""
+    """Offsets with records between those that a reader got, which the reader did not get."""
     disordered: list[str]
     """Values of one writer whose offsets are not in the order in which they were written."""
 
     @property
     def is_clean(self) -> bool:
-        """True when there is no fault."""
+        """Return whether there is no fault."""
         return not any(self)
 
 
 class History:
-    """Acknowledgements and reads as clients note them; any thread."""
+    """Acknowledgements, aborts and reads, as the clients record them. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.acknowledged: list[Position] = []
-        """An offset below 0 is unknown."""
+        """Values that were acknowledged; an offset below 0 is unknown."""
         self.aborted: set[bytes] = set()
         self.reads: dict[str, list[Position]] = defaultdict(list)
-        """By reader, in its order."""
+        """The records that each reader got, in order."""
 
     def acknowledge(self, position: Position) -> None:
-        """Note that a writer was told that a value is written."""
+        """Note that a value was acknowledged to its writer."""
         with self._lock:
             self.acknowledged.append(position)
 
     def abort(self, value: bytes) -> None:
-        """Note that a writer was told that the transaction of a value is aborted."""
+        """Note that the transaction of a value was aborted."""
         with self._lock:
             self.aborted.add(value)
 
     def read(self, reader: str, position: Position) -> None:
-        """Note that a reader was given a value."""
+        """Note that a reader got a record."""
         with self._lock:
             self.reads[reader].append(position)
 
     def forget(self, writer: str) -> None:
-        """Judge nothing of a writer that was promised nothing."""
+        """Remove the reads of a writer's values, for a writer with acks=1, whose records may be lost."""
         for reader, reads in self.reads.items():
             self.reads[reader] = [one for one in reads if not one.value.startswith(f"{writer}-".encode())]
 
     def findings(self, final: Sequence[Position]) -> Findings:
-        """Judge the history by all that is in the log at its end."""
+        """Check the history against ``final``, all records in the logs at the end."""
         return Findings(
             list(self._lost(final)),
             list(_duplicated(final)),
@@ -136,7 +136,7 @@ def _duplicated(final: Sequence[Position]) -> Iterator[str]:
 
 
 def _disordered(final: Sequence[Position]) -> Iterator[str]:
-    """Yield the values WRITER-NUMBER with a number that is not above the one before."""
+    """Yield the values ``WRITER-NUMBER`` whose number is below that of an earlier record of the writer."""
     last: dict[tuple[str, int, bytes], int] = {}
     for one in sorted(final):
         writer, _, number = one.value.rpartition(b"-")

@@ -1,8 +1,8 @@
 """TCP proxies between the nodes of a cluster, which can be cut in one direction or in both.
 
-A proxy knows who opened a connection: the owner of the socket at its other end, by ``/proc``. Bytes of a cut direction
-wait, as packets do that are sent again and again; so do the ends of connections. Connections that are opened into a cut
-are accepted and say nothing. Where the proxies themselves stand still, for want of a processor, ``failures`` says so.
+A proxy knows which node opened a connection: the process with the socket at the other end, by ``/proc``. Bytes of a cut
+direction wait in the proxy, as in TCP's retransmissions; so do the ends of connections. A connection in a cut direction
+is accepted, and nothing is sent on it. If other processes leave the proxies no CPU time, ``failures`` has a line.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ ALL_STATES, ANY_COOKIE = 0xFFFFFFFF, (1 << 64) - 1
 NETLINK_HEADER = struct.Struct("=IHHII")
 SOCKET_ID = struct.Struct("!HH4s12x4s12xIQ")
 INODE_AT = NETLINK_HEADER.size + 4 + SOCKET_ID.size + 16
-"""In an inet_diag_msg: after four bytes, the socket's id, and four numbers."""
+"""Position of the inode in the kernel's inet_diag_msg: after four bytes, the socket's id and four numbers."""
 Pair = tuple[str, str]
-"""Names of the one that sends and of the one that receives."""
+"""A direction: the names of the node that sends and of the node that receives."""
 
 
 class Links:
     """The proxies, in a thread of their own."""
 
     def __init__(self, processes: Callable[[], Mapping[int, str]]) -> None:
-        """``processes`` gives the process ids of the nodes, and their names."""
+        """``processes`` maps the process ids of the nodes to their names."""
         self._processes = processes
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -45,7 +45,7 @@ class Links:
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[Pair, asyncio.Event] = {}
         self.pieces: Counter[Pair] = Counter()
-        """Pieces that went over, by direction: about one for each request and answer."""
+        """Pieces of data that were passed on, by direction: about one for each request or response."""
         self.failures: list[str] = []
         """Errors of the proxies themselves, for a run that fails."""
 
@@ -61,7 +61,7 @@ class Links:
         self._loop.close()
 
     def add(self, name: str, target_port: int) -> int:
-        """Put a proxy before a port of the node ``name``; return the proxy's own."""
+        """Start a proxy for a port of the node ``name``; return the proxy's own port."""
         server = socket.create_server((HOST, 0))
         server.setblocking(False)
         self._servers.append(server)
@@ -70,11 +70,11 @@ class Links:
         return port
 
     def cut(self, *pairs: Pair) -> None:
-        """Let no bytes of these directions pass."""
+        """Pass on no bytes in these directions."""
         self._call(lambda: self._close_gates(pairs))
 
     def heal(self) -> None:
-        """Let all bytes pass."""
+        """Pass on bytes in all directions again."""
         self._call(self._open_gates)
 
     def _call(self, change: Callable[[], object]) -> None:
@@ -120,7 +120,7 @@ class Links:
             server.close()
 
     async def _note_delays(self) -> None:
-        """Note each time for which nothing was passed on, though it could have been."""
+        """Add a line to ``failures`` for each time in which the proxies did not run."""
         while True:
             since = time.monotonic()
             await asyncio.sleep(TICK_S)
@@ -130,8 +130,8 @@ class Links:
                 self.failures.append(f"{now:%H:%M:%S} the proxies stood still for {late:.1f} s")
 
     async def _accept(self, server: socket.socket, name: str, target_port: int) -> None:
-        """Accept connections until cancelled. An error, such as too few descriptors, ends nothing: without the
-        controller's proxy all brokers would be cut off."""
+        """Accept connections until cancelled. After an error, such as too few descriptors, accepting goes on: without
+        the controller's proxy all brokers would be cut off."""
         while True:
             try:
                 client, address = await self._loop.sock_accept(server)
@@ -154,7 +154,7 @@ class Links:
                 await together(self._pump(client, target, (who, name)), self._pump(target, client, (name, who)))
 
     async def _pump(self, source: socket.socket, target: socket.socket, pair: Pair) -> None:
-        """Move bytes in one direction until its end; an error ends both."""
+        """Move bytes in one direction until the sender closes it; an error ends both directions."""
         gate = self._gate(pair)
         while True:
             data = await self._loop.sock_recv(source, PIECE)
@@ -167,7 +167,10 @@ class Links:
 
 
 async def together(*works: Coroutine[Any, Any, None]) -> None:
-    """Run until all have ended, or one has failed; then none goes on: its socket's number would be another's soon."""
+    """Run coroutines until all have ended or one has failed; then cancel the others.
+
+    A coroutine that went on would use the descriptor number of a closed socket, which another socket soon gets.
+    """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)
@@ -178,16 +181,16 @@ async def together(*works: Coroutine[Any, Any, None]) -> None:
 
 
 def owner(port: int, target_port: int, processes: Mapping[int, str]) -> str:
-    """Return the name of the process that has the socket from this local port to that target; "" for any other. Sockets
-    to other targets may have the same local port."""
+    """Return the name of the node whose process has the socket from this local port to ``target_port``; "" for another
+    process. Sockets to other targets may have the same local port."""
     name = f"socket:[{inode_of(port, target_port)}]"
     return next((node for pid, node in processes.items() if _has_socket(pid, name)), "")
 
 
 def inode_of(port: int, target_port: int) -> int:
-    """Ask the kernel for one socket between two ports of this host; return its inode, 0 where there is none.
+    """Ask the kernel for the socket between two ports of this host; return its inode, 0 if there is none.
 
-    Reading /proc/net/tcp takes 4 to 12 ms of a processor: a busy machine's proxies fell behind their own connections.
+    Reading /proc/net/tcp instead takes 4 to 12 ms of CPU time, too long for each new connection on a busy machine.
     """
     host = socket.inet_aton(HOST)
     wanted = SOCKET_ID.pack(port, target_port, host, host, 0, ANY_COOKIE)

@@ -1,6 +1,6 @@
-"""Machines of a cluster as network namespaces of this one: addresses of their own, cables that can be pulled.
+"""Machines of a cluster as network namespaces of this machine, with addresses of their own and links that can be cut.
 
-The addresses are those that RFC 5737 keeps for documentation, so that a guide's commands are run as they stand. Clients
+The addresses are those that RFC 5737 reserves for documentation, so that the commands of a guide run unchanged. Clients
 in this process reach all machines. Needs root and the program ``ip`` of iproute2.
 """
 
@@ -33,7 +33,7 @@ def address(machine: int) -> str:
 
 
 def require_namespaces() -> None:
-    """Skip where no network namespace can be made."""
+    """Skip the test if no network namespace can be created."""
     if shutil.which("ip") is None:
         pytest.skip(f"ip is missing; install it with: {INSTALL}")
     if os.geteuid() != 0:
@@ -54,7 +54,7 @@ def ip(*words: str) -> None:
 
 
 class Machines:
-    """The namespaces and the bridge between them, which is in one of its own."""
+    """The namespaces of the machines, and the bridge that connects them, in a namespace of its own."""
 
     def __init__(self) -> None:
         self._switch = self.namespace(0)
@@ -88,27 +88,27 @@ class Machines:
             ip("-n", name, "link", "set", device, "up")
 
     def _plug_own(self) -> None:
-        """Join this process's own network; its end goes with the other one."""
+        """Connect this process's network; its end of the link is removed with the bridge's end."""
         device = f"tide{os.getpid()}"
         self._cable("own", device, str(os.getpid()))
         ip("address", "add", OWN, "dev", device)
         ip("link", "set", device, "up")
 
-    def _cable(self, port: str, device: str, place: str) -> None:
-        """Make a cable from the bridge to a namespace."""
-        ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", device, "netns", place)
+    def _cable(self, port: str, device: str, namespace: str) -> None:
+        """Create a link (veth) from the bridge to a namespace."""
+        ip("-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", device, "netns", namespace)
         ip("-n", self._switch, "link", "set", port, "master", "bridge", "up")
 
     def pull(self, machine: int) -> None:
-        """Pull a machine's cable."""
+        """Cut a machine's link."""
         ip("-n", self._switch, "link", "set", f"port{machine}", "down")
 
     def plug_in(self, machine: int) -> None:
-        """Put a machine's cable in again."""
+        """Restore a machine's link."""
         ip("-n", self._switch, "link", "set", f"port{machine}", "up")
 
     def command(self, machine: int, words: Iterable[str]) -> list[str]:
-        """Return a command that runs on a machine; its process id is that of ``words``."""
+        """Return the command that runs ``words`` on a machine, with the same process id."""
         return ["ip", "netns", "exec", self.namespace(machine), *words]
 
 
@@ -125,15 +125,15 @@ class Controller(BrokerProcess):
         self._command = machines.command(machine, [*words, str(config)])
 
     def command(self) -> list[str]:
-        """Return the command line of ``kafka-server-start.sh``, by its class."""
+        """Return the command line that ``kafka-server-start.sh`` would run."""
         return self._command
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Ask ApiVersions until the controller answers."""
+        """Send ApiVersions until the controller answers."""
         self.answer_or_fail(deadline, 0.05)
 
     def clean_exit_codes(self) -> tuple[int, ...]:
-        """Return a JVM's exit code on SIGTERM."""
+        """Return the exit codes of a JVM that SIGTERM has stopped."""
         return (0, SIGTERM_EXIT)
 
 
@@ -154,7 +154,7 @@ class Member(BrokerProcess):
         return self._command
 
     def stdout(self) -> int:
-        """Return a pipe: the ready line comes on it."""
+        """Return PIPE, because the broker prints the ready line on standard output."""
         return subprocess.PIPE
 
     def wait_until_ready(self, deadline: float) -> None:

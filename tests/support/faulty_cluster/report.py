@@ -14,7 +14,10 @@ DIRECTORY = BUILD / "cluster-faults"
 
 
 def conclude(name: str, mix: str, history: History, findings: Findings, again: Sequence[float], **more: object) -> None:
-    """Print and keep the figures of one run; fail where the history has a fault."""
+    """Print the figures of one run, and write them to a file; fail if the history has a fault.
+
+    ``again`` has the seconds without acknowledgements after each fault.
+    """
     figures = {
         "run": name,
         "mix": mix,

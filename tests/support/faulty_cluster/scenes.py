@@ -1,7 +1,7 @@
-"""Faults of a replicated partition with a writer: each scene makes one, heals it, and waits until all is in sync.
+"""Faults of a replicated partition with a writer: a scene causes one, ends it, and waits until replicas are in sync.
 
-A scene returns how long it took, from the fault on, until a write was acknowledged that was sent after the fault; where
-a leader may go on for a while, the longest time without an acknowledgement.
+A scene returns the seconds from the fault until a write that was sent later is acknowledged. If the old leader may
+still acknowledge writes for a while, it returns the longest time without an acknowledgement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.faulty_cluster.stubborn import Stubborn
 from tests.support.kraft_node import wait_until
 
 LONELY = "lonely"
-"""The writer whose records only the lost leader had."""
+"""Name of the writer whose records only the lost leader had."""
 FLAPS = 6
 FLAP_S = 0.4
 CUT_S = LAG_S + 2
@@ -26,11 +26,11 @@ CUT_S = LAG_S + 2
 Scene = Callable[[FaultyCluster, Writer], float]
 
 
-# ---- R1
+# ---- a leader ends
 
 
 def kill_leader(cluster: FaultyCluster, writer: Writer) -> float:
-    """Kill the leader with -9; return how long writes stood still."""
+    """Kill the leader with SIGKILL, and start it again after another leader has acknowledged a write."""
     lost = cluster.leader(writer.topic)
     since = time.monotonic()
     cluster.kill(lost)
@@ -51,7 +51,7 @@ def freeze_leader(cluster: FaultyCluster, writer: Writer) -> float:
     return again
 
 
-# ---- R2
+# ---- cuts
 
 Choice = Callable[[FaultyCluster, int], list[Pair]]
 CUTS: dict[str, tuple[Choice, bool]] = {
@@ -62,11 +62,11 @@ CUTS: dict[str, tuple[Choice, bool]] = {
     "to controller": (lambda cluster, node: cluster.of(node, "c"), True),
     "from followers": (lambda cluster, node: cluster.to(node, *cluster.peers(node)), False),
 }
-"""The directions of a leader that are cut, and whether another one is elected for it."""
+"""Name -> the directions from and to a leader that are cut, and whether another leader is elected then."""
 
 
 def cut_off(cluster: FaultyCluster, writer: Writer, name: str) -> float:
-    """Cut the leader off, and heal. Fails where it acknowledged anything after another one was shown as leader."""
+    """Cut the leader off, and end the cut. Fails if the leader acknowledged a record after another leader was shown."""
     choose, is_fenced = CUTS[name]
     old = cluster.leader(writer.topic)
     with Stubborn(cluster.brokers[old].bootstrap, writer.topic, f"s{time.monotonic_ns()}") as stubborn:
@@ -91,7 +91,7 @@ def cut_off(cluster: FaultyCluster, writer: Writer, name: str) -> float:
 
 
 def flap(cluster: FaultyCluster, writer: Writer) -> float:
-    """Cut the leader off from all others and heal, again and again."""
+    """Cut the leader off from all other nodes and end the cut, FLAPS times."""
     old = cluster.leader(writer.topic)
     since = time.monotonic()
     for _ in range(FLAPS):
@@ -105,14 +105,14 @@ def flap(cluster: FaultyCluster, writer: Writer) -> float:
     return again
 
 
-# ---- R3
+# ---- a former leader returns
 
 
 def return_with_a_stale_tail(cluster: FaultyCluster, writer: Writer) -> float:
-    """Cut the leader off from its followers, have it take records alone, and kill it before they are copied."""
+    """Cut the leader off from its followers, let it append records alone, and kill it before they are replicated."""
     old = cluster.leader(writer.topic)
     cluster.links.cut(*cluster.both(old, *cluster.peers(old)))
-    lost = History()  # acks=1: what only the old leader has is lost when another one leads
+    lost = History()  # acks=1: records that only the old leader has are lost when another broker leads
     with Writer(cluster.brokers[old].bootstrap, writer.topic, lost, LONELY, acks=1) as tail:
         tail.wait_for(30)
     since = time.monotonic()
@@ -138,7 +138,7 @@ def lose_two_leaders(cluster: FaultyCluster, writer: Writer) -> float:
 
 
 def move_an_empty_partition(cluster: FaultyCluster, writer: Writer) -> float:
-    """Change the leader of the topic ``empty``, and bring the old one back with its old epoch."""
+    """Kill the leader of the topic ``empty``, wait for another one, and start the old leader with its old epoch."""
     since = time.monotonic()
     old = cluster.leader("empty")
     cluster.kill(old)

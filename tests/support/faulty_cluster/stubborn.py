@@ -1,4 +1,4 @@
-"""A client that keeps to one broker: what it is told by a leader that others have replaced."""
+"""A client that produces to one broker only, and records what it acknowledges, even when another broker leads."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 
 
 class Answer(NamedTuple):
-    """An acknowledgement of acks=all, and when it came."""
+    """An acknowledgement with acks=all, and its time by the monotonic clock."""
 
     at: float
     position: Position
 
 
 class Stubborn:
-    """A client that produces with acks=all to one broker alone, whatever it answers."""
+    """A client in a thread, which produces with acks=all to one broker only, whatever the broker answers."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         self._bootstrap, self._topic, self._name = bootstrap, topic, name
