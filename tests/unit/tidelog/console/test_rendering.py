@@ -37,7 +37,7 @@ from tidelog.console.pages.records import (
 )
 from tidelog.console.pages.topics import PartitionRow, TopicRow
 from tidelog.console.rendering import (
-    PLACE,
+    TEMPLATES,
     chart_points,
     format_duration,
     format_moment,
@@ -167,7 +167,7 @@ def plain_elements() -> dict[int, list[tuple[str, ...]]]:
 
 def test_each_template_is_among_the_models() -> None:
     named = {page.template for page in models("a")} | {"base.html", "parts.html"}
-    assert named == {path.name for path in PLACE.iterdir()}
+    assert named == {path.name for path in TEMPLATES.iterdir()}
 
 
 @settings(max_examples=20)
