@@ -1,8 +1,8 @@
-"""Requests with one long array each, for every API and array: as a hostile or a very large client sends them.
+"""Requests with one long array each, for every array of every API, as a hostile or a very large client may send them.
 
-A request is a template whose arrays have one element each; in the case's array that element is repeated, or followed
-by others like it. Names and numbers are those of things that exist, of things that do not, or of one thing again and
-again (:class:`Naming`): a handler takes other ways for each.
+All arrays of a request have one element, except one (:class:`Case`), which has many. These are equal, or name different
+things that do not exist, or different partitions of one topic (:class:`Naming`), because handlers treat these
+differently.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ VALUES: dict[str, Any] = {
 
 
 class Naming(Enum):
-    """Names in the elements of the long array."""
+    """The names in the elements of the long array."""
 
     SAME = "the same"
     UNKNOWN = "unknown"
@@ -58,7 +58,7 @@ class Naming(Enum):
 
 
 class Case(NamedTuple):
-    """One array of one API in one version: the names of the fields on the way to it, and what its elements name."""
+    """One array of one API in one version: the names of the fields that lead to it, and the names in its elements."""
 
     api_key: int
     version: int
@@ -71,13 +71,13 @@ class Case(NamedTuple):
 
 
 def request_class(api_key: int) -> type[Message]:
-    """Return the request's declaration."""
+    """Return the class of an API's request."""
     found: type[Message] = importlib.import_module(REGISTRY[api_key].module).Request
     return found
 
 
 def all_cases(api_key: int) -> Iterator[Case]:
-    """Yield every array of the API's newest and oldest version, in each naming."""
+    """Yield a case for every array of the API's newest and oldest version, with each naming."""
     entry = REGISTRY[api_key]
     for version in dict.fromkeys((entry.max_version, entry.min_version)):
         for path in array_paths(request_class(api_key), version):
@@ -86,7 +86,7 @@ def all_cases(api_key: int) -> Iterator[Case]:
 
 
 def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
-    """Yield the way to each array of ``cls`` at ``version``."""
+    """Yield, for each array of ``cls`` at ``version``, the names of the fields that lead to it."""
     for field in cls.FIELDS:
         if not field.versions.has(version):
             continue
@@ -97,7 +97,7 @@ def array_paths(cls: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
 
 
 def build(case: Case, count: int) -> Message:
-    """Build the request with ``count`` elements in the case's array, and one in each other."""
+    """Build the request with ``count`` elements in the case's array, and one element in each other array."""
     return _struct(request_class(case.api_key), case, case.path, count, 0)  # type: ignore[return-value]
 
 
@@ -129,12 +129,12 @@ def elements_in(message: Struct) -> int:
 
 
 def frame_of(case: Case, count: int) -> bytes:
-    """Encode the request as it is sent, without its length."""
+    """Encode the case's request with header, without the length before it."""
     return frame(build(case, count), case.version)
 
 
 def frame(request: Message, version: int) -> bytes:
-    """Encode any request as it is sent, without its length."""
+    """Encode a request with header, without the length before it."""
     key = ApiKey(request.API_KEY)
     header = struct.pack(">hhih", key, version, 7, 1) + b"c"
     if request_header_version(key, version) >= 2:
@@ -147,13 +147,13 @@ def _struct(cls: type[Struct], case: Case, path: tuple[str, ...], count: int, nu
     for field in cls.FIELDS:
         if not field.versions.has(case.version):
             continue
-        on_the_way = path[1:] if path and path[0] == field.name else ()
+        inner_path = path[1:] if path and path[0] == field.name else ()
         if field.kind == "array":
             wanted = count if path == (field.name,) else 1
-            setattr(found, field.name, _array(field, case, on_the_way, count, wanted))
+            setattr(found, field.name, _array(field, case, inner_path, count, wanted))
         elif field.kind == "struct":
-            if on_the_way:
-                setattr(found, field.name, _struct(field.item, case, on_the_way, count, number))  # type: ignore[arg-type]
+            if inner_path:
+                setattr(found, field.name, _struct(field.item, case, inner_path, count, number))  # type: ignore[arg-type]
         else:
             setattr(found, field.name, _value(field, case, number))
     return found

@@ -1,4 +1,4 @@
-"""A Tidelog process as a member of a KRaft cluster, formatted and configured by files as an operator does it."""
+"""A Tidelog process as a member of a KRaft cluster, formatted and configured by files as an operator would do it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.cli import main
 
 
 class MemberNode(BrokerProcess):
-    """One member of the cluster of these controllers (id -> port)."""
+    """One member of a cluster; ``controllers`` maps the ids of its controllers to their ports."""
 
     name = "member"
     start_timeout_s = 120.0
@@ -37,12 +37,12 @@ class MemberNode(BrokerProcess):
 
     @property
     def data_directory(self) -> Path:
-        """log.dirs."""
+        """The directory in ``log.dirs``."""
         return self.directory / "data"
 
     @property
     def properties_path(self) -> Path:
-        """The server.properties."""
+        """The path of server.properties."""
         return self.directory / "server.properties"
 
     def properties(self) -> dict[str, str]:
@@ -61,7 +61,7 @@ class MemberNode(BrokerProcess):
         }
 
     def start(self) -> Self:
-        """Format a new directory, start, and wait for the first answer. Raises BrokerError."""
+        """Format a new directory, start the member, and wait until it is ready. Raises BrokerError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self.properties_path.write_text("".join(f"{key}={value}\n" for key, value in self.properties().items()))
         code = main(["format", "-t", CLUSTER_ID, "-c", str(self.properties_path), "--ignore-formatted"])
@@ -75,7 +75,7 @@ class MemberNode(BrokerProcess):
         return {**os.environ, "TIDELOG_DEBUG": "1"}
 
     def stdout(self) -> int:
-        """Return a pipe: the ready line comes on it once the member is unfenced."""
+        """Return PIPE, because the member prints the ready line on standard output once it is unfenced."""
         return subprocess.PIPE
 
     def wait_until_ready(self, deadline: float) -> None:
@@ -84,7 +84,7 @@ class MemberNode(BrokerProcess):
 
 
 class TakenOver(MemberNode):
-    """Tidelog on the directory, the address and the id of a Java broker."""
+    """A Tidelog broker with the directory, the address and the id of a Java broker, which it replaces."""
 
     def __init__(self, java: KraftNode, overrides: Mapping[str, str] | None = None) -> None:
         super().__init__(
@@ -95,10 +95,10 @@ class TakenOver(MemberNode):
 
     @property
     def data_directory(self) -> Path:
-        """log.dirs, as the Java broker has it."""
+        """The Java broker's directory in ``log.dirs``."""
         return self._data_directory
 
     @property
     def properties_path(self) -> Path:
-        """A file of its own beside the Java broker's."""
+        """The path of the configuration file, beside the Java broker's."""
         return self.directory / "tidelog.properties"

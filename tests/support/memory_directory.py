@@ -1,9 +1,9 @@
-"""Directories in memory for tests that write and sync thousands of small files and need no disk for it.
+"""Directories in memory (tmpfs) for tests that write and sync thousands of small files, and need no real disk.
 
-The faults of these tests are simulated, or they only look at files, so the file system does not matter to them. On a
-disk each sync waits for the journal: the kills and failures of `tests/faults/test_cleaner_crashes.py` and its
-neighbours took two to four times the CPU time there. What asks the kernel which pages are in memory (`RWF_NOWAIT`),
-fills a disk or works with a file system's own calls stays on the disk: a tmpfs answers otherwise.
+These tests only simulate faults, or only compare files, so the file system does not matter to them. On a disk each sync
+waits for the journal: tests such as `tests/faults/test_cleaner_crashes.py` took two to four times the CPU time there.
+Tests stay on the disk if they ask the kernel which pages are in memory (`RWF_NOWAIT`), fill a disk or use calls of a
+file system, because a tmpfs behaves differently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 MEMORY = "/dev/shm"
 _GIVEN = "basetemp"
 ROOM = 1 << 30
-"""Free bytes that the memory file system must have: in a container of Docker it has 64 MB by default."""
+"""Free bytes that the tmpfs must have; in a container of Docker it has only 64 MB by default."""
 IN_MEMORY = (
     "tests/faults/test_adoption_crashes.py",
     "tests/faults/test_adoption_irregular_files.py",
@@ -52,14 +52,14 @@ ON_DISK = (
     "tests/unit/broker/security/tls/test_tls_socket.py",
     "tests/unit/log/system/",
 )
-"""Those among them that are about the file system itself, or about reads of the page cache alone (`RWF_NOWAIT`)."""
+"""Exceptions from `IN_MEMORY`: tests of the file system, or of reads from the page cache alone (`RWF_NOWAIT`)."""
 
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A directory of the test's own: in memory for `IN_MEMORY`, where it goes with the test; else as pytest has it.
+    """A directory of the test's own: in memory for `IN_MEMORY`, removed after the test; otherwise pytest's `tmp_path`.
 
-    With ``--basetemp`` all are below that, and stay if the test fails.
+    With ``--basetemp`` all directories are below its path, and stay if the test fails.
     """
     if basetemp_of(request.config) or not is_in_memory(request.node.nodeid):
         yield request.getfixturevalue("tmp_path")
@@ -70,14 +70,14 @@ def tmp_path(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @contextmanager
 def module_directory() -> Iterator[Path]:
-    """A directory for a fixture of a module that makes thousands of files: in memory, where there is room."""
+    """A directory for a module's fixture that writes thousands of files: in memory, if there is room."""
     with tempfile.TemporaryDirectory(dir=memory_place(), prefix="tidelog-test-") as directory:
         yield Path(directory)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of pytest-xdist what ``--basetemp`` was: each has one of its own there, asked for or not."""
+    """Tell a worker of pytest-xdist the user's ``--basetemp``: a worker's own option is set even without one."""
     given = node.config.option.basetemp
     node.workerinput[_GIVEN] = given and str(given)
 
@@ -94,7 +94,7 @@ def is_in_memory(nodeid: str) -> bool:
 
 
 def memory_place() -> str | None:
-    """Return where an example of a property test has its directory: in memory, or None for the system's own place."""
+    """Return the parent of directories in memory, for ``tempfile``; None (the system's default) if there is no room."""
     return MEMORY if has_room() else None
 
 

@@ -32,13 +32,13 @@ def versions(declared: VersionRange) -> range:
 
 
 class Choices(Protocol):
-    """Source of arbitrary values: ``random.Random`` or hypothesis."""
+    """A source of arbitrary integers: a seeded generator, or Hypothesis."""
 
     def integer(self, lowest: int, highest: int) -> int: ...
 
 
 class RandomChoices:
-    """Choices of a seeded generator."""
+    """Integers of a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -48,7 +48,7 @@ class RandomChoices:
 
 
 class DrawnChoices:
-    """Choices that hypothesis makes, and shrinks: ``draw_integer`` is called with the bounds."""
+    """Integers that Hypothesis draws, and shrinks: ``draw_integer`` is called with the bounds."""
 
     def __init__(self, draw_integer: Callable[[int, int], int]) -> None:
         self._draw = draw_integer
@@ -62,9 +62,7 @@ _TEXTS = ("", "t", "topic-name", "ünïcode", "日本語", "\U0001f600", "a" * 1
 
 
 def arbitrary(cls: type[Struct], version: int, choices: Choices) -> Any:
-    """Make an instance of ``cls`` whose fields at ``version`` are arbitrary, and whose other fields have their
-    defaults.
-    """
+    """Build an instance of ``cls`` with arbitrary values in its fields at ``version``, and defaults in the others."""
     value: Any = cls()
     for field in cls.FIELDS:
         if field.versions.has(version) and choices.integer(0, 7):

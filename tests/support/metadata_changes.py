@@ -1,4 +1,4 @@
-"""Changes of configs, quotas and SCRAM users, asked of any broker as any client asks them."""
+"""Requests that change configs, quotas and SCRAM users of any broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata of a broker as its answers to clients show them: topics, configs, quotas, users, offsets of groups."""
+"""Metadata of a broker according to its responses to clients: topics, configs, quotas, users, offsets of groups."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SET_BY_CLIENTS = {1, 2, 3, 7, 8}
 
 
 class Facts(NamedTuple):
-    """Answers of one moment, in forms that can be compared."""
+    """The metadata at one time, in forms that can be compared."""
 
     cluster_id: str | None
     topics: dict[str, tuple[bytes, int]]
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
 
 
 def facts(bootstrap: str, groups: list[str], share_groups: list[str], resources: list[tuple[int, str]]) -> Facts:
-    """Ask a broker for everything; ``resources`` are those with configs beside all topics."""
+    """Read all metadata of a broker; ``resources`` are those, beside topics, whose configs are read."""
     with Client(bootstrap, timeout_s=30) as client:
         described = client.send(MetadataRequest(topics=None), MetadataResponse, 12)
         topics = {str(topic.name): (topic.topic_id, len(topic.partitions)) for topic in described.topics}

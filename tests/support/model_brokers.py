@@ -1,6 +1,6 @@
-"""Brokers in memory that readers ask: leaders move, connections fail, answers are throttled, batches are aborted.
+"""Model of brokers for tests of readers: leaders move, connections fail, responses are throttled, batches are aborted.
 
-Each answer of a fetch holds one batch of a partition at the most.
+Each response to a fetch has at most one batch of a partition.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EARLIEST = -2
 
 
 class Log:
-    """A partition's batches, what was aborted, and where its end is for each isolation level."""
+    """A partition's batches, its aborted transactions, and the values that each isolation level reads (``values``)."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes]] = []
@@ -31,7 +31,7 @@ class Log:
         self.values: list[list[bytes]] = [[], []]
 
     def append(self, *values: bytes, producer_id: int = -1, hidden: bool = False) -> None:
-        """Append a batch, of a transaction if a producer is named; readers of committed records do not see hidden."""
+        """Append a batch, of a transaction if a producer is given; ``hidden``: read_committed does not return it."""
         records = [Record(self.end + number, 0, None, value, []) for number, value in enumerate(values)]
         options = BatchOptions(
             producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=producer_id >= 0
@@ -41,23 +41,23 @@ class Log:
         self.values[1] += () if hidden else values
 
     def abort(self, producer_id: int, first_offset: int) -> None:
-        """End a transaction."""
+        """Abort a transaction that begins at ``first_offset``."""
         self.aborted.append(fetch.AbortedTransaction(producer_id=producer_id, first_offset=first_offset))
         self._add(marker(producer_id, commit=False), 1)
 
     def add_aborted(self, producer_id: int, batches: int) -> None:
-        """Append a transaction that is aborted."""
+        """Append an aborted transaction of ``batches`` batches."""
         start = self.end
         for number in range(batches):
             self.append(b"aborted %d" % number, producer_id=producer_id, hidden=True)
         self.abort(producer_id, start)
 
     def skip(self, count: int) -> None:
-        """Leave offsets that hold no record, as compaction does."""
+        """Leave out ``count`` offsets, as compaction does."""
         self.end += count
 
     def read(self, position: int) -> bytes:
-        """Read the batch that holds a position, or the next one."""
+        """Return the batch that has an offset, or the next batch; empty if there is none."""
         return next((batch for end, batch in self.batches if end > position), b"")
 
     def _add(self, batch: bytearray, count: int) -> None:
@@ -67,7 +67,7 @@ class Log:
 
 
 class ModelCluster(Cluster):
-    """Brokers in memory. ``before`` is called before each fetch, and may change what it finds."""
+    """A cluster of two model brokers. ``before`` is called before each fetch, and may change the cluster."""
 
     def __init__(self, *logs: Log) -> None:
         self._timeout_s = 10.0
@@ -94,7 +94,7 @@ class ModelCluster(Cluster):
 
 
 class ModelClient:
-    """A connection to one of the brokers."""
+    """A connection to one of the model brokers."""
 
     bootstrap = "model"
 
@@ -109,7 +109,7 @@ class ModelClient:
         if isinstance(request, list_offsets.ListOffsetsRequest):
             return self._offsets(request)
         self._cluster.fetches += 1
-        assert self._cluster.fetches < MOST_FETCHES, "the read comes to no end"
+        assert self._cluster.fetches < MOST_FETCHES, "the reader does not end"
         self._cluster.before()
         if self._address in self._cluster.down:
             raise ClientError("connection refused")

@@ -1,9 +1,9 @@
 """A model of the active controller: registrations, sessions, fencing, topics, elections, AlterPartition.
 
-Times are passed in. Each decision is a list of records, which are replayed onto ``image`` and kept in ``commits``;
-``image`` is what a broker that has replayed everything holds. tests/simulation compares answers and records with those
-of real controllers. Source: ClusterControlManager, BrokerHeartbeatManager, ReplicationControlManager of Kafka 4.3;
-KIP-631, KIP-903, KIP-966.
+Times are passed in. Each decision is a list of records, which are kept in ``commits`` and replayed onto ``image``, the
+metadata image of a broker that has replayed all records. tests/simulation/test_model_controller.py compares responses
+and records with those of a real controller. Source: ClusterControlManager, BrokerHeartbeatManager,
+ReplicationControlManager of Kafka 4.3; KIP-631, KIP-903, KIP-966.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ FENCE, UNFENCE, IN_SHUTDOWN = 1, -1, 1
 
 
 class Session(NamedTuple):
-    """The controller's memory of one broker: last heartbeat, its image's offset, and where its shutdown began."""
+    """The controller's state of a broker: time of the last heartbeat, offset of its image, offset of its shutdown."""
 
     heard_ms: float
     is_heard: bool = False
-    """Whether a heartbeat has come since the registration: until then another process may take the id."""
+    """Whether the broker has sent a heartbeat since its registration: before, another process may register the id."""
     position: int = -1
     shutdown_offset: int = -1
 
@@ -60,7 +60,7 @@ class Saved(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One partition of the cluster and its present state."""
+    """One partition of the cluster and its current state."""
 
     topic_id: bytes
     number: int
@@ -73,7 +73,7 @@ class ModelController:
     def __init__(self, *, session_ms: float = SESSION_MS, has_elr: bool = True, offset: int = 100) -> None:
         self.image = MetadataImage(offset=offset, epoch=1)
         self.commits: list[tuple[int, Sequence[Message]]] = []
-        """Offset of the first record, and the records, of each decision."""
+        """The decisions: offset of the first record, and the records."""
         self.register_offsets: dict[int, int] = {}
         self._session_ms = session_ms
         self._has_elr = has_elr
@@ -100,11 +100,11 @@ class ModelController:
         self.image = delta.build(self.offset + len(decided), self.image.epoch, 0)
 
     def save(self) -> Saved:
-        """Return what a decision may change."""
+        """Return the state, for ``restore``."""
         return Saved(self.image, dict(self._sessions), dict(self.register_offsets))
 
     def restore(self, saved: Saved) -> None:
-        """Take decisions back."""
+        """Return to a saved state, and forget the decisions since."""
         self.image, self.commits = saved.image, []
         self._sessions, self.register_offsets = dict(saved.sessions), dict(saved.register_offsets)
 
@@ -140,7 +140,7 @@ class ModelController:
         return self.image.configs.get((TOPIC_RESOURCE, name), {}).get(key, default)
 
     def min_isr(self, topic_id: bytes, state: PartitionState) -> int:
-        """Return the effective min ISR: not more than there are replicas."""
+        """Return the effective min ISR, which is at most the number of replicas."""
         return min(int(self.config(topic_id, MIN_ISR, "1")), len(state.replicas))
 
     def is_active(self, broker_id: int) -> bool:
@@ -151,7 +151,7 @@ class ModelController:
     # ---- registrations
 
     def register(self, request: BrokerRegistrationRequest, now_ms: float) -> BrokerRegistrationResponse:
-        """Take a registration, unless another process holds the id."""
+        """Register a broker, unless another process has a session with its id."""
         if request.cluster_id != CLUSTER_ID:
             return BrokerRegistrationResponse(error_code=errors.InconsistentClusterIdError.code)
         before = self.brokers.get(request.broker_id)
@@ -169,7 +169,7 @@ class ModelController:
     def _changes_of_shutdown(
         self, request: BrokerRegistrationRequest, before: BrokerRegistration | None
     ) -> list[Message]:
-        """Remove the broker from every ISR; after an unclean stop from every ELR as well."""
+        """Return the records that remove the broker from every ISR, and after an unclean stop from every ELR."""
         broker_id = request.broker_id
         if before is None:
             return self._changes(self._in_isr(broker_id), unclean=broker_id) if self._has_elr else []
@@ -179,11 +179,11 @@ class ModelController:
         return self._changes([*self._in_isr(broker_id), *in_elr], unclean=broker_id)
 
     def renew_sessions(self, now_ms: float) -> None:
-        """Begin all sessions again, as a controller that becomes active does."""
+        """Renew all sessions, as a controller that becomes active does."""
         self._sessions = {broker_id: Session(now_ms, is_heard=True) for broker_id in self.brokers}
 
     def forget(self, broker_id: int) -> None:
-        """Let another process have the id, as an unregistration of it does."""
+        """End a broker's session, as its unregistration does: another process may register the id."""
         self._sessions.pop(broker_id, None)
 
     def _has_session(self, broker_id: int, now_ms: float) -> bool:
@@ -193,12 +193,12 @@ class ModelController:
     # ---- heartbeats
 
     def expire(self, now_ms: float) -> None:
-        """Fence the brokers whose session is over, one after the other."""
+        """Fence the brokers whose session has expired, one after the other."""
         while self.expire_one(now_ms):
             pass
 
     def expire_one(self, now_ms: float) -> bool:
-        """Fence one broker whose session is over; return whether there was one."""
+        """Fence one broker whose session has expired; return whether there was one."""
         for broker_id, broker in sorted(self.brokers.items()):
             session = self._sessions.get(broker_id)
             if not broker.is_fenced and (session is None or now_ms - session.heard_ms > self._session_ms):
@@ -207,7 +207,7 @@ class ModelController:
         return False
 
     def beat(self, request: BrokerHeartbeatRequest, now_ms: float) -> BrokerHeartbeatResponse:
-        """Take a heartbeat: unfence, fence, or begin a shutdown as it asks."""
+        """Handle a heartbeat: fence or unfence the broker, or begin its shutdown, as the heartbeat requests."""
         broker_id = request.broker_id
         broker = self.brokers.get(broker_id)
         if broker is None:
@@ -218,15 +218,15 @@ class ModelController:
         self._sessions[broker_id] = before._replace(
             heard_ms=now_ms, is_heard=True, position=request.current_metadata_offset
         )
-        should_stop = self._take_wish(broker, request)
+        should_stop = self._change_state(broker, request)
         return BrokerHeartbeatResponse(
             is_caught_up=request.current_metadata_offset >= self.register_offsets[broker_id],
             is_fenced=self.brokers[broker_id].is_fenced,
             should_shut_down=should_stop,
         )
 
-    def _take_wish(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
-        """Fence, unfence or begin a shutdown; return whether the broker may stop now."""
+    def _change_state(self, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
+        """Fence or unfence the broker, or begin its shutdown, as requested; return whether the broker may stop now."""
         broker_id = broker.broker_id
         if broker.is_fenced:
             if request.want_shut_down:
@@ -242,7 +242,7 @@ class ModelController:
         return request.want_shut_down and self._begin_shutdown(broker)
 
     def _begin_shutdown(self, broker: BrokerRegistration) -> bool:
-        """Move leaders away; return whether there was none."""
+        """Elect other leaders for the broker's partitions; return whether the broker led none and may stop."""
         broker_id = broker.broker_id
         if not self._leads(broker_id):
             self.fence(broker_id)
@@ -254,7 +254,7 @@ class ModelController:
         return False
 
     def _may_stop(self, broker_id: int) -> bool:
-        """Return whether it leads no partition and all live brokers have that image; if so, fence the broker."""
+        """Return whether the broker leads no partition and all live brokers know this; if so, fence the broker."""
         active = [
             session.position
             for one, session in self._sessions.items()
@@ -269,7 +269,7 @@ class ModelController:
         return any(place.state.leader == broker_id for place in self.places())
 
     def fence(self, broker_id: int) -> None:
-        """Take a broker out of all ISRs; it leads no longer. Of its stop only the mark in its registration stays."""
+        """Fence a broker: it leaves all ISRs and leads no partition. Its shutdown ends, except in its registration."""
         if broker_id in self._sessions:
             self._sessions[broker_id] = self._sessions[broker_id]._replace(shutdown_offset=-1)
         changes = self._changes(self._in_isr(broker_id), removed=broker_id)
@@ -279,7 +279,7 @@ class ModelController:
         leaderless = [place for place in self.places() if place.state.leader == NO_LEADER]
         changes = self._changes(leaderless, added=broker.broker_id)
         self.commit(_registration_change(broker, fenced=UNFENCE), *changes)
-        # The replay of that record forgets the heartbeat's position: a broker that stops waits for the next heartbeat.
+        # In Kafka the replay of this record resets the broker's position: to stop, a broker needs another heartbeat.
         self._sessions[broker.broker_id] = self._sessions[broker.broker_id]._replace(position=-1)
 
     # ---- partitions
@@ -290,7 +290,7 @@ class ModelController:
     def _changes(
         self, places: Iterable[Place], *, removed: int = NO_LEADER, added: int = NO_LEADER, unclean: int = NO_LEADER
     ) -> list[Message]:
-        """Return the changes of partitions where a broker goes, comes, or comes back after an unclean stop."""
+        """Return the records of partitions after a broker is removed, is added, or returns after an unclean stop."""
 
         def is_acceptable(broker_id: int) -> bool:
             return broker_id not in (removed, unclean) and (broker_id == added or self.is_active(broker_id))
@@ -304,7 +304,7 @@ class ModelController:
         return found
 
     def rules(self, place: Place, is_acceptable: Callable[[int], bool] | None = None) -> Rules:
-        """Return the conditions of a change of a partition."""
+        """Return the conditions of a partition's change."""
         is_unclean = self.config(place.topic_id, UNCLEAN, "false") == "true"
         return Rules(
             is_acceptable or self.is_active,
@@ -314,7 +314,7 @@ class ModelController:
         )
 
     def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Take a leader's proposals of ISRs."""
+        """Handle AlterPartition: commit the valid ISRs that a leader proposes."""
         broker = self.brokers.get(request.broker_id)
         if broker is None or broker.broker_epoch != request.broker_epoch:
             return AlterPartitionResponse(error_code=errors.StaleBrokerEpochError.code)
@@ -401,7 +401,7 @@ class ModelController:
         return 0
 
     def elect_uncleanly(self) -> None:
-        """Elect leaders of partitions without one, where their topics allow any replica."""
+        """Elect leaders for partitions without one, if their topics allow unclean elections."""
         for place in list(self.places()):
             if place.state.leader == NO_LEADER and self.rules(place).election is Election.UNCLEAN:
                 self.elect(place.topic_id, place.number, is_unclean=True)

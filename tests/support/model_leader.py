@@ -1,6 +1,6 @@
 """Models for tests of a follower's fetch loop: a leader that answers Fetch and ListOffsets, and a follower's log.
 
-A record is one byte, its leader epoch; a log is a row of them from ``start`` on.
+A record is one byte, its leader epoch; a log is a byte string of records from offset ``start`` on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class ModelLog:
-    """Records' epochs from offset ``start`` on."""
+    """A log: the leader epochs of its records, from offset ``start`` on."""
 
     def __init__(self, records: bytes = b"", start: int = 0) -> None:
         self.start = start
@@ -32,15 +32,19 @@ class ModelLog:
         return self.start + len(self.records)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the largest epoch up to this one, and the offset at which it ends; of one before all known, where they
-        begin.
+        """Return the largest epoch of the log up to ``epoch``, and the offset at which it ends.
+
+        If all epochs are larger, return ``epoch`` and the start of the log.
         """
         below = [one for one in self.records if one <= epoch]
         return (below[-1] if below else epoch), self.start + len(below)
 
 
 class ModelFollower(ModelLog):
-    """A follower's log, which does the work of a fetch loop; ``cut`` are the offsets cut off below its watermark."""
+    """A follower's log, which executes the work of a fetch loop.
+
+    ``cut`` has the truncations below the high watermark: their offset, and the high watermark before.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,11 +52,11 @@ class ModelFollower(ModelLog):
 
     @property
     def position(self) -> LogPosition:
-        """The position of the log."""
+        """The position at which the fetch loop continues."""
         return LogPosition(self.end, self.records[-1] if self.records else UNKNOWN_EPOCH, self.start)
 
     def do(self, work: Work) -> None:
-        """Do one piece of work."""
+        """Execute one item of work."""
         if isinstance(work, Append):
             assert work.offset == self.end
             self.records += bytes(work.records)
@@ -77,7 +81,7 @@ class ModelFollower(ModelLog):
 
 
 class ModelLeader(ModelLog):
-    """A leader in ``epoch``, with one session."""
+    """A leader in ``epoch``, with one fetch session."""
 
     def __init__(self, epoch: int, records: bytes = b"", start: int = 0) -> None:
         super().__init__(records, start)
@@ -87,10 +91,10 @@ class ModelLeader(ModelLog):
         self.session_epoch = -1
         self.fetches = 0
         self.error = errors.NONE
-        """The error of each partition of the next answer."""
+        """The error of each partition in the next response."""
 
     def answer(self, request: fetch.FetchRequest | list_offsets.ListOffsetsRequest) -> Response:
-        """Answer as a leader with these logs; all partitions have the same one."""
+        """Answer a Fetch or ListOffsets; all partitions have this one log."""
         if isinstance(request, list_offsets.ListOffsetsRequest):
             return self._offsets(request)
         self.fetches += 1
@@ -157,12 +161,12 @@ class ModelLeader(ModelLog):
 
 
 def _is_news(answer: fetch.PartitionData) -> bool:
-    """Return whether the answer has anything besides records: a diverging epoch or a high watermark."""
+    """Return whether a partition's response has a diverging epoch or a high watermark."""
     return answer.diverging_epoch.end_offset >= 0 or answer.high_watermark >= 0
 
 
 def do_all(fetcher: LeaderFetcher, follower: ModelFollower, works: Iterable[Work]) -> None:
-    """Do the work of one answer, and report its results to the fetcher."""
+    """Execute the work of one response, and report the new positions to the fetcher."""
     for work in works:
         follower.do(work)
         fetcher.resume(work.key, work.leader_epoch, follower.position)

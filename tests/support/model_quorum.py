@@ -1,7 +1,7 @@
-"""A model of a metadata quorum as an observer sees it: elections, stale leaders, divergence, snapshots, lost answers.
+"""A model of a metadata quorum for tests of observers: elections, stale leaders, divergence, snapshots, nodes down.
 
-``answer`` follows the checks of KafkaRaftClient.handleFetchRequest and handleFetchSnapshotRequest of Kafka 4.3. The
-committed batches are kept for comparison: an election never takes one away.
+``answer`` follows the checks of KafkaRaftClient.handleFetchRequest and handleFetchSnapshotRequest of Kafka 4.3.
+``committed`` has all committed batches, which no election removes, for comparison with an observer's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_LEADER, FENCED_EPOCH, UNKNOWN_EPOCH, SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RAN
 
 
 class UnreachableError(Exception):
-    """The node that was asked is down."""
+    """The node to which a request was sent is down."""
 
 
 class Snapshot(NamedTuple):
@@ -38,7 +38,7 @@ class Snapshot(NamedTuple):
 
 
 @dataclass
-class Reign:
+class LeaderLog:
     """The state of one leader: its epoch, its log from ``start`` on, its high watermark (-1: not known yet)."""
 
     leader: int
@@ -48,7 +48,7 @@ class Reign:
     start: int = 0
     snapshot: Snapshot | None = None
     earlier_epochs: dict[int, int] = field(default_factory=dict)
-    """Epoch -> end offset, of batches below ``start``."""
+    """End offsets of the epochs below ``start``."""
     clock_ms: int = 1000
     """The time of a batch at offset 0; each offset is a millisecond later."""
 
@@ -57,7 +57,7 @@ class Reign:
         return self.batches[-1].next_offset if self.batches else self.start
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return the last epoch up to ``epoch``, and where it ends."""
+        """Return the last epoch up to ``epoch``, and its end offset."""
         ends = dict(self.earlier_epochs)
         for batch in self.batches:
             ends[batch.partition_leader_epoch] = batch.next_offset
@@ -65,8 +65,9 @@ class Reign:
         return (max(known), ends[max(known)]) if known else (0, 0)
 
     def needs_snapshot(self, offset: int, epoch: int) -> bool:
-        """Tell whether the one who asks needs a snapshot, as RaftLog.validateOffsetAndEpoch does, and for an empty log;
-        there is one.
+        """Return whether an observer at this offset and epoch needs the snapshot, which exists.
+
+        The rule is that of RaftLog.validateOffsetAndEpoch; an observer with an empty log needs the snapshot, too.
         """
         assert self.snapshot is not None
         of_snapshot = self.snapshot.snapshot_id.epoch
@@ -86,31 +87,31 @@ class Reign:
 
 
 class ModelQuorum:
-    """Nodes 1 to ``size``; the present reign, and reigns of former leaders that do not know of the new one."""
+    """Nodes 1 to ``size``: the log of the current leader, and logs of former leaders that do not know the new one."""
 
     def __init__(self, size: int = 3) -> None:
         self.addresses = {node: Address(f"controller-{node}", 9090 + node) for node in range(1, size + 1)}
         self.down: set[int] = set()
         self.committed: list[RecordBatch] = []
-        self.stale: dict[int, Reign] = {}
-        self.reign = Reign(1, 1, [])
+        self.stale: dict[int, LeaderLog] = {}
+        self.reign = LeaderLog(1, 1, [])
         self.reign.append_leader_change()
         self.commit()
 
     def commit(self, count: int | None = None) -> None:
-        """Commit the first ``count`` batches that are not, or all."""
+        """Commit the first ``count`` uncommitted batches, or all."""
         waiting = [batch for batch in self.reign.batches if batch.base_offset >= self._committed_end()]
         self.committed += waiting[:count]
         if self._committed_end() > self.reign.high_watermark:
             last = self.committed[-1]
-            if last.partition_leader_epoch == self.reign.epoch:  # a leader counts from its own epoch's records on
+            if last.partition_leader_epoch == self.reign.epoch:  # a leader commits from its own epoch's records on
                 self.reign.high_watermark = last.next_offset
 
     def _committed_end(self) -> int:
         return self.committed[-1].next_offset if self.committed else 0
 
     def elect(self, leader: int, *, kept: int = 0, old_leader_knows: bool = True) -> None:
-        """Elect ``leader``, whose log has ``kept`` batches that were not committed."""
+        """Elect ``leader``, whose log has the committed batches and ``kept`` uncommitted ones."""
         old = self.reign
         committed_end = self._committed_end()
         uncommitted = [batch for batch in old.batches if batch.base_offset >= committed_end]
@@ -118,12 +119,12 @@ class ModelQuorum:
         self.stale.pop(leader, None)
         if not old_leader_knows and old.leader != leader:
             self.stale[old.leader] = old
-        self.reign = Reign(leader, old.epoch + 1, batches, -1, old.start, old.snapshot, dict(old.earlier_epochs))
+        self.reign = LeaderLog(leader, old.epoch + 1, batches, -1, old.start, old.snapshot, dict(old.earlier_epochs))
         self.reign.clock_ms = old.clock_ms
         self.reign.append_leader_change()
 
     def take_snapshot(self) -> None:
-        """Write a snapshot of what is committed, and cut the log before it."""
+        """Write a snapshot of the committed records, and remove the log before its end."""
         image = list(self.images().values())[-1]
         at = SnapshotId(image.offset + 1, image.epoch)
         if not image.offset or at.end_offset <= self.reign.start:
@@ -138,7 +139,7 @@ class ModelQuorum:
         reign.snapshot = Snapshot(at, b"".join(build_snapshot(image, 5)))
 
     def images(self) -> dict[int, MetadataImage]:
-        """Build the image at each end of a committed batch, by its offset."""
+        """Build the metadata image after each committed batch; the keys are the images' offsets."""
         replay = MetadataReplay()
         found = {-1: EMPTY_IMAGE}
         for batch in self.committed:
@@ -151,7 +152,7 @@ class ModelQuorum:
     def answer(
         self, address: Address, request: fetch.FetchRequest | fetch_snapshot.FetchSnapshotRequest
     ) -> fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse:
-        """Return the answer of the node at ``address``. Raises UnreachableError."""
+        """Return the response of the node at ``address``. Raises UnreachableError."""
         node = next(node for node, one in self.addresses.items() if one == address)
         if node in self.down:
             raise UnreachableError(f"{address} is down")
@@ -167,7 +168,7 @@ class ModelQuorum:
         end = fetch_snapshot.NodeEndpoint(node_id=reign.leader, host=host, port=port)
         return fetch_snapshot.FetchSnapshotResponse(topics=[named], node_endpoints=[end])
 
-    def _fetch(self, node: int, reign: Reign, asked: fetch.FetchPartition) -> fetch.PartitionData:
+    def _fetch(self, node: int, reign: LeaderLog, asked: fetch.FetchPartition) -> fetch.PartitionData:
         leader = fetch.LeaderIdAndEpoch(leader_id=reign.leader, leader_epoch=reign.epoch)
         answer = fetch.PartitionData(current_leader=leader, high_watermark=reign.high_watermark, records=b"")
         answer.error_code = epoch_error(asked.current_leader_epoch, reign, node)
@@ -188,7 +189,7 @@ class ModelQuorum:
         return answer
 
     def _fetch_snapshot(
-        self, node: int, reign: Reign, request: fetch_snapshot.FetchSnapshotRequest
+        self, node: int, reign: LeaderLog, request: fetch_snapshot.FetchSnapshotRequest
     ) -> fetch_snapshot.PartitionSnapshotResponse:
         asked = request.topics[0].partitions[0]
         wanted = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
@@ -208,7 +209,7 @@ class ModelQuorum:
         return answer
 
 
-def epoch_error(asked: int, reign: Reign, node: int) -> int:
+def epoch_error(asked: int, reign: LeaderLog, node: int) -> int:
     """Return the error of a request with this leader epoch, 0 for none."""
     if asked < reign.epoch:
         return FENCED_EPOCH

@@ -1,4 +1,4 @@
-"""Facts of Python modules that the tidy test asks for: each file is parsed once for all rules."""
+"""Facts of Python modules for the rules of the tidy test: each file is parsed once for all rules."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Text(NamedTuple):
 
 
 class ModuleFacts(NamedTuple):
-    """A module as the rules see it."""
+    """The facts of one module."""
 
     lines: int
     docstring: str | None
     functions: list[tuple[str, int]]
-    """Names and lengths in lines."""
+    """Names of all functions, and their lengths in lines."""
     named: list[NamedFunction]
-    """Functions as the rule for their names sees them; special methods are left out."""
+    """Functions for the rule of their names; special methods are left out."""
     classes: list[tuple[str, int]]
-    """Names and numbers of methods."""
+    """Names of classes, and their numbers of methods."""
     broad_excepts: list[int]
-    """Lines that catch everything and do not raise it on."""
+    """Lines of handlers that catch everything and do not raise it again."""
     imports: list[tuple[int, str]]
     """Lines and names of ``import name``."""
     imported: frozenset[str]
-    """Modules that it imports, and the names it takes from them."""
+    """Modules that the module imports, and names that it imports from them."""
     docstrings: list[Text]
     actions: list[Text]
-    """Docstrings of functions that do something: tests, constructors and NAMED_AS_THINGS are none."""
+    """Docstrings of functions, without those of tests, constructors and functions decorated by NAMED_AS_THINGS."""
 
 
 NAMED_AS_THINGS = {
@@ -59,7 +59,7 @@ _BLOCKS = {"body", "handlers", "orelse", "finalbody", "cases"}
 
 @cache
 def facts_of(path: Path) -> ModuleFacts:
-    """Read a module. Its tree is not kept: those of all modules would take half a gigabyte."""
+    """Read a module. Its syntax tree is not kept, because the trees of all modules would take half a gigabyte."""
     text = path.read_text()
     tree = ast.parse(text, str(path))
     nodes = list(_statements_in(tree))
@@ -81,7 +81,7 @@ def facts_of(path: Path) -> ModuleFacts:
 
 
 def _statements_in(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the module, its statements and its handlers, in the order of `ast.walk`: most nodes are expressions."""
+    """Yield the module, its statements and its handlers, in the order of `ast.walk`; faster, without expressions."""
     todo: deque[ast.AST] = deque([tree])
     while todo:
         node = todo.popleft()
@@ -110,7 +110,7 @@ def _is_action(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def _is_method(member: ast.stmt) -> bool:
-    """Tell whether a member counts as a method: properties are attributes with a body."""
+    """Return whether a member counts as a method: properties do not, because they are used as attributes."""
     if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     names = {d.id for d in member.decorator_list if isinstance(d, ast.Name)}
@@ -118,7 +118,7 @@ def _is_method(member: ast.stmt) -> bool:
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
-    """Return whether it catches everything. Cleaning up and raising on swallows nothing."""
+    """Return whether a handler catches everything and does not raise it again at its end."""
     if handler.type is not None and not (
         isinstance(handler.type, ast.Name) and handler.type.id in {"Exception", "BaseException"}
     ):

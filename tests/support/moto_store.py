@@ -1,4 +1,4 @@
-"""An S3 server of the package moto, on 127.0.0.1: objects lie in its memory."""
+"""An S3 server of the package moto, on 127.0.0.1, with its objects in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyarrow.fs import FileSelector, FileType, S3FileSystem
 
 BUCKET = "lake"
 ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "tests", "AWS_SECRET_ACCESS_KEY": "not-so-secret"}
-"""Environment variables of programs that get the address alone."""
+"""Environment variables of programs that get only the address of the server."""
 SCRIPT = Path(__file__).parent / "scripts" / "s3_server.py"
 
 
@@ -26,7 +26,7 @@ class MotoStore:
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
-        """The properties of a catalog whose tables lie here, as pyiceberg names them."""
+        """The properties, named as in pyiceberg, of a catalog whose tables are in this store."""
         return (
             ("s3.endpoint", self.endpoint),
             ("s3.access-key-id", "tests"),
@@ -39,7 +39,7 @@ class MotoStore:
         return f"s3://{BUCKET}/{prefix}?endpoint_override={quote(self.endpoint, safe='')}&region=us-east-1"
 
     def client(self) -> S3FileSystem:
-        """Make a client that may do anything."""
+        """Create a client that may also create buckets."""
         address = self.endpoint.removeprefix("http://")
         return S3FileSystem(access_key="tests", secret_key="not-so-secret", endpoint_override=address, scheme="http",
                             region="us-east-1", allow_bucket_creation=True)  # fmt: skip
@@ -52,9 +52,9 @@ class MotoStore:
 
 
 class MotoServer:
-    """A server that can be stopped and started: the objects stay, connections are refused meanwhile.
+    """A server that can be stopped and started again: its objects stay, and connections are refused meanwhile.
 
-    It is a process of its own: deltalake keeps the interpreter's lock while it waits for an answer.
+    It runs in a process of its own, because deltalake keeps the interpreter's lock while it waits for a response.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class MotoServer:
         )
 
     def start(self) -> None:
-        """Serve, on the port of before."""
+        """Begin to serve; later calls use the same port."""
         self.port = int(self._ask(f"start {self.port}"))
         self._is_serving = True
 
@@ -81,7 +81,7 @@ class MotoServer:
         self._process.communicate()
 
     def store(self) -> MotoStore:
-        """Return the server's objects, in a bucket that is made."""
+        """Create the bucket, and return the store."""
         store = MotoStore(f"http://127.0.0.1:{self.port}")
         store.client().create_dir(BUCKET)
         return store

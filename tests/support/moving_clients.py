@@ -1,6 +1,6 @@
-"""Clients of several languages that work without a pause while the brokers of their cluster change.
+"""Clients of several languages that work without a pause while the brokers of their cluster are replaced.
 
-JavaTool      one of Kafka's verifiable tools, which prints what it did as JSON, until it is ended
+JavaTool      one of Kafka's verifiable tools, which prints its events as JSON until it is ended
 Program       a Go, Node or Rust client, run again and again: it writes, and reads all of its topic as a group
 PythonWriter  an idempotent producer of kafka-python
 PythonReader  a consumer of kafka-python, alone or in a group
@@ -47,12 +47,12 @@ class JavaTool:
         self._process.wait(END_LIMIT_S)
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """Return what was printed under a name so far."""
+        """Return the printed events of a name so far."""
         lines = [line for line in self._path.read_text().splitlines() if line.startswith("{") and line.endswith("}")]
         return [event for event in map(json.loads, lines) if event["name"] == name]
 
     def wait_for(self, name: str, count: int) -> None:
-        """Wait for so many more events of a name."""
+        """Wait until this many more events of a name are printed."""
         wanted = len(self.events(name)) + count
         wait_until(lambda: len(self.events(name)) >= wanted or self._has_ended, f"{wanted} {name}", END_LIMIT_S)
         assert not self._has_ended, self._path.read_text()[-3000:]
@@ -63,7 +63,7 @@ class JavaTool:
 
 
 class Program(Worker):
-    """A client's program in a loop, in a thread; ``written`` are the values whose write it was told to be done."""
+    """A client's program, run in a loop by a thread; ``written`` has the acknowledged values."""
 
     def __init__(self, name: str, command: list[str], bootstrap: str, protocol: str) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Program(Worker):
         self.written: list[bytes] = []
 
     def wait_for(self, count: int) -> None:
-        """Wait for so many more rounds."""
+        """Wait until this many more rounds are done."""
         wanted = self.rounds + count
         wait_until(lambda: self.rounds >= wanted or self.failure is not None, f"{self.name}: {wanted}", END_LIMIT_S)
         self.check()
@@ -115,7 +115,7 @@ class PythonWriter(Worker):
         self._producer.close(WAIT_S)
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many more values are acknowledged."""
+        """Wait until this many more values are acknowledged."""
         wanted = self.count + count
         wait_until(lambda: self.count >= wanted or self.failure is not None, f"{self._topic}: {wanted}", END_LIMIT_S)
         self.check()
@@ -123,15 +123,15 @@ class PythonWriter(Worker):
     def _work(self) -> None:
         value = f"p-{self.count}".encode()
         try:
-            told = self._producer.send(self._topic, value, partition=0).get(WAIT_S)
+            sent = self._producer.send(self._topic, value, partition=0).get(WAIT_S)
         except kafka.errors.KafkaError as error:
             raise AssertionError(f"{value!r}: {error!r}") from error
-        self._history.acknowledge(Position(self._topic, 0, told.offset, value))
+        self._history.acknowledge(Position(self._topic, 0, sent.offset, value))
         self.count += 1
 
 
 class PythonReader(Worker):
-    """A consumer of kafka-python: of partition 0 of each topic, or a member of a group that commits what it read."""
+    """A consumer of kafka-python: of partition 0 of each topic, or as a member of a group, with commits."""
 
     def __init__(
         self, bootstrap: str, topics: Sequence[str], history: History, name: str, group: str | None = None

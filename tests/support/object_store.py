@@ -1,4 +1,7 @@
-"""A real S3 server for tests: S3Proxy, over a directory, on 127.0.0.1. Skips without Java 17 or Maven."""
+"""A real S3 server for tests: S3Proxy on 127.0.0.1, with its objects in a directory.
+
+Without Java 17 or Maven the test is skipped.
+"""
 
 from __future__ import annotations
 
@@ -26,22 +29,22 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # the server knows no checksums of uploads in pieces
 }
-"""Environment variables of readers; writing takes the last one."""
+"""Environment variables of clients; only writers need the last one."""
 
 
 class ObjectStore:
-    """A running server with one bucket. Objects are put and taken through pyarrow, as by any client."""
+    """A running server with one bucket; its methods use pyarrow's client."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
     def address(self, prefix: str = "", bucket: str = BUCKET) -> str:
-        """Return the address of a prefix, for ``path``."""
+        """Return the address of a prefix, as the option ``path`` of readers expects it."""
         endpoint = quote(f"http://127.0.0.1:{self.port}", safe="")
         return f"s3://{bucket}/{prefix}?endpoint_override={endpoint}&region=us-east-1"
 
     def client(self) -> S3FileSystem:
-        """Make a client that may write."""
+        """Create a client that may write and create buckets."""
         from pyarrow.fs import S3FileSystem
 
         return S3FileSystem(
@@ -71,13 +74,13 @@ class ObjectStore:
             stream.write(data)
 
     def remove(self, key: str) -> None:
-        """Take one object away."""
+        """Delete one object."""
         self.client().delete_file(f"{BUCKET}/{key}")
 
 
 @contextmanager
 def object_store(work: Path) -> Iterator[ObjectStore]:
-    """A server whose files lie in ``work``. The environment must hold ENVIRONMENT."""
+    """A server whose files are in ``work``. The variables of ENVIRONMENT must be set."""
     jar = or_skip(lambda: jars.resolve("s3proxy", (SERVER,), jars.BUILD / "s3proxy"))
     port = free_port()
     (work / "objects").mkdir()

@@ -1,4 +1,4 @@
-"""Old clients, each installed beside the others below ``build/clients`` and run as programs of their own."""
+"""Old releases of clients, each installed in its own directory below ``build/clients`` and run as a program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _value(word: str) -> bytes | None:
 
 
 def java_line(partition: int, seen: Seen) -> str:
-    """Write a record as the Java programs read it: partition, key, value, then name and value of each header."""
+    """Format a record as the Java programs read it: partition, key, value, then name and value of each header."""
     headers = [word for name, value in seen.headers for word in (_word(name.encode()), _word(value))]
     return " ".join([str(partition), _word(seen.key), _word(seen.value), *headers])
 
@@ -55,8 +55,9 @@ def _java_record(line: str) -> Record:
 
 
 def _java_programs(version: str) -> list[str]:
-    """List the programs that compile: the consumer came with 0.9, transactions with 0.11; the admin client lost a call
-    in 4.0.
+    """List the programs that compile with a release: the consumer exists since 0.9, transactions since 0.11.
+
+    The admin client's program needs 0.11, and a call that 4.0 removed.
     """
     major, minor = (int(part) for part in version.split(".")[:2])
     since = {
@@ -69,8 +70,8 @@ def _java_programs(version: str) -> list[str]:
 
 
 def run_java(version: str, program: str, options: dict[str, Any], lines: Iterable[str] = ()) -> list[Record]:
-    """Run ``java/<program>.java`` with a release of kafka-clients; return the records it printed, in the order of their
-    places.
+    """Run ``java/<program>.java`` with a release of kafka-clients; return the records that it printed, by partition and
+    offset.
     """
     compiler = require_tool("javac", JAVA_INSTALL)
     java = require_tool("java", JAVA_INSTALL)

@@ -1,4 +1,4 @@
-"""A shell for the examples of pages: a broker, a directory of its own, and ``tidelog`` and Kafka's tools on PATH."""
+"""A shell that runs the examples of documents in a directory of its own, with ``tidelog`` and Kafka's tools on PATH."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 120
 
 
 class PageShell:
-    """Runs commands of a page; ``changes`` maps its paths and addresses to those of this machine."""
+    """A shell for one page; ``changes`` maps the page's paths and addresses to those of the test."""
 
     def __init__(self, directory: Path, changes: dict[str, str], scripts: Path | None = None) -> None:
         self.directory = directory
@@ -24,7 +24,7 @@ class PageShell:
         self.environment = {**clean_environment(), "PATH": os.pathsep.join(path), "LC_ALL": "C.UTF-8"}
 
     def place(self, text: str) -> str:
-        """Return the text with the paths and addresses of this machine."""
+        """Replace the page's paths and addresses in a text by those of the test."""
         for old, new in self.changes.items():
             text = text.replace(old, new)
         return text
@@ -40,7 +40,7 @@ class PageShell:
 
     @contextmanager
     def running(self, command: str) -> Iterator[subprocess.Popen[str]]:
-        """Run a command that ends by SIGTERM; its standard output can be read, line by line."""
+        """Run a command inside ``with``, and end it by SIGTERM; its standard output can be read line by line."""
         words = ["bash", "-euo", "pipefail", "-c", f"exec stdbuf -oL {self.place(command)}"]
         with (
             (self.directory / "errors.txt").open("a") as errors,
@@ -54,7 +54,7 @@ class PageShell:
                 process.terminate()
 
     def first_line(self, command: str) -> str:
-        """Run a command that does not end by itself until it has printed a line; return the line."""
+        """Run a command that does not end by itself; return its first line, and end it."""
         with self.running(command) as process:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -1,7 +1,7 @@
 """A model of the change that a controller makes to one partition: elections, ISR, ELR, last known leader.
 
-Kept apart from the product: the simulation's model controller decides by it, and tests/simulation compares its records
-with those of real controllers. Source: PartitionChangeBuilder of Kafka 4.3; KIP-966.
+It shares no code with the broker. ``model_controller.py`` uses it, and tests/simulation/test_model_controller.py
+compares its records with those of a real controller. Source: PartitionChangeBuilder of Kafka 4.3; KIP-966.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class Election(Enum):
 
 
 class Rules(NamedTuple):
-    """Conditions of a change: brokers that may lead, the effective min ISR, features and configs."""
+    """Conditions of a change: brokers that may lead, the effective min ISR, the ELR feature, the kind of election.
+
+    ``unclean_shutdown`` is the broker that stopped uncleanly, if the change is due to that.
+    """
 
     is_acceptable: Callable[[int], bool]
     min_isr: int
@@ -43,7 +46,7 @@ class Elected(NamedTuple):
 
 
 class PartitionChange:
-    """One change in the making."""
+    """The builder of one change. ``target_isr`` is the wanted ISR, ``recovery`` the wanted recovery state."""
 
     def __init__(self, state: PartitionState, rules: Rules, target_isr: list[int], recovery: int | None = None) -> None:
         self.state = state
@@ -53,7 +56,7 @@ class PartitionChange:
         self.recovery = int(state.is_recovering) if recovery is None else recovery
 
     def build(self, topic_id: bytes, number: int) -> PartitionChangeRecord | None:
-        """Return the record of the change, None where nothing changes."""
+        """Return the record of the change, None if nothing changes."""
         record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
         self._fill_elr()
         self._elect(record)

@@ -1,4 +1,4 @@
-"""Data directories for the tests of the pipeline's jobs: logs written as a broker writes them, small segments."""
+"""Data directories for the tests of the pipeline's jobs: logs as a broker writes them, with small segments."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ class DataDirectory:
         write_meta_properties(OsFileSystem(), str(path), MetaProperties("cluster", 1, None))
 
     def source(self, **fields: Any) -> LogSource:
-        """Return everything in it, as a job's source."""
+        """Return all logs of the directory as a job's source."""
         return LogSource((str(self.path),), **fields)
 
     def log(self, topic: str, partition: int = 0, topic_id: bytes = TOPIC_ID) -> UnifiedLog:
-        """Open the partition's log, made when it is not there."""
-        place = TopicPartition(topic, partition)
-        if place not in self.logs:
-            directory = os.path.join(self.path, place.directory_name)
+        """Open or create the partition's log."""
+        name = TopicPartition(topic, partition)
+        if name not in self.logs:
+            directory = os.path.join(self.path, name.directory_name)
             os.makedirs(directory, exist_ok=True)
             environment = LogEnvironment(OsFileSystem(), ManualTime(NOW_MS + 86_400_000))
             request = LoadRequest(
-                place, directory, self.config, environment, DirectoryState(str(self.path)), topic_id=topic_id
+                name, directory, self.config, environment, DirectoryState(str(self.path)), topic_id=topic_id
             )
-            log = self.logs[place] = load_log(request)
+            log = self.logs[name] = load_log(request)
             log.update_high_watermark(log.log_end_offset)
-        return self.logs[place]
+        return self.logs[name]
 
     def close(self) -> None:
-        """Close the logs, as a broker that stops."""
+        """Flush and close the logs, as a broker does when it stops."""
         for log in self.logs.values():
             log.flush()
             log.close()
@@ -72,7 +72,7 @@ class DataDirectory:
 
 
 def say_cleaned(path: Path, offset: int, topic: str = "t", partition: int = 0) -> None:
-    """Note in a data directory that the cleaner has worked up to ``offset``."""
+    """Write the cleaner's checkpoint of a data directory, as if it had cleaned a partition up to ``offset``."""
     write_offset_checkpoint(OsFileSystem(), str(path / CLEANER_OFFSET_FILE), {TopicPartition(topic, partition): offset})
 
 
@@ -98,7 +98,7 @@ def fill(log: UnifiedLog, batches: int, records: int = 5, **options: Any) -> lis
 
 
 def end_transaction(log: UnifiedLog, producer_id: int, epoch: int = 0, *, commit: bool) -> None:
-    """Append a marker."""
+    """Append the marker that ends a producer's transaction."""
     content = EndTransactionMarker(commit, 0)
     marker = end_transaction_marker(content, timestamp=NOW_MS, producer_id=producer_id, producer_epoch=epoch)
     log.append_as_leader(memoryview(marker), leader_epoch=0, origin=AppendOrigin.COORDINATOR)

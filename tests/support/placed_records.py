@@ -1,4 +1,4 @@
-"""Records with a fixed place: one client writes them, another must find them there, byte for byte."""
+"""Records for fixed partitions and offsets: one client writes them, another must read the same bytes there."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ ENDS = {partition: len(range(partition, COUNT, PARTITIONS)) for partition in ran
 
 @cache
 def placed() -> tuple[tuple[int, Seen], ...]:
-    """Return partition and record, in the order of sending. The text is read at the first call: apt-cache takes
-    seconds.
+    """Return each record with its partition, in the order of sending.
+
+    The text of the records is read at the first call, because ``apt-cache`` takes seconds.
     """
     records = [*map(record_of, real_lines(LINES)), *ODD]
     return tuple((index % PARTITIONS, record) for index, record in enumerate(records))
 
 
 def ends(times: int) -> dict[int, int]:
-    """Compute the end offset of each partition after all records were sent so many times."""
+    """Compute the end offset of each partition after all records were sent ``times`` times."""
     return {partition: times * end for partition, end in ENDS.items()}
 
 
 def expected(times: int = 1, *, headers: bool = True) -> dict[Place, Seen]:
-    """Return the places of records that are sent ``times`` times, in order, to an empty topic."""
+    """Map partition and offset to the record, after all records were sent ``times`` times to an empty topic."""
     next_offset = dict.fromkeys(range(PARTITIONS), 0)
     found: dict[Place, Seen] = {}
     for partition, record in times * placed():
@@ -57,7 +58,7 @@ def bare(record: Seen) -> Seen:
 
 
 def by_place(records: Iterable[Record]) -> dict[Place, Seen]:
-    """Map each record's partition and offset to it. Raises AssertionError where a place was read twice."""
+    """Map partition and offset to the record. Raises AssertionError if one offset was read twice."""
     found: dict[Place, Seen] = {}
     for record in records:
         assert (record.partition, record.offset) not in found, f"{record} was read twice"
@@ -66,7 +67,7 @@ def by_place(records: Iterable[Record]) -> dict[Place, Seen]:
 
 
 def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) -> None:
-    """Write all records with librdkafka, once for each codec. Raises AssertionError where one is refused."""
+    """Write all records with librdkafka, once for each codec. Raises AssertionError if a record is refused."""
     failures: list[str] = []
     for codec in codecs:
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 20})
@@ -85,8 +86,8 @@ def write_placed(bootstrap: str, topic: str, codecs: Iterable[str] = ("none",)) 
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """Ask for the group's committed offsets of a topic."""
+    """Return the group's committed offsets of a topic, by partition."""
     request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, index) for index in range(PARTITIONS)])
-    admin = Admin(bootstrap)  # held on to: without its client the answer never comes
+    admin = Admin(bootstrap)  # kept in a variable: without its client the response never arrives
     found = admin.client.list_consumer_group_offsets([request])[group].result()
     return {each.partition: each.offset for each in found.topic_partitions}

@@ -1,8 +1,8 @@
-"""One power loss: a point of the trace, and the pending effects that the disk has kept. Seeded; failures shrink.
+"""One power loss: a point of the trace, and the pending effects that the disk has lost. Drawn from a seed, and shrunk.
 
-A crash is a list of losses, each by itself: "this change of names is not there", "of this file the writes are lost,
-torn, zeros, ...". Without losses it is the state that a killed process leaves. So a failing crash is made smaller by
-taking losses away as long as it fails, and what is left says what has to be synced.
+A crash is a list of independent losses: a change of names is lost, or a file's writes are lost, torn, zeros, and so on.
+Without losses it is the state that a killed process leaves. A failing crash is shrunk: losses are removed as long as it
+still fails. The remaining losses show which effects have to be synced.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tests.support.power.disk import Content, Disk, apply
 
 SECTOR = 512
 MODES = ("none", "first", "zeros", "sectors", "pages")
-"""A file's pending changes that are on the disk: none of them; the first few, the last of them torn; the size, with
-zeros where the file grew; any sectors or pages of them at any of the sizes."""
+"""What a disk keeps of a file's pending changes: nothing; the first few, of which the last is torn; only the size, with
+zeros where the file grew; any sectors or pages of them, with any of the file's sizes since."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """A change of names that is lost (``mode`` "name"), or what became of a file's pending changes."""
+    """A lost change of names (``mode`` "name"), or the loss of a file's pending changes (a mode of MODES)."""
 
     number: int
     mode: str
@@ -52,7 +52,7 @@ class Crash:
         return "\n".join(lines)
 
     def write(self, disk: Disk, target: Path) -> None:
-        """Put the disk of this crash below ``target``; ``disk`` is the model at its step."""
+        """Write the files that this crash leaves below ``target``; ``disk`` is the model at the crash's step."""
         lost = {loss.number for loss in self.losses if loss.mode == "name"}
         kept = disk.without(lost, ordered=self.ordered)
         modes = {loss.number: loss for loss in self.losses if loss.mode != "name"}
@@ -61,7 +61,7 @@ class Crash:
 
 
 def image_of(content: Content, loss: Loss | None) -> bytes:
-    """Build the file as the disk has it."""
+    """Build the bytes of a file after a loss; None: all its pending changes were kept."""
     new = bytearray(content.durable)
     sizes = [len(new)]
     for position, data in content.pending:
@@ -91,8 +91,8 @@ def _first(content: Content, chance: random.Random) -> bytes:
         apply(image, position, data)
     position, data = content.pending[count]
     if data is not None:
-        whole = (position + chance.randrange(len(data) + 1)) // SECTOR * SECTOR
-        apply(image, position, data[: max(whole - position, 0)])
+        torn_at = (position + chance.randrange(len(data) + 1)) // SECTOR * SECTOR
+        apply(image, position, data[: max(torn_at - position, 0)])
     return bytes(image)
 
 
@@ -105,8 +105,8 @@ def _mixed(old: bytearray, new: bytearray, block: int, chance: random.Random) ->
 
 
 def draw(disk: Disk, step: int, chance: random.Random, *, loose: bool) -> Crash:
-    """Draw any power loss at this point; ``disk`` is the model there. With ``loose`` half of them do not keep the order
-    of names.
+    """Draw a power loss at a step; ``disk`` is the model at this step. With ``loose`` half of the crashes do not keep
+    the order of changes of names.
     """
     ordered = not loose or chance.random() < 0.5
     names = disk.pending_names(ordered=ordered)
@@ -127,7 +127,7 @@ def draw(disk: Disk, step: int, chance: random.Random, *, loose: bool) -> Crash:
 
 
 def smaller(crash: Crash, fails: Callable[[Crash], bool]) -> Crash:
-    """Find the same failure with as few losses as can be: halves are taken away first, then one after another."""
+    """Remove losses from a failing crash as long as it still fails: first halves of them, then one after another."""
     size = len(crash.losses)
     while size:
         size = (size + 1) // 2 if size > 1 else 1

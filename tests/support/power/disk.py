@@ -1,13 +1,13 @@
 """The model of a disk at a point of a trace: its durable contents, and every effect that is still pending.
 
-Contents   a file's bytes are durable once a sync of it, begun after them, has ended. What was written since may be on
-           the disk or not, whole or in parts, or be zeros where the file grew.
-Names      a change of a directory is durable once a sync of that directory, begun after it, has ended. What changed
-           since is there up to some point of time (``ordered``: file systems with one journal), or each change by
-           itself (``loose``: what POSIX allows), but never a change without the earlier ones of the same file or name.
-           A directory's own name is its parent's affair.
+Contents   a write is durable once a sync of the file that began after the write has ended. Later writes may be on the
+           disk or not, completely or in parts, or be zeros where the file grew.
+Names      a change of a directory is durable once a sync of the directory that began after the change has ended. Of
+           later changes the first ones are kept, up to some time (``ordered``: file systems with one journal), or any
+           of them (``loose``: what POSIX allows), but never a change without the earlier ones of the same file or name.
+           A directory's own name belongs to its parent.
 
-A sync of a file says nothing of names, and a rename says nothing of contents: stricter than ext4, on purpose.
+A sync of a file makes no name durable, and a rename no content: stricter than ext4, on purpose.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Content:
     """Number of changes made durable so far."""
 
     def settle(self, changes: int) -> None:
-        """Settle the first ``changes`` ever made: they are durable."""
+        """Make the first ``changes`` changes since the file was created durable."""
         count = max(changes - self.settled, 0)
         for position, data in self.pending[:count]:
             apply(self.durable, position, data)
@@ -55,7 +55,7 @@ def apply(content: bytearray, position: int, data: bytes | None) -> None:
 
 @dataclass
 class NameChange:
-    """One change of directories: what each slot leads to after it. ``what`` is said when a test fails."""
+    """One change of directories: the file or directory of each slot after it. ``what`` describes it in failures."""
 
     slots: dict[Slot, int | None]
     what: str
@@ -63,12 +63,12 @@ class NameChange:
 
     @property
     def touched(self) -> set[object]:
-        """The slots and files it is about; changes that share one keep their order."""
+        """The slots and files of the change; changes that share one keep their order."""
         return {*self.slots, *(number for number in self.slots.values() if number is not None)}
 
 
 class Disk:
-    """The model. ``step`` takes one record after another."""
+    """The model; ``step`` is called with each record of a trace."""
 
     def __init__(self) -> None:
         self.contents: dict[int, Content] = {}
@@ -79,10 +79,10 @@ class Disk:
         self._syncs: dict[int, tuple[dict[int, int], int]] = {}
         self._last = ROOT
 
-    # ---- taking a trace
+    # ---- the records of a trace
 
     def step(self, step: Step) -> None:
-        """Take one record."""
+        """Apply one record of the trace."""
         match step.operation:
             case "C":
                 self._numbers[step.inode] = number = self._new_number()
@@ -152,7 +152,7 @@ class Disk:
     # ---- the state at a power loss
 
     def pending_contents(self) -> list[int]:
-        """List the files that have changes which are not durable and that a name may lead to."""
+        """List the files with changes that are not durable."""
         return [number for number, content in self.contents.items() if content.pending]
 
     def pending_names(self, *, ordered: bool) -> list[int]:
@@ -165,7 +165,7 @@ class Disk:
         return [index for index in pending if index not in kept]
 
     def _kept_with(self, kept: set[int]) -> set[int]:
-        """Return ``kept`` and what cannot be missing then: earlier changes of the same files and names."""
+        """Return ``kept`` and the changes that must be kept with them: earlier ones of the same files and names."""
         kept, touched = set(kept), set[object]()
         for index in reversed(range(len(self.names))):
             change = self.names[index]
@@ -175,8 +175,8 @@ class Disk:
         return kept
 
     def without(self, lost: Iterable[int], *, ordered: bool) -> set[int]:
-        """Return the changes of names that stay when ``lost`` do not: with them go all later ones, or where the order
-        is loose those of the same files and names.
+        """Return the changes of names that are kept when ``lost`` are lost. All later ones are lost as well, or if not
+        ``ordered`` the later ones of the same files and names.
         """
         gone, touched = set(lost), set[object]()
         if ordered:
@@ -188,7 +188,7 @@ class Disk:
         return set(range(len(self.names))) - gone
 
     def write(self, target: Path, kept: set[int], images: dict[int, bytes]) -> None:
-        """Put a crashed disk below ``target``: the names of the changes ``kept``, and ``images`` of changed files."""
+        """Write a crashed disk below ``target``: the names after the changes ``kept``, ``images`` of changed files."""
         slots: dict[Slot, int] = {}
         for index in sorted(kept):
             for slot, number in self.names[index].slots.items():
@@ -213,7 +213,7 @@ class Disk:
                 (target / name).write_bytes(self.contents[number].durable if image is None else image)
 
     def name_of(self, number: int) -> str:
-        """Return the file's path now, for messages."""
+        """Return the file's current path, for messages."""
         for (parent, name), found in self._seen.items():
             if found == number:
                 return name if parent == ROOT else f"{self.name_of(parent)}/{name}"

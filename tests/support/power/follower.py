@@ -1,8 +1,8 @@
-"""A follower's log under the recorder: appends, cuts by every kind of work, checkpoints, retention, restarts.
+"""A follower's log under the recorder: appends, truncations of every kind, checkpoints, retention, restarts.
 
 ``python -m tests.support.power.follower DIRECTORY TRACE SEED DURABLE`` is the recorded process; :func:`record` runs it.
-It notes in the trace what each step may change before it, and what is so after it. :class:`FollowerStory` makes of the
-notes what a power loss may leave, :func:`examine` looks whether a start over a crashed disk gives that.
+It writes notes into the trace: before a step what the step may change, after it what has changed. From these notes
+:class:`FollowerStory` computes what a power loss may leave; :func:`examine` checks it after a start on a crashed disk.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PARTITION = TopicPartition("t", 0)
 TOPIC_ID = bytes(range(16))
 KEY: Any = (b"", 0)
 MOST_RECORDS = 3
-"""Records of a batch: a cut takes the batch that it falls into as a whole."""
+"""Limit of a batch's records: a truncation within a batch removes the whole batch."""
 STEPS = 60
 SMALL = {"segment.bytes": 500, "index.interval.bytes": 100, "file.delete.delay.ms": 0}
 NO_ROOM_KEPT = 0
@@ -51,7 +51,7 @@ def config_of(*, durable: bool) -> LogConfig:
 
 
 class BusyManager(LogManager):
-    """The manager of a broker whose other threads work ``meanwhile``: each time a log start has become durable."""
+    """A log manager that calls ``meanwhile`` after each write of log start offsets, as if another thread ran then."""
 
     meanwhile: Callable[[], object] = bool
 
@@ -68,31 +68,31 @@ def new_manager(directory: Path, config: LogConfig) -> BusyManager:
 
 
 class SlowFlush(threading.Thread):
-    """A flush in a thread of its own that stops after some of its syncs, until it is let go on."""
+    """A flush in a thread of its own that pauses after ``syncs`` of its syncs, until ``finish``."""
 
     def __init__(self, log: UnifiedLog, syncs: int) -> None:
         super().__init__()
         self._log = log
         self._syncs_left = syncs
         self._may_go_on = threading.Event()
-        self._is_away = threading.Event()
+        self._has_paused = threading.Event()
 
     def run(self) -> None:
         try:
             self._log.flush()
         finally:
-            self._is_away.set()
+            self._has_paused.set()
 
     def begin(self) -> None:
-        """Start the flush, and wait until it has stopped or ended."""
+        """Start the flush, and wait until it has paused or ended."""
         self.start()
-        self._is_away.wait()
+        self._has_paused.wait()
 
     def synced(self) -> None:
-        """Count a sync of records that is done."""
+        """Count a finished sync of records, and pause after the last one."""
         self._syncs_left -= 1
         if self._syncs_left == 0:
-            self._is_away.set()
+            self._has_paused.set()
             self._may_go_on.wait()
 
     def finish(self) -> None:
@@ -101,7 +101,7 @@ class SlowFlush(threading.Thread):
 
 
 def stop_flushes() -> None:
-    """Have each :class:`SlowFlush` of this process count its syncs of records: those hold no lock."""
+    """Let each :class:`SlowFlush` of this process count its syncs of record files, which hold no lock."""
     sync = os.fdatasync
 
     def count(descriptor: int) -> None:
@@ -114,7 +114,7 @@ def stop_flushes() -> None:
 
 
 class Follower:
-    """One follower in the recorded process, and the dice that say what it does."""
+    """One follower in the recorded process, whose steps are drawn from a seed."""
 
     def __init__(self, directory: Path, trace: Path, seed: int, *, durable: bool) -> None:
         self._directory = directory
@@ -153,7 +153,7 @@ class Follower:
     # ---- other threads
 
     def begin_flush(self) -> None:
-        """Begin a flush that ends within another step."""
+        """Begin a flush that ends during a later step."""
         self._finish_flush()
         self._flush = SlowFlush(self._log, self._chance.randrange(1, 4))
         self._flush.begin()
@@ -164,7 +164,7 @@ class Follower:
         self._flush = None
 
     def _write_checkpoints(self) -> None:
-        """Write what a cut asks for; then other threads flush, and write the checkpoints again."""
+        """Write the checkpoints for a truncation; then, as other threads might, flush and write them again."""
         write_checkpoints(self._manager)
         work: list[Callable[[], object]] = [bool, bool, self._finish_flush, self._log.flush]
         for _ in range(2):
@@ -205,7 +205,7 @@ class Follower:
         self._note("was cut", start=self._log.log_start_offset, end=self._log.log_end_offset)
 
     def start_elsewhere(self) -> None:
-        """Start elsewhere: the leader's log begins later than this one ends, or ends before this one begins."""
+        """Start the log at another offset: the leader's log begins after this log's end, or ends before its start."""
         start, end = self._log.log_start_offset, self._log.log_end_offset
         offset = self._chance.choice([end + 20, end, max(start - 20, 0), start, (start + end) // 2])
         self._note("cut", offset=0)
@@ -223,7 +223,7 @@ class Follower:
         write_checkpoints(self._manager)
 
     def delete_records(self) -> None:
-        """Take over the leader's log start offset; retention removes the segments below it."""
+        """Adopt a later log start offset of the leader, and let retention remove the segments below it."""
         end = self._log.log_end_offset
         offset = self._chance.randrange(self._log.log_start_offset, end + 1)
         later = self._chance.randrange(offset, end + 1)
@@ -247,7 +247,7 @@ class Follower:
 
 @dataclass
 class FollowerStory:
-    """Records that must be there, and those that may be."""
+    """The records of the log, those that must survive a power loss, and those that may."""
 
     log: dict[int, str] = field(default_factory=dict)
     must: dict[int, str] = field(default_factory=dict)
@@ -269,11 +269,11 @@ class FollowerStory:
         self.must = dict(self.log)
 
     def _cut(self, note: dict[str, Any]) -> None:
-        least = note["offset"] - MOST_RECORDS + 1
-        self.must = {offset: value for offset, value in self.must.items() if offset < least}
+        lowest = note["offset"] - MOST_RECORDS + 1
+        self.must = {offset: value for offset, value in self.must.items() if offset < lowest}
 
     def _was_cut(self, note: dict[str, Any]) -> None:
-        """Forget what was cut. It must not come back: other records may stand at its offsets."""
+        """Remove the truncated records, which must not reappear: other records may have their offsets."""
         start, end = note["start"], note["end"]
         for offset in [offset for offset in self.may if not (offset < end and start < end)]:
             del self.may[offset]
@@ -286,7 +286,7 @@ class FollowerStory:
 
 
 def examine(directory: Path, story: FollowerStory, *, durable: bool) -> None:
-    """Examine the disk: a start over it, an append, a clean stop. Raises AssertionError."""
+    """Check a crashed disk: open its log, compare the records, append, stop cleanly. Raises AssertionError."""
     manager = new_manager(directory, config_of(durable=durable))
     assert not manager.refused, manager.refused
     log = manager.get_or_create_log(PARTITION, TOPIC_ID, manager.default_config)
@@ -294,7 +294,7 @@ def examine(directory: Path, story: FollowerStory, *, durable: bool) -> None:
     append_next(log)
     manager.shutdown()
     found = check_directory(OsFileSystem(), os.path.join(directory, PARTITION.directory_name))
-    # A torn snapshot that was written at a clean stop stays until it is asked for; its checksum tells.
+    # A torn snapshot of an earlier clean stop stays until it is needed; its checksum shows that it is invalid.
     assert [finding for finding in found if not finding.path.endswith(SNAPSHOT_SUFFIX)] == []
 
 
@@ -331,7 +331,7 @@ def record(directory: Path, seed: int, *, durable: bool) -> list[Step]:
 
 
 def story_of(steps: Iterable[Step]) -> FollowerStory:
-    """Read the story of the notes among these records."""
+    """Build the story from the notes among a trace's records."""
     story = FollowerStory()
     for step in steps:
         if step.operation == "N":

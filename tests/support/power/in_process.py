@@ -1,7 +1,7 @@
-"""The recorded client and the verdict of the power-loss tests, over a broker's parts in the test's own thread.
+"""The recorded client of the power-loss tests, with the parts of a broker in the test's own thread.
 
-Each request is a number of turns of a loop that moves only when told. So a test can have any one call of the disk fail,
-and say which request it was.
+The test runs the broker's event loop turn by turn. So a test can let any single call of the file system fail, and knows
+during which request it failed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRIES = 8
 
 
 class InProcessClient:
-    """Sends requests to a broker's parts; as :class:`tidelog.client.Client` does to a broker."""
+    """A client that sends requests to a broker's parts, as :class:`tidelog.client.Client` does to a broker."""
 
     def __init__(self, data: DataBroker) -> None:
         self._data = data
@@ -34,7 +34,7 @@ class InProcessClient:
         coordinators_of(data.broker).start()
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
-        """Send a request and return the answer. Raises AssertionError where none comes."""
+        """Send a request and return the response. Raises AssertionError if there is none after MOST_TURNS turns."""
         sent: list[Any] = []
         answer = self._wire.send(request, version)
         if isinstance(answer, Pending):
@@ -46,7 +46,7 @@ class InProcessClient:
         return self._wire.decoded(sent[0], response_type, version)
 
     def _turn(self, is_enough: Callable[[], bool]) -> None:
-        """Do one turn at least: what the broker does meanwhile goes on."""
+        """Run turns of the loop until ``is_enough``; at least one, so that the broker's other work proceeds."""
         for _ in range(MOST_TURNS):
             self._data.loop.run_soon()
             if is_enough():
@@ -58,7 +58,7 @@ class InProcessClient:
 
 
 class InProcessAsker(Asker):
-    """Notes requests and answers in ``trace``; a request that is refused raises AssertionError."""
+    """An ``Asker`` for a broker's parts, which notes requests and responses in ``trace``."""
 
     def __init__(self, data: DataBroker, trace: Path) -> None:
         self._trace = trace
@@ -66,11 +66,11 @@ class InProcessAsker(Asker):
 
     @staticmethod
     def until_answered(ask: Callable[[], int]) -> None:
-        """Ask a few times while the coordinator is not ready."""
+        """Repeat a request up to TRIES times while the coordinator is not ready. Raises AssertionError for an error."""
         code = next((code for _ in range(TRIES) if (code := ask()) not in RETRIABLE), -1)
         assert code == 0, f"error {code}"
 
 
 def story_in(trace: Path) -> Story:
-    """Read the story of the notes so far."""
+    """Build the story from the notes in a trace so far."""
     return story_of(read_trace(trace, trace.parent))

@@ -1,10 +1,10 @@
-/* Records what a process does to the files below one directory, in the order in which it happened.
+/* A recorder of a process's effects on the files below one directory, in the order in which they happen.
  *
  * Loaded with LD_PRELOAD. POWER_ROOT names the directory, POWER_TRACE the file that records are appended to. One lock is
  * held over each call and its record, so the order of records is the order of effects. Stores into shared mappings are
- * seen at the next recorded call: each mapped file is compared with a copy, and changed pages are recorded as writes.
+ * noticed at the next recorded call: each mapped file is compared with a copy, and changed pages are recorded as writes.
  *
- * Record: u32 size of what follows | u8 operation | u64 inode | i64 number | u32 size of text | text | data
+ * Record: u32 size of the rest | u8 operation | u64 inode | i64 number | u32 size of text | text | data
  * Operations are listed in trace.py. SQLite's -shm is left out: it is rebuilt by the first process that opens the store.
  */
 #define _GNU_SOURCE
@@ -249,7 +249,8 @@ int fallocate64(int fd, int mode, off64_t position, off64_t size) {
 }
 int fallocate(int fd, int mode, off_t position, off_t size) { return fallocate64(fd, mode, position, size); }
 
-/* A sync covers what came before it began and counts when it has returned: two records. Others go on meanwhile. */
+/* A sync makes earlier writes durable once it has returned, so it has two records: begin and end. The lock is not held
+ * between them, because other threads write meanwhile. */
 static int synced(int fd, long call) {
     static int64_t syncs;
     struct stat status;

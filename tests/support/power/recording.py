@@ -1,7 +1,7 @@
-"""A broker under the recorder, and a client that notes its requests and their answers in the trace.
+"""A broker under the recorder, and a client that notes its requests and their acknowledgements in the trace.
 
-A note comes before the request is sent and another when the answer is there. So a point of the trace knows what was
-acknowledged before it, and what may have been done.
+The client writes one note before it sends a request, and another after the response. So at each point of the trace it
+is known which requests were acknowledged, and which may have been executed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ NOW_MS = 1_700_000_000_000
 TOPIC_RESOURCE = 2
 TRANSACTIONAL_ID = "payments"
 RETRIABLE = frozenset({14, 15, 16, 51})
-"""Coordinator loading, not available, not here; a transaction of this id is still being ended."""
+"""Error codes: the coordinator loads, is not available, or is another broker; a transaction is still being ended."""
 _Response = TypeVar("_Response", bound=Message)
 
 
@@ -98,8 +98,7 @@ def recorder() -> Path:
 
 
 class RecordedBroker(TidelogProcess):
-    """A broker whose effects on ``root`` are recorded in ``trace``; the data directory is below the root, and made by
-    the broker itself."""
+    """A broker whose effects on files below ``root`` are recorded in ``trace``; it creates its data directory there."""
 
     def __init__(self, directory: Path, overrides: Mapping[str, str]) -> None:
         super().__init__(directory, overrides)
@@ -119,7 +118,7 @@ Pairs = list[tuple[bytes | None, bytes]]
 
 
 def request_of(topic: str, pairs: Pairs, partition: int, options: BatchOptions) -> ProduceRequest:
-    """Make the request for one batch, acks=all."""
+    """Build the Produce request for one batch, with acks=all."""
     batch = build_batch([Record(i, NOW_MS + i, key, value) for i, (key, value) in enumerate(pairs)], options)
     data = [PartitionProduceData(index=partition, records=memoryview(batch))]
     return ProduceRequest(
@@ -129,7 +128,7 @@ def request_of(topic: str, pairs: Pairs, partition: int, options: BatchOptions) 
 
 
 class Asker:
-    """A client of the broker that notes its requests; one connection, one thread, any number beside each other."""
+    """A client of the broker that notes its requests, with one connection, for one thread."""
 
     _numbers = itertools.count()
 
@@ -153,7 +152,7 @@ class Asker:
         return number
 
     def acknowledged(self, number: int, **result: Any) -> None:
-        """Note that it was answered, well."""
+        """Note that the request with this number was acknowledged."""
         append_note(self._trace, {"acknowledged": number, **result})
 
     def ask(self, request: Message, response: type[_Response], version: int) -> _Response:
@@ -163,7 +162,7 @@ class Asker:
     # ---- topics and configs
 
     def create(self, topic: str, partitions: int = 1, **configs: str) -> bytes:
-        """Create a topic; underscores in names of configs for dots. Returns its id."""
+        """Create a topic; ``configs`` have underscores for dots in their names. Returns the topic's id."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
         number = self.begin("create", topic=topic, partitions=partitions, configs=named)
         entries = [CreatableTopicConfig(name=name, value=value) for name, value in named.items()]
@@ -174,7 +173,7 @@ class Asker:
         return bytes(result.topic_id)
 
     def widen(self, topic: str, count: int) -> None:
-        """Send CreatePartitions."""
+        """Send CreatePartitions: the topic has ``count`` partitions then."""
         number = self.begin("widen", topic=topic, partitions=count)
         wanted = CreatePartitionsTopic(name=topic, count=count, assignments=None)
         answer = self.ask(CreatePartitionsRequest(topics=[wanted], timeout_ms=9000), CreatePartitionsResponse, 1)
@@ -238,15 +237,15 @@ class Asker:
         )
 
     def produce_in_line(self, topic: str, batches: Iterable[tuple[Pairs, BatchOptions]]) -> None:
-        """Produce batches to partition 0, acks=all, all on their way before the first is answered."""
+        """Produce batches to partition 0 with acks=all: all are sent before the first response is read."""
         with connect(self._port) as connection:
             numbers = []
             for pairs, options in batches:
                 numbers.append(self._begin_batch(topic, pairs, 0, options, -1))
                 connection.sendall(frame(0, 7, len(numbers), request_of(topic, pairs, 0, options).encode(7)))
-            for place, number in enumerate(numbers, 1):
+            for correlation_id, number in enumerate(numbers, 1):
                 answered, error, offset = receive_produced(connection)
-                assert (answered, error) == (place, 0)
+                assert (answered, error) == (correlation_id, 0)
                 self.acknowledged(number, offset=offset)
 
     def send_batch(self, topic: str, pairs: Pairs, partition: int, options: BatchOptions) -> int:
@@ -267,7 +266,7 @@ class Asker:
     # ---- groups, producers, transactions
 
     def commit_offset(self, group: str, topic: str, offset: int) -> None:
-        """Commit without members."""
+        """Commit a group's offset for partition 0; the group has no members."""
         number = self.begin("commit", group=group, topic=topic, offset=offset)
         partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
         request = OffsetCommitRequest(
@@ -286,14 +285,14 @@ class Asker:
         return member
 
     def acknowledge(self, member: ShareClient, share: tuple[str, str], run: Run, kind: int) -> None:
-        """Acknowledge what was acquired; ``share`` is the group and the topic."""
+        """Acknowledge acquired records of a share group; ``share`` has the group and the topic."""
         offsets = list(range(run.first, run.last + 1))
         number = self.begin("share", group=share[0], topic=share[1], offsets=offsets, kind=kind)
         assert member.acknowledge(run.first, run.last, kind) == 0
         self.acknowledged(number)
 
     def init_producer(self, transactional_id: str | None = None) -> tuple[int, int]:
-        """Ask for a producer's id and epoch."""
+        """Send InitProducerId; return the producer's id and epoch."""
         number = self.begin("producer", transactional_id=transactional_id)
         answer = InitProducerIdResponse()
 
@@ -323,7 +322,7 @@ class Asker:
         )
 
     def end_transaction(self, name: str, producer: tuple[int, int], transaction: int, *, commit: bool) -> None:
-        """Send EndTxn for the transaction with this number in the notes."""
+        """Send EndTxn; ``transaction`` is the transaction's number in the notes."""
         number = self.begin("end", transaction=transaction, commit=commit)
         request = EndTxnRequest(
             transactional_id=name, producer_id=producer[0], producer_epoch=producer[1], committed=commit
@@ -333,7 +332,7 @@ class Asker:
 
     @staticmethod
     def until_answered(ask: Any) -> None:
-        """Ask again while the coordinator is not ready."""
+        """Repeat a request while the coordinator is not ready. Raises AssertionError for another error."""
         codes: list[int] = []
 
         def try_it() -> bool:

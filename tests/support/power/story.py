@@ -1,6 +1,7 @@
 """A client's requests and acknowledgements, up to a point of a trace.
 
-Acknowledged requests must survive a power loss at that point; others may survive, but only as a whole.
+The effects of acknowledged requests must survive a power loss at that point. Effects of other requests may survive, but
+completely or not at all.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Pair = tuple[str | None, str]
 
 @dataclass
 class Batch:
-    """Records of one request; ``offset`` is None until it was acknowledged."""
+    """The records of one produce request; ``offset`` is None until the request is acknowledged."""
 
     records: list[Pair]
     producer: tuple[int, int, int]
@@ -28,7 +29,7 @@ class Batch:
 
 @dataclass
 class TopicStory:
-    """A topic since it was last created. ``is_there`` is None while that is under way."""
+    """A topic since its last creation. ``is_there`` is None while a creation or deletion is not acknowledged."""
 
     name: str
     is_there: bool | None = None
@@ -37,12 +38,12 @@ class TopicStory:
     configs: dict[str, str] = field(default_factory=dict)
     batches: dict[int, list[Batch]] = field(default_factory=dict)
     deleted_before: int = 0
-    """DeleteRecords was asked for up to here."""
+    """The largest offset of a DeleteRecords request; acknowledged or not."""
 
 
 @dataclass
 class Setting(Generic[T]):
-    """A value that is set again and again: the last that was acknowledged, and those asked for since."""
+    """A value that is set again and again: the last acknowledged value, the values requested since, and all of them."""
 
     acknowledged: T | None = None
     asked: list[T] = field(default_factory=list)
@@ -57,13 +58,13 @@ class Setting(Generic[T]):
         self.acknowledged = value
 
     def allows(self, value: T | None) -> bool:
-        """Return whether a broker that loses no acknowledged value may answer this."""
+        """Return whether a broker that has lost no acknowledged value may return this value."""
         return value == self.acknowledged or value in self.asked
 
 
 @dataclass
 class Story:
-    """The state that the notes promise so far."""
+    """The state that must be kept, and the changes that may be, according to the notes so far."""
 
     topics: dict[str, TopicStory] = field(default_factory=dict)
     configs: dict[tuple[str, str], Setting[str]] = field(default_factory=dict)
@@ -71,15 +72,15 @@ class Story:
     credentials: dict[str, Setting[int]] = field(default_factory=dict)
     offsets: dict[tuple[str, str], Setting[int]] = field(default_factory=dict)
     shares: dict[tuple[str, str], dict[int, tuple[int, bool]]] = field(default_factory=dict)
-    """Share group and topic -> offset -> how it was acknowledged last, and whether that was answered."""
+    """Share group and topic -> offset -> the kind of its last acknowledgement, and whether the broker answered it."""
     producer_ids: set[int] = field(default_factory=set)
     transactional_ids: set[str] = field(default_factory=set)
     ends: dict[int, tuple[bool, bool]] = field(default_factory=dict)
-    """Transaction -> (commit, acknowledged), once its end was asked for."""
+    """Transaction -> (whether it commits, whether its end is acknowledged), from the request of its end on."""
     _open: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, note: dict[str, Any]) -> None:
-        """Take the next note of the trace."""
+        """Apply the next note of the trace."""
         if "number" in note:
             self._open[note["number"]] = note
             getattr(self, "_ask_" + note["what"].replace(" ", "_"))(note)
@@ -119,7 +120,7 @@ class Story:
         self.topics[note["topic"]].deleted_before = note["before"]
 
     def _ack_delete_records(self, note: dict[str, Any], _: dict[str, Any]) -> None:
-        """Promise nothing: the start may fall back to the last checkpoint, as in Apache Kafka."""
+        """Do nothing: after a power loss the log start may be that of the last checkpoint, as in Apache Kafka."""
 
     def _ask_configure(self, note: dict[str, Any]) -> None:
         self.configs.setdefault((note["topic"], note["name"]), Setting()).ask(note["value"])
@@ -170,7 +171,7 @@ class Story:
 
 
 def story_of(steps: Iterable[Step]) -> Story:
-    """Read the story of the notes among these records."""
+    """Build the story from the notes among a trace's records."""
     story = Story()
     for step in steps:
         if step.operation == "N":

@@ -1,6 +1,6 @@
-"""Traces: effects on files in the order in which a process caused them, with notes of the harness between.
+"""Traces: effects on files in the order in which a process caused them, with notes of the test's client between them.
 
-Record: u32 size of what follows | u8 operation | u64 inode | i64 number | u32 size of text | text | data
+Record: u32 size of the rest | u8 operation | u64 inode | i64 number | u32 size of text | text | data
 
     C create inode path     W write inode at number     T set size of inode to number   R rename   L link   U unlink
     M make directory        X remove directory          B sync number begins            S sync number of a file ended
@@ -20,7 +20,7 @@ _HEAD = Struct("<IBQqI")
 
 
 class Step(NamedTuple):
-    """One record. ``path`` and ``other`` are relative to the recorded directory, "" for itself."""
+    """One record. ``path`` and ``other`` are relative to the recorded directory, which is ""."""
 
     operation: str
     inode: int
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 def read_trace(path: Path, root: Path) -> list[Step]:
-    """Read all records of a trace of what happened below ``root``."""
+    """Read all records of a trace; ``root`` is the recorded directory."""
     return list(_steps(path.read_bytes(), os.path.realpath(root)))
 
 
@@ -54,7 +54,7 @@ def _steps(content: bytes, root: str) -> Iterator[Step]:
 
 
 def append_note(path: Path, note: dict[str, Any]) -> None:
-    """Add a note at the end of a trace that a process may be writing: one write, so it stays whole."""
+    """Append a note to a trace, in one write, because the recorded process may append at the same time."""
     text = json.dumps(note).encode()
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:

@@ -1,7 +1,7 @@
-"""Crashes of one recorded workload, tried one after another: write the disk, start a broker over it, examine it.
+"""Crashes of one recorded workload: for each, the crashed disk is written, and a broker is started on it and checked.
 
-Most brokers are started in this process, by the same ``Server`` that ``tidelog serve`` runs; ``in_process=False``
-starts the command.
+Brokers are started in this process, with the ``Server`` that ``tidelog serve`` runs; with ``in_process=False`` by the
+command.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidelog.log.find.lookup import Query
 from tidelog.protocol.errors import KafkaError
 
 AT_REST = {"log.retention.check.interval.ms": "3600000"}
-"""Nothing is to be deleted between two questions of an examination."""
+"""Settings with which retention deletes nothing during the checks."""
 
 
 class ServerHere:
@@ -68,12 +68,12 @@ class ServerHere:
             self._started.set()
             await self._stop.wait()
             await self._server.stop()
-        except Exception as error:  # noqa: BLE001 - told to the thread that waits
+        except Exception as error:  # noqa: BLE001 - raised in the waiting thread
             self._failure = error
             self._started.set()
 
     def find(self, topic: str, key: bytes | None, tag: bytes | None) -> list[int]:
-        """Find the offsets that the indices give, once they have caught up."""
+        """Return the offsets of records with a key or tag according to the indices, once they have caught up."""
 
         async def ask() -> list[int]:
             request = FindRequest(topic=topic, query=Query(key=key, tag=tag), wait=True)
@@ -85,7 +85,7 @@ class ServerHere:
 
 @dataclass
 class Recorded:
-    """A workload that was recorded once, and the disks that may be left of it."""
+    """The recorded trace of a workload, which yields crashed disks and checks them."""
 
     workload: Workload
     settings: dict[str, str]
@@ -93,7 +93,7 @@ class Recorded:
     scratch: Path
 
     def disks(self, points: list[int]) -> Iterator[tuple[int, Disk, Story]]:
-        """Yield the model and the story at each of these points, which ascend; valid until the next."""
+        """Yield the model and the story at each of these ascending points; they are valid until the next point."""
         disk, story, position = Disk(), Story(), 0
         for point in points:
             for step in self.steps[position:point]:
@@ -112,8 +112,8 @@ class Recorded:
             yield draw(disk, point, chance, loose=self.workload.loose), disk, story
 
     def killed(self, writes: Callable[[Step], bool], most: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
-        """Yield the disks that a kill of the process leaves just after a step that ``writes`` names; ``most`` of
-        them.
+        """Yield the disks after a kill of the process just after a step for which ``writes`` is true; at most ``most``
+        disks.
         """
         points = [number for number, step in enumerate(self.steps, 1) if step.operation != "N" and writes(step)]
         assert points, "there is no such step"
@@ -122,27 +122,27 @@ class Recorded:
             yield Crash(point, ordered=True, losses=()), disk, story
 
     def first_failure_of(self, crashes: Iterator[tuple[Crash, Disk, Story]]) -> str | None:
-        """Find the first of these crashes that a broker does not survive."""
+        """Describe the first of these crashes after which a check fails; None if none fails."""
         for crash, disk, story in crashes:
             if (failure := self.failure(crash, disk, story)) is not None:
                 return f"{self.workload.name}: {failure}\n{crash.describe(disk)}"
         return None
 
     def forgetting(self, forgets: Callable[[Step], bool]) -> Recorded:
-        """Return the trial as if the broker had not made the syncs that ``forgets`` names: for tests of these tests."""
+        """Return a copy without the syncs for which ``forgets`` is true, for checks that the tests find such a bug."""
         steps = [step for step in self.steps if not (step.operation in "SD" and forgets(step))]
         assert len(steps) < len(self.steps), "there is no such sync"
         return replace(self, steps=steps)
 
     def first_failure(self, count: int, seed: int, *, in_process: bool = True) -> str | None:
-        """Find the first of ``count`` crashes that a broker does not survive, with as few losses as possible."""
+        """Describe the first of ``count`` crashes after which a check fails, shrunk; None if none fails."""
         for crash, disk, story in self.draw(count, seed):
             if self.failure(crash, disk, story, in_process=in_process) is not None:
                 return self.explain(crash, disk, story, in_process=in_process)
         return None
 
     def failure(self, crash: Crash, disk: Disk, story: Story, *, in_process: bool = True) -> str | None:
-        """Examine a broker over this crash; returns its fault, None without one."""
+        """Start a broker on a crashed disk and check it; returns the failure, None if there is none."""
         root = self.scratch / "crashed"
         shutil.rmtree(root, ignore_errors=True)
         crash.write(disk, root)
@@ -155,7 +155,7 @@ class Recorded:
         return None
 
     def explain(self, crash: Crash, disk: Disk, story: Story, *, in_process: bool = True) -> str:
-        """Explain the failure in words, with as few losses as can be."""
+        """Describe the failure after a crash, which is shrunk before."""
 
         def fails(candidate: Crash) -> bool:
             return self.failure(candidate, disk, story, in_process=in_process) is not None
@@ -167,15 +167,15 @@ class Recorded:
 
 @contextmanager
 def started_here(settings: Mapping[str, str], directory: Path, _: Path) -> Iterator[tuple[int, Find | None]]:
-    """A server in this process: its port, and its look-ups."""
-    # Indices and the cleaner begin at once, not when the broker has had time to answer.
+    """A broker in this process: its port, and its function for look-ups in indices."""
+    # Indices and the cleaner begin at once, not some time after the start as usual.
     with mock.patch.object(server, "START_DELAY_S", 0), ServerHere(settings, directory) as here:
         yield here.port, here.find
 
 
 @contextmanager
 def started_apart(settings: Mapping[str, str], directory: Path, scratch: Path) -> Iterator[tuple[int, Find | None]]:
-    """``tidelog serve``."""
+    """A broker by ``tidelog serve``: its port; it has no function for look-ups."""
     broker = TidelogProcess(scratch / "process", settings)
     broker.data_directory = directory
     with broker:

@@ -1,9 +1,9 @@
-"""A broker started over a crashed disk must still have what it promised: every question a client can ask of it.
+"""The checks that a broker on a crashed disk still has everything that it has acknowledged, by requests of clients.
 
-``durable`` (``flush.messages=1``): every acknowledged record, offset and transaction is there. Otherwise records and
-offsets may be those of an earlier moment, without a gap and without another value at any offset; where the disk does
-not keep the order of names (``ordered``), the first segments may be lost as well. Topics, configs, quotas and
-credentials are there either way.
+``durable`` (``flush.messages=1``): every acknowledged record, offset and transaction must be there. Otherwise records
+and offsets may be those of an earlier time, without a gap and without another value at any offset. If the disk does not
+keep the order of changes of names (``ordered`` is false), the first segments may be lost as well. Topics, configs,
+quotas and credentials must be there in all cases.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from tidelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
 
 Find = Callable[[str, bytes | None, bytes | None], list[int]]
-"""Topic, key, tag -> offsets, by the broker's indices once they have caught up."""
+"""A function of topic, key and tag that returns offsets according to the broker's indices, once they have caught up."""
 
 
 @dataclass
 class Found:
-    """Read a partition as a consumer does."""
+    """A partition's records as a consumer reads them, and its first and last offsets."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class Found:
 
 
 class Verdict:
-    """One examination. Raises AssertionError with what is wrong."""
+    """The checks of one broker. They raise AssertionError, which names the fault."""
 
     def __init__(self, client: Client, story: Story, *, durable: bool, ordered: bool, find: Find | None = None) -> None:
         self.client = client
@@ -69,10 +69,10 @@ class Verdict:
         self.ordered = ordered
         self.find = find
         self.transactions: dict[int, set[bool]] = {}
-        """Transaction -> whether its records are shown, in one partition or another."""
+        """Transaction -> whether read_committed returns its records, in each of its partitions."""
 
     def examine(self) -> None:
-        """Check everything that the story promises."""
+        """Check everything that the story requires."""
         self.check_topics()
         self.check_settings()
         self.check_producer_ids()
@@ -150,14 +150,14 @@ class Verdict:
         return answer.producer_id
 
     def end_transactions(self) -> None:
-        """End the open transactions first, as returning producers do."""
+        """End the open transactions by InitProducerId, as restarted producers do."""
         for name in self.story.transactional_ids:
             self.init_producer(name)
 
     # ---- records
 
     def check_partition(self, topic: TopicStory, partition: int) -> None:
-        """Check everything a consumer sees, then one record more."""
+        """Check everything that a consumer reads, then produce one more record."""
         where = f"{topic.name}-{partition}"
         batches = topic.batches.get(partition, [])
         found = self.read(topic.name, partition, committed=False)
@@ -180,15 +180,16 @@ class Verdict:
         assert end == expected, f"{where}: the next record got {end}, not {expected}"
 
     def check_values(self, where: str, found: Found, asked: list[Pair]) -> None:
-        """Check that each record was written, and is there once."""
+        """Check that each record was sent by a client, and is there once."""
         values = list(found.records.values())
         strange = [pair for pair in values if pair not in asked]
         assert not strange, f"{where}: no client wrote {strange[:3]}"
         assert len(values) == len(set(values)), f"{where}: a record is there twice"
 
     def check_batch(self, where: str, found: Found, batch: Batch, written: list[Pair] | None) -> None:
-        """Check that an acknowledged batch is at its offsets; with ``written`` (a compacted topic) that its latest keys
-        are.
+        """Check that the records of an acknowledged batch are at their offsets.
+
+        With ``written``, all records of a compacted topic, a record with a later one of its key may be missing.
         """
         if batch.offset is None:
             return
@@ -201,7 +202,7 @@ class Verdict:
             assert superseded, f"{where}: offset {number} was acknowledged and is not there (ends at {found.end})"
 
     def check_transactions(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
-        """Check that read_committed shows what was committed, wholly, and nothing that was aborted."""
+        """Check that read_committed returns all records of committed transactions, and none of aborted ones."""
         if all(batch.transaction < 0 for batch in batches):
             return
         wait_until(lambda: self.has_settled(topic.name, partition))
@@ -222,8 +223,8 @@ class Verdict:
         return data.last_stable_offset == data.high_watermark
 
     def check_duplicate(self, topic: TopicStory, partition: int, batches: list[Batch]) -> None:
-        """Check that an idempotent producer may repeat what was not acknowledged, in order, or its last batch, which
-        gets the offset it had."""
+        """Check that an idempotent producer may repeat its unacknowledged batches, in order, or else its last batch,
+        which gets the same offset again."""
         last: dict[int, list[Batch]] = {}
         for batch in batches:
             if batch.producer[0] >= 0 and batch.transaction < 0:
@@ -237,7 +238,7 @@ class Verdict:
             assert batch.offset in (None, offset), f"a retry got offset {offset}, not {batch.offset}"
 
     def check_indices(self, topic: TopicStory, found: Found) -> None:
-        """Check that look-ups give what a scan gives."""
+        """Check that look-ups by key find the same offsets as a scan."""
         assert self.find is not None
         if topic.configs.get("index.keys") == "true":
             for key in ("k3", "missing"):
@@ -298,7 +299,7 @@ class Verdict:
     # ---- groups
 
     def check_shares(self) -> None:
-        """Check that nothing accepted or rejected is delivered again, and everything else is."""
+        """Check that share groups get no accepted or rejected record again, and all others."""
         for (group, topic), acknowledged in self.story.shares.items():
             member = ShareClient(self.client, group, (topic, self.shown[topic][0]), "afterwards")
             member.join()
@@ -325,7 +326,7 @@ class Verdict:
                 assert found < 0 or found in setting.ever, f"{group}: {found} was never committed"
 
     def committed_offset(self, group: str, topic: str) -> int:
-        """Ask for a group's committed offset; -1 where there is none."""
+        """Return a group's committed offset; -1 if there is none."""
         request = OffsetFetchRequest(
             group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
         )
@@ -342,7 +343,10 @@ class Verdict:
 
 
 def take_batches(found: Found, records: bytes | memoryview, aborted: list[tuple[int, int]], next_offset: int) -> int:
-    """Add the records that a consumer keeps of a fetch; return its next offset. Raises CorruptMessageError."""
+    """Add a fetch's records, as a consumer would read them, to ``found``; return the next offset.
+
+    Raises CorruptMessageError.
+    """
     open_aborted: set[int] = set()
     for batch in iter_batches(records):
         batch.ensure_valid()
@@ -367,7 +371,7 @@ def pair_of(record: Record) -> Pair:
 
 
 def examine(port: int, story: Story, settings: Mapping[str, str], *, ordered: bool, find: Find | None = None) -> None:
-    """Examine the broker at ``port``, which runs with these settings. Raises AssertionError."""
+    """Check the broker at ``port``, which runs with these settings. Raises AssertionError."""
     durable = settings.get("log.flush.interval.messages") == "1"
     with Client(f"127.0.0.1:{port}", timeout_s=30) as client:
         Verdict(client, story, durable=durable, ordered=ordered, find=find).examine()

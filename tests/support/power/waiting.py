@@ -1,4 +1,4 @@
-"""Waits for a state, with a limit that only a hang reaches."""
+"""A wait for a condition, with a limit that only a hang reaches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LIMIT_S = 60.0
 
 
 def wait_until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Return once ``is_so()`` is true. Raises AssertionError when it never is."""
+    """Wait until ``is_so()`` is true. Raises AssertionError if it is not within ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < deadline, "waited in vain"

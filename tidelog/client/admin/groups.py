@@ -336,7 +336,7 @@ def _known_ends(
     """
     by_leader = _group_by_leader(list_topics(cluster), partitions)
     if not allow_silent_leaders:
-        return log_ends(cluster, chain.from_iterable(by_leader))
+        return log_ends(cluster, list(chain.from_iterable(by_leader)))
     ends: dict[TopicPartition, int] = {}
     for led_by_one in by_leader:
         with contextlib.suppress(ClientError, KafkaError):
