@@ -16,7 +16,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 class Page(NamedTuple):
-    """Type of each family, and every sample by name and labels."""
+    """A parsed page: the type of each metric family, and every sample by name and labels."""
 
     types: dict[str, str]
     samples: dict[tuple[str, Labels], float]
@@ -27,20 +27,20 @@ class Page(NamedTuple):
 
 
 def parse(text: str) -> Page:
-    """Read a page. Raises ValueError at the first line that is not as the format has it."""
+    """Parse a page. Raises ValueError at the first line that the format does not allow."""
     if not text.endswith("\n"):
         raise ValueError("the last line does not end")
     page = Page({}, {})
     finished: set[str] = set()
-    family = told = ""
+    family = helped = ""
     for line in text.splitlines():
         if help_line := _HELP.fullmatch(line):
-            told = help_line[1]
+            helped = help_line[1]
             continue
         if declared := _TYPE.fullmatch(line):
             finished.add(family)
             family, kind = declared.groups()
-            if told != family:
+            if helped != family:
                 raise ValueError(f"{family} has no help")
             if family in finished or family in page.types:
                 raise ValueError(f"{family} comes twice")
@@ -59,7 +59,7 @@ def parse(text: str) -> Page:
 
 
 def check_name(page: Page, family: str, name: str) -> None:
-    """Raise ValueError for a sample that does not belong where it stands."""
+    """Raise ValueError for a sample that does not belong to the family before it, and for a counter's wrong name."""
     if name != family and re.sub("_(count|sum|bucket)$", "", name) != family:
         raise ValueError(f"{name} stands in the family {family}")
     if page.types.get(family) == "counter" and not name.endswith("_total"):

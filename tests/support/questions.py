@@ -1,7 +1,7 @@
-"""The same questions to two brokers: requests from plain values, answers as plain values that can be compared.
+"""The same requests to two brokers: built from plain values, with responses as plain values that can be compared.
 
 Values that a broker chooses freely (member ids, producer ids, topic ids, ports) are replaced by the order in which they
-first appear. So an id must appear in the same places as with the other broker. Times are replaced by their sign.
+first appear. So an id must appear in the same fields as with the other broker. Times are replaced by their sign.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _CHOSEN = {
     "log_dir": "directory",
     "replica_directory_id": "directory",
 }
-"""Field -> what its value is an id of."""
+"""Fields whose values a broker chooses -> the kind of thing that the value identifies."""
 _ORDER = ("name", "topic", "topic_name", "group_id", "key", "partition_index", "partition", "resource_name", "user")
-"""Fields that put the items of a list in order: brokers keep some in hash maps."""
+"""Fields by which the items of a list are sorted, because brokers keep some in hash maps."""
 _LEFT_OUT = {"throttle_time_ms", "total_bytes", "usable_bytes", "documentation"}
 _TIME = re.compile(r".*(timestamp|_time_ms)$")
 _CHOSEN_NOWHERE = (None, "", -1, 0, ZERO_UUID)
 
 
 class Broker:
-    """One broker; ``answers`` holds its answers so far, in a form that can be compared."""
+    """A client of one broker; ``answers`` has the responses so far, in a form that can be compared."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -51,13 +51,14 @@ class Broker:
         return self._connected().api_versions()
 
     def ask(self, api: str, version: int, /, **fields: Any) -> Any:
-        """Ask and note the answer under ``api``; returns it raw, None when the connection was closed instead."""
+        """Send a request, and add the response to ``answers``; returns the response, None if the broker closed the
+        connection instead."""
         response = self.ask_quietly(api, version, **fields)
         self.answers.append((f"{api} v{version} {fields}", "closed" if response is None else self.plain(response)))
         return response
 
     def ask_quietly(self, api: str, version: int, /, **fields: Any) -> Any:
-        """Ask without noting the answer, to prepare something."""
+        """Send a request without adding the response to ``answers``, for preparations."""
         module = importlib.import_module(f"tidelog.protocol.messages.{api}")
         name = "".join(word.capitalize() for word in api.split("_"))
         request = build(getattr(module, f"{name}Request"), fields, version)
@@ -68,12 +69,12 @@ class Broker:
             return None
 
     def begin(self) -> None:
-        """Forget answers and ids: another script begins."""
+        """Clear the responses and ids, before another script."""
         self.answers.clear()
         self._ids.clear()
 
     def close(self) -> None:
-        """Close the connection; the next question makes another."""
+        """Close the connection; the next request opens another."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -84,7 +85,7 @@ class Broker:
         return self._client
 
     def plain(self, value: Any, name: str = "") -> Any:
-        """Convert a value to dictionaries, lists and scalars, what a broker chooses replaced."""
+        """Convert a value to dictionaries, lists and scalars; values that a broker chooses are replaced."""
         if isinstance(value, Struct):
             return {
                 field.name: self.plain(getattr(value, field.name), field.name)
@@ -94,7 +95,7 @@ class Broker:
         if isinstance(value, list):
             if value and isinstance(value[0], int):
                 return sorted(value)
-            return sorted((self.plain(item, name) for item in sorted(value, key=_place)), key=repr)
+            return sorted((self.plain(item, name) for item in sorted(value, key=_sort_key)), key=repr)
         if name in _CHOSEN and value not in _CHOSEN_NOWHERE:
             kind = _CHOSEN[name]
             number = sum(of == kind for of, _ in self._ids)
@@ -108,8 +109,8 @@ class Broker:
         return bytes(value) if isinstance(value, memoryview) else value
 
 
-def _place(item: Any) -> tuple[str, ...]:
-    """Return the sort key of a list whose order means nothing; lists of scalars stay as they are."""
+def _sort_key(item: Any) -> tuple[str, ...]:
+    """Return the key by which the structs of a list are sorted; the same for all scalars, which keep their order."""
     return tuple(str(getattr(item, name)) for name in _ORDER if getattr(item, name, None) is not None)
 
 
@@ -119,8 +120,8 @@ def _plain_batch(batch: Any) -> Any:
 
 
 def build(cls: type[Struct], fields: Mapping[str, Any], version: int) -> Any:
-    """Build a struct from plain values: dictionaries for structs, lists for arrays. What the version lacks is left
-    out.
+    """Build a struct from plain values: dictionaries for structs, lists for arrays. Fields that the version lacks are
+    left out.
     """
     values = {}
     for field in cls.FIELDS:

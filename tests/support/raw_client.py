@@ -12,14 +12,14 @@ TIMEOUT_S = 60.0
 
 
 def connect(port: int) -> socket.socket:
-    """Open a connection whose every wait ends."""
+    """Open a connection with a timeout for every wait."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def frame(api_key: int, version: int, correlation_id: int, body: bytes, *, flexible: bool = False) -> bytes:
-    """Encode a request with its length in front."""
+    """Encode a request with header and length."""
     header = struct.pack(">hhih", api_key, version, correlation_id, 3) + b"raw" + (b"\0" if flexible else b"")
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -30,7 +30,7 @@ def api_versions(correlation_id: int = 1) -> bytes:
 
 
 def produce(topic: str, value: bytes, correlation_id: int = 1, acks: int = 1) -> bytes:
-    """Produce v7 of one record to partition 0."""
+    """Encode Produce v7 of one record to partition 0."""
     batch = build_batch([Record(0, 1_700_000_000_000, None, value, [])])
     request = ProduceRequest(
         acks=acks,
@@ -43,7 +43,7 @@ def produce(topic: str, value: bytes, correlation_id: int = 1, acks: int = 1) ->
 
 
 def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """Receive ``size`` bytes. Raises EOFError when the broker closes before."""
+    """Receive ``size`` bytes. Raises EOFError if the broker closes the connection before."""
     received = bytearray()
     while len(received) < size:
         piece = connection.recv(size - len(received))
@@ -54,7 +54,7 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 
 def receive_frame(connection: socket.socket) -> bytes:
-    """Receive one response, correlation id first. Raises EOFError."""
+    """Receive one response, which begins with its correlation id. Raises EOFError."""
     (size,) = struct.unpack(">i", receive_exactly(connection, 4))
     return receive_exactly(connection, size)
 
@@ -69,7 +69,7 @@ def receive_produced(connection: socket.socket) -> tuple[int, int, int]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Return whether the broker closes this connection without another byte. Raises TimeoutError after silence."""
+    """Return whether the broker closes this connection without another byte. Raises TimeoutError if it does neither."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""Whole requests on a bare socket, one connection each: create a topic, produce, list and delete offsets."""
+"""Functions that send one request each, on a bare socket and a connection of its own, and read the response."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ EARLIEST, LATEST = -2, -1
 
 
 def ask(port: int, api_key: int, version: int, body: bytes) -> memoryview:
-    """Send a request; return the answer's body. Raises EOFError when the broker closes."""
+    """Send a request; return the response's body. Raises EOFError if the broker closes the connection."""
     with raw_client.connect(port) as connection:
         connection.sendall(raw_client.frame(api_key, version, 1, body))
         return memoryview(raw_client.receive_frame(connection))[4:]
 
 
 def create(port: int, topic: str, partitions: int = 1, **configs: str) -> None:
-    """Create a topic by CreateTopics v0; names of configs with underscores for dots."""
+    """Create a topic by CreateTopics v0; ``configs`` have underscores for dots in their names."""
     body = struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">ihi", partitions, 1, 0)
     body += struct.pack(">i", len(configs))
     for name, value in configs.items():
@@ -69,7 +69,7 @@ def produce_batch(port: int, topic: str, batch: bytes | bytearray, partition: in
 
 
 def offset(port: int, topic: str, timestamp: int) -> int:
-    """Ask ListOffsets for partition 0."""
+    """Return partition 0's offset for a timestamp by ListOffsets."""
     partitions = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
     request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=partitions)])
     return ListOffsetsResponse.decode(ask(port, 2, 2, request.encode(2)), 2).topics[0].partitions[0].offset
@@ -136,14 +136,14 @@ def delete_topic(port: int, topic: str) -> int:
 
 
 def commit_offset(port: int, group: str, topic: str, committed: int) -> int:
-    """Commit an offset by OffsetCommit v2 for partition 0, as no member; return the error code."""
+    """Commit an offset for partition 0 by OffsetCommit v2, without a member; return the error code."""
     text = struct.pack(">h", len(group)) + group.encode() + struct.pack(">ihq", -1, 0, -1)
     text += struct.pack(">ih", 1, len(topic)) + topic.encode() + struct.pack(">iiqh", 1, 0, committed, 0)
     return int(struct.unpack(">h", ask(port, 8, 2, text)[-2:])[0])
 
 
 def committed_offset(port: int, group: str, topic: str) -> tuple[int, int]:
-    """Ask OffsetFetch v2 for partition 0; return error code and offset."""
+    """Send OffsetFetch v2 for partition 0; return error code and offset."""
     text = struct.pack(">h", len(group)) + group.encode() + struct.pack(">ih", 1, len(topic)) + topic.encode()
     answer = ask(port, 9, 2, text + struct.pack(">ii", 1, 0))
     position = 4 + 2 + len(topic) + 4 + 4

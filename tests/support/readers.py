@@ -1,4 +1,4 @@
-"""Unmodified clients that read whole partitions, without a group, and report every record in one form."""
+"""Unmodified clients that read all records of partitions, without a group, and report them in the same form."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Seen:
 Place = tuple[int, int]
 """Partition and offset."""
 Reader = Callable[[str, str, Mapping[int, int]], dict[Place, Seen]]
-"""Called with bootstrap address, topic, and the end offset of each partition; reads all below the ends."""
+"""A function of bootstrap address, topic, and each partition's end offset, which reads all records below the ends."""
 
 
 class OffsetTwiceError(AssertionError):
-    """A client was given one offset two times."""
+    """A client got a record with the same offset twice."""
 
 
 def _put(found: dict[Place, Seen], place: Place, seen: Seen) -> None:
@@ -47,7 +47,7 @@ def _put(found: dict[Place, Seen], place: Place, seen: Seen) -> None:
 
 
 def _is_complete(found: Mapping[Place, Seen], ends: Mapping[int, int]) -> bool:
-    """Tell whether every partition's last record was seen. Topics read here are not compacted and hold no markers."""
+    """Return whether every partition's last record was read. The topics are not compacted and have no markers."""
     return all(end == 0 or (partition, end - 1) in found for partition, end in ends.items())
 
 
@@ -67,7 +67,7 @@ def read_with_confluent(bootstrap: str, topic: str, ends: Mapping[int, int]) -> 
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in ends])
         deadline = time.monotonic() + READ_TIMEOUT_S
         while not _is_complete(found, ends):
-            # consume() waits for all it was asked for, so a long timeout would be paid by the last few records.
+            # consume() waits until it has all 10,000 records or its timeout: a long one would delay the last records.
             messages = consumer.consume(10_000, timeout=0.2)
             assert messages or time.monotonic() < deadline, f"confluent-kafka is stuck after {len(found)} records"
             for message in cast(list[Any], messages):  # its type hints call everything optional
@@ -142,8 +142,8 @@ async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int
 
 
 def read_with_kcat(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
-    """Read with kcat, which prints lengths first so that any bytes can follow. Headers hold neither ``,`` nor ``=``
-    here.
+    """Read with kcat, which prints the lengths of key and value before them, so they may have any bytes. Headers must
+    have neither ``,`` nor ``=``.
     """
     kcat = require_tool("kcat", KCAT_INSTALL)
     command = [kcat, "-C", "-q", "-e", "-b", bootstrap, "-t", topic, "-o", "beginning", "-X", "check.crcs=true"]

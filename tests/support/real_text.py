@@ -1,8 +1,8 @@
 """Real input for end-to-end tests: text not written for tests, with empty, long and non-ASCII lines.
 
-The first choice is the package index of Debian as ``apt-cache dumpavail`` prints it. Where apt is absent or knows too
-little, the sources of the standard library of Python stand in, file after file by name. Both come without network and
-are equal on each call on one machine.
+The text is the package index of Debian as ``apt-cache dumpavail`` prints it. If apt is missing or its index too short,
+it is the source code of Python's standard library, file after file by name. Both need no network, and are the same at
+each call on one machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Line:
 
 @lru_cache(maxsize=1)
 def real_lines(count: int = LINES) -> tuple[Line, ...]:
-    """Return ``count`` lines of real text. Raises LookupError where the machine has too few."""
+    """Return ``count`` lines of real text. Raises LookupError if the machine has too few."""
     for source in (_debian_index, _standard_library):
         lines = tuple(Line(number, *line) for number, line in enumerate(islice(source(), count)))
         if len(lines) == count:
@@ -53,7 +53,7 @@ def _debian_index() -> Iterator[tuple[bytes, bytes]]:
                     section = text.removeprefix(PACKAGE)
                 yield section, text
         finally:
-            printing.kill()  # who wants three hundred lines does not wait for all
+            printing.kill()  # a caller that needs three hundred lines does not wait for all
 
 
 def _standard_library() -> Iterator[tuple[bytes, bytes]]:

@@ -38,7 +38,7 @@ def batch_of(count: int, *, value_bytes: int = 80, compression: int = 0, first_t
 
 
 def kafka_python(module: str) -> ModuleType:
-    """Import a module of kafka-python's, whose own imports warn of deprecations that are not ours to fix."""
+    """Import a module of kafka-python, without the deprecation warnings of its own imports."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return importlib.import_module(f"kafka.{module}")

@@ -1,4 +1,4 @@
-"""A broker that is registered and unfenced at real controllers, and is no process: its partitions are metadata only."""
+"""A broker that is registered and unfenced at real controllers without a process: its partitions are only metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.protocol.messages.broker_registration import (
 from tidelog.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 LONG_SESSIONS = {"broker.session.timeout.ms": "600000"}
-"""For the controllers: the broker beats until it is unfenced, and never again."""
+"""Setting of the controllers: the broker sends heartbeats only until it is unfenced, and must not be fenced later."""
 BROKER_ID = 50
 CREATE_VERSION = 7
 _ANSWER_S = 120
@@ -28,13 +28,13 @@ Answer = TypeVar("Answer")
 
 
 class RegisteredBroker:
-    """The broker at the controllers (id -> port)."""
+    """The broker; ``controllers`` maps the ids of the controllers to their ports."""
 
     def __init__(self, controllers: Mapping[int, int]) -> None:
         self._controllers = controllers
 
     def register(self) -> None:
-        """Register, and beat until the controller has unfenced the broker."""
+        """Register the broker, and send heartbeats until the controller has unfenced it."""
         features = [
             Feature(name=name, min_supported_version=lowest, max_supported_version=highest)
             for name, (lowest, highest) in offered_levels().items()
@@ -52,7 +52,7 @@ class RegisteredBroker:
         wait_until(lambda: not self._beat(beat).is_fenced, "the broker is unfenced")
 
     def create(self, topics: Mapping[str, int]) -> None:
-        """Create topics, name -> partitions, all of this broker."""
+        """Create topics whose partitions are all on this broker; ``topics`` has the number of partitions by name."""
         listed = [
             CreatableTopic(name=name, num_partitions=count, replication_factor=1) for name, count in topics.items()
         ]
@@ -66,7 +66,7 @@ class RegisteredBroker:
         return self._ask(lambda client: client.call(request, BrokerHeartbeatResponse), lambda answer: answer.error_code)
 
     def _ask(self, ask: Callable[[Client], Answer], error_code: Callable[[Answer], int]) -> Answer:
-        """Ask each controller until the active one answers."""
+        """Send a request to each controller until the active one answers."""
         answers: list[Answer] = []
 
         def is_answered() -> bool:

@@ -1,4 +1,4 @@
-"""A broker on a loop that moves only when told, whose partition ``t-0`` has followers: brokers 2 and 3 of the image."""
+"""A broker that leads partition ``t-0`` with followers 2 and 3, on an event loop that the test runs step by step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReplicatedBroker(DataBroker):
         """``configs`` are the topic's; ``quota`` throttles its followers."""
         super().__init__(directory)
         self.thread_works: list[Callable[[], None]] | None = None
-        """Work for threads, where the test wants to do it itself."""
+        """Work for threads that the test runs itself; None: work is done at once."""
         self.controller = RemoteController(EMPTY_IMAGE._replace(brokers=brokers()), 1)
         self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS, self.run_in_thread, quota)
         self.replica_manager.roles = self.roles
@@ -59,7 +59,7 @@ class ReplicatedBroker(DataBroker):
 
     @property
     def partition(self) -> Partition:
-        """t-0."""
+        """The partition ``t-0``."""
         return self.replica_manager.partition("t", 0)
 
     def ask(
@@ -74,7 +74,7 @@ class ReplicatedBroker(DataBroker):
         session: tuple[int, int] = (0, -1),
         names_partition: bool = True,
     ) -> FetchResponse | Deferred[FetchResponse]:
-        """Return the answer to a replica's fetch."""
+        """Send a replica's fetch to the handler; return the response, or the Deferred of a later one."""
         asked = FetchPartition(
             partition=0, fetch_offset=offset, current_leader_epoch=leader_epoch, last_fetched_epoch=last_epoch,
             log_start_offset=log_start, partition_max_bytes=1 << 20,
@@ -89,13 +89,13 @@ class ReplicatedBroker(DataBroker):
         return answer
 
     def fetch(self, replica: int, offset: int, **options: Any) -> tuple[int, int, int, bytes]:
-        """Fetch as a replica; return error, high watermark, log start and records of the answer."""
+        """Fetch as a replica; return error, high watermark, log start and records of the response."""
         answer = self.ask(replica, offset, **options)
         assert isinstance(answer, FetchResponse)
         return told(answer)
 
     def begin(self, request: Message, version: int) -> Deferred[Any]:
-        """Begin a request that is answered in steps; each of them is done as soon as it can be."""
+        """Begin a request whose handler works in steps; each step is done as soon as its wait is over."""
         answer: Deferred[Any] = Deferred()
         steps = handler_of(request).handle(self.broker, self.context(version), request)
 
@@ -116,14 +116,14 @@ class ReplicatedBroker(DataBroker):
 
 
 def told(answer: FetchResponse) -> tuple[int, int, int, bytes]:
-    """Return error, high watermark, log start and records of the only partition of an answer."""
+    """Return error, high watermark, log start and records of the only partition of a response."""
     (topic,) = answer.responses
     (data,) = topic.partitions
     return data.error_code, data.high_watermark, data.log_start_offset, content_of(data.records)
 
 
 def content_of(records: object) -> bytes:
-    """Read the bytes of a slice, which is let go of."""
+    """Return the bytes of records, which may be a slice of a file; the slice is released."""
     if not isinstance(records, TransferableRecords):
         return bytes(cast(bytes, records))
     content = os.pread(records.file.fileno(), records.size, records.position)

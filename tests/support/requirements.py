@@ -1,4 +1,4 @@
-"""Programs that tests need beside Python. If one is missing the test skips with a hint; in CI it fails."""
+"""Programs that tests need beside Python. If one is missing the test is skipped with a hint; in CI the test fails."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def missing(what: str, install: str) -> NoReturn:
-    """Skip the test, or fail it where ``CI=true``: CI installs everything, so a gap there is a broken CI script."""
+    """Skip the test; fail it with ``CI=true``: CI installs all programs, so a missing one is an error there."""
     reason = f"{what} is missing; install it with: {install}"
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)

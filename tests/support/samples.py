@@ -1,9 +1,13 @@
 """Sample records of every kind that a partition directory can hold, written to any broker, and read back from it.
 
-Topics (each name with a prefix): ``codecs`` has one partition per codec and several segments; ``compacted`` is
-keyed, with tombstones, and is cleaned; ``transactions`` holds committed, aborted and one open transaction; ``trimmed``
-lost its first records to DeleteRecords; ``format.0`` and ``format.1`` (and ``compacted.0``, ``compacted.1``) are of the
-old message formats, where a broker writes them.
+Topics (each name with a prefix):
+
+    codecs                          one partition for each codec, several segments
+    compacted                       records with keys and tombstones; cleaned
+    transactions                    committed and aborted transactions, and an open one
+    trimmed                         the first records are deleted by DeleteRecords
+    format.0, format.1,             records of the old message formats, if the broker writes them
+    compacted.0, compacted.1
 """
 
 from __future__ import annotations
@@ -60,7 +64,7 @@ Records = dict[int, Served]
 
 @dataclass(slots=True)
 class Picture:
-    """Everything a broker served: records by partition and offset, uncommitted and committed, and start offsets."""
+    """All records of a broker by partition and offset, as each isolation level reads them, and the logs' offsets."""
 
     uncommitted: dict[Partition, Records] = field(default_factory=dict)
     committed: dict[Partition, Records] = field(default_factory=dict)
@@ -69,7 +73,7 @@ class Picture:
 
 
 class Samples:
-    """Writes the sample topics to one broker. ``segment_key`` is the topic config that makes segments small there."""
+    """The writer of the sample topics to one broker. ``segment_key`` is the topic config for the size of segments."""
 
     def __init__(
         self, bootstrap: str, prefix: str, *, segment_key: str = "segment.bytes", segment_bytes: str = SEGMENT_BYTES
@@ -86,7 +90,7 @@ class Samples:
         return self._prefix + topic
 
     def write(self, *, old_formats: bool = False) -> None:
-        """Create and fill all topics. One transaction stays open as long as this object lives."""
+        """Create and fill all topics. One transaction stays open until ``close``."""
         self._write_codecs("codecs", CODECS)
         self._write_compacted("compacted")
         self._write_transactions()
@@ -99,7 +103,7 @@ class Samples:
         self._commit_offsets()
 
     def close(self) -> None:
-        """Forget the open transaction's producer; call it once the broker is gone."""
+        """Drop the producer of the open transaction, after the broker has ended."""
         self._producers.clear()
 
     def _create(self, topic: str, partitions: int, configs: Mapping[str, str]) -> str:
@@ -171,19 +175,20 @@ class Samples:
             except KafkaException as error:
                 if error.args[0].code() not in _LOADING or time.monotonic() > deadline:
                     raise
-                time.sleep(RETRY_S)  # the coordinator was only just made and loads
+                time.sleep(RETRY_S)  # the coordinator has just been created and loads
             else:
                 break
         consumer.close()
 
     def committed_offsets(self) -> list[TopicPartition]:
-        """Read the group's committed offsets."""
+        """Return the offsets that the group commits."""
         name = self.name("codecs")
         return [TopicPartition(name, partition, 100 + partition, "checked") for partition in range(len(CODECS))]
 
 
 def wait_until_cleaned(data: Path, samples: Samples) -> None:
-    """Wait until the cleaner has done all it will do in the compacted topics, and log start offsets are on disk."""
+    """Wait until the cleaner has cleaned the compacted topics up to their active segments, and log start offsets are on
+    disk."""
     compacted = [Place(topic, 0) for topic in samples.topics if ".compacted" in topic]
     deadline = time.monotonic() + CLEAN_TIMEOUT_S
     while not (
@@ -207,7 +212,7 @@ def _flush(producer: Any) -> None:
 
 
 def picture(bootstrap: str, topics: Mapping[str, int]) -> Picture:
-    """Read everything a broker serves of these topics."""
+    """Read all records of these topics."""
     places = [(topic, partition) for topic, count in topics.items() for partition in range(count)]
     seen = Picture()
     seen.uncommitted = _read(bootstrap, places, "read_uncommitted")
@@ -237,7 +242,7 @@ def _consumer(bootstrap: str, isolation: str) -> Any:
 
 
 def _read(bootstrap: str, places: list[Partition], isolation: str) -> dict[Partition, Records]:
-    """Read every partition from its start to where the consumer is told that it ends."""
+    """Read every partition from its start to its end."""
     consumer = _consumer(bootstrap, isolation)
     found: dict[Partition, Records] = {place: {} for place in places}
     left = set(places)

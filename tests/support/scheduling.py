@@ -1,10 +1,10 @@
 """Division of the tests among the workers of pytest-xdist, and the order of a run.
 
-A module stays on one worker, for its tests share fixtures. All of `LANE` stay on one: they share a Spark session, which
-takes ten seconds to start and becomes faster with each query. The modules of `LONGEST` begin, then families whose tests
-wait for other processes; the thousands of short unit tests come last, so that no worker is left alone with a minute's
-test at the end. One worker goes through the same order from its end: unit tests never wait, and use the processors
-while the other workers do.
+A family is a group of tests by the beginning of their path (`FIRST`). A module stays on one worker, because its tests
+share fixtures. All modules of `LANE` stay on one worker: they share a Spark session, which takes ten seconds to start
+and becomes faster with each query. The modules of `LONGEST` are first, then families whose tests wait for other
+processes. The thousands of short unit tests are last, so that no worker has a long test alone at the end. One worker
+takes tests from the end of this order: unit tests never wait, and use the processors while the other workers wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST = (
     "tests/faults/test_cleaner_crashes.py",
     "tests/faults/test_power_loss.py",
 )
-"""Modules of more than half a minute, by the table that CI prints. Those that wait begin: others use the processors."""
+"""Modules of more than half a minute, by the table that CI prints; first those that wait for other processes."""
 FIRST = (
     LANE,
     *LONGEST,
@@ -42,9 +42,9 @@ FIRST = (
     "tests/fuzz/",
     "tests/simulation/",
 )
-"""What begins; families that are not named come after these."""
+"""The families in the order of a run; all other tests come after these."""
 WORKERS_FOR_BOTH_ENDS = 3
-"""With fewer workers than this all go through the order from its beginning."""
+"""With fewer workers than this all take tests from the beginning of the order."""
 
 
 class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
@@ -52,7 +52,7 @@ class FamilyScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
-        config.option.loadscopereorder = False  # by number of tests: a module of one long test would come last
+        config.option.loadscopereorder = False  # else modules with most tests come first, one long test last
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
@@ -70,5 +70,5 @@ def scope_of(nodeid: str) -> str:
 
 
 def place_of(nodeid: str) -> int:
-    """Return the place of a test's family in the order of a run."""
-    return next((place for place, family in enumerate(FIRST) if nodeid.startswith(family)), len(FIRST))
+    """Return the number of a test's family in the order of a run."""
+    return next((number for number, family in enumerate(FIRST) if nodeid.startswith(family)), len(FIRST))

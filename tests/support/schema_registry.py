@@ -13,7 +13,7 @@ from tests.support.json_server import json_server
 
 Schema = dict[str, Any]
 TEXT = 'syntax = "proto3"; message Text {}'
-"""Answer for every Protobuf schema to a client that does not request the descriptor."""
+"""The text of every Protobuf schema, for clients that do not request the serialized descriptor."""
 
 
 class SchemaRegistry:
@@ -21,7 +21,7 @@ class SchemaRegistry:
 
     def __init__(self) -> None:
         self.schemas: list[Schema] = []
-        #: If set, the answer to every request, as from a gateway in front of the registry.
+        #: If set, the response to every request, as of a gateway before the registry.
         self.gateway: tuple[int, Any] | None = None
         self.subjects: dict[str, list[int]] = {}
         self.url = ""

@@ -1,7 +1,7 @@
 """The workloads of a recorded broker: one function for each kind of state that must survive a power loss.
 
-A workload starts and stops the broker itself, in several lives where the start or the stop is what matters. Small
-segments, indices and blocks make everything happen within some hundred records.
+A workload starts and stops the broker itself, several times if starts or stops are tested. With small segments, indices
+and blocks everything happens within some hundred records.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ DURABLE = {"log.flush.interval.messages": "1"}
 
 @dataclass(frozen=True)
 class Workload:
-    """``run`` drives the broker; ``overrides`` beside SMALL. ``lazy`` ones run without ``flush.messages`` as well,
-    ``loose`` ones on disks that do not keep the order of names."""
+    """A workload: ``run`` sends the requests, ``overrides`` are settings beside SMALL. ``lazy``: it is also run without
+    ``flush.messages``; ``loose``: also for disks that do not keep the order of changes of names."""
 
     name: str
     run: Callable[[RecordedBroker], None]
@@ -52,7 +52,7 @@ class Workload:
 
 
 def values(topic: str, begin: int, count: int, size: int = 40) -> list[tuple[bytes | None, bytes]]:
-    """Make records no two of which are alike."""
+    """Build ``count`` records that all differ, numbered from ``begin`` on."""
     return [
         (b"k%d" % (number % 7), (f"{topic}:{number}:").encode().ljust(size, b"."))
         for number in range(begin, begin + count)
@@ -60,14 +60,14 @@ def values(topic: str, begin: int, count: int, size: int = 40) -> list[tuple[byt
 
 
 def earliest(asker: Asker, topic: str) -> int:
-    """Ask for the log start offset of partition 0."""
+    """Return the log start offset of partition 0."""
     wanted = ListOffsetsTopic(name=topic, partitions=[ListOffsetsPartition(partition_index=0, timestamp=-2)])
     answer = asker.ask(ListOffsetsRequest(replica_id=-1, topics=[wanted]), ListOffsetsResponse, 2)
     return answer.topics[0].partitions[0].offset
 
 
 def start_and_stop(broker: RecordedBroker) -> None:
-    """Start for the first time, stop cleanly and start again: what the data directory is made of."""
+    """Start for the first time, stop cleanly and start again: the files of the data directory itself."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("orders", 2)
@@ -80,7 +80,7 @@ def start_and_stop(broker: RecordedBroker) -> None:
 
 
 def topics(broker: RecordedBroker) -> None:
-    """Make topics, widen, delete and make them again; records in each."""
+    """Create topics, add partitions, delete topics and create them again, with records in each."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("kept", 2)
@@ -121,7 +121,7 @@ def append_and_roll(broker: RecordedBroker) -> None:
 
 
 def group_commit(broker: RecordedBroker) -> None:
-    """Run idempotent producers beside each other, whose acknowledgements share syncs; two of them have five requests in
+    """Run idempotent producers at the same time, so that their requests share syncs; two of them have five requests in
     flight on one connection."""
     broker.start()
     with Asker(broker) as asker:
@@ -149,7 +149,7 @@ def group_commit(broker: RecordedBroker) -> None:
 
 
 def run_beside(*works: Callable[[], None]) -> None:
-    """Run each in a thread of its own. Raises the first failure."""
+    """Run each function in a thread of its own. Raises the first failure."""
     failures: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -223,9 +223,9 @@ def groups(broker: RecordedBroker) -> None:
 
 
 def retention(broker: RecordedBroker) -> None:
-    """Have segments go by size, and delete records, up to the very end of the log.
+    """Let retention delete segments by size, and delete records, also up to the end of the log.
 
-    None goes by its age: the records are years old.
+    Retention by age is off, because the records are years old.
     """
     broker.start()
     with Asker(broker) as asker:
@@ -243,7 +243,7 @@ def retention(broker: RecordedBroker) -> None:
 
 
 def cleaning(broker: RecordedBroker) -> None:
-    """Have the cleaner swap segments of a compacted topic, round after round."""
+    """Let the cleaner replace segments of a compacted topic, round after round."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("table", cleanup_policy="compact", min_cleanable_dirty_ratio="0.01", segment_bytes="3000")
@@ -255,14 +255,14 @@ def cleaning(broker: RecordedBroker) -> None:
 
 
 def is_cleaned(broker: RecordedBroker, rounds: int) -> bool:
-    """Return whether the cleaner has come so far that what was written in the last life is being superseded."""
+    """Return whether the cleaner has reached the records of round ``rounds``, counted from 0."""
     path = broker.data_directory / "cleaner-offset-checkpoint"
     lines = path.read_text().splitlines()[2:] if path.exists() else []
     return any(line.startswith("table 0 ") and int(line.split()[2]) > 125 * rounds + 60 for line in lines)
 
 
 def indexing(broker: RecordedBroker) -> None:
-    """Find records by key and by tag, with small index files; with a stop in between."""
+    """Produce records with indices of keys and tags, whose files are small; with a stop in between."""
     broker.start()
     with Asker(broker) as asker:
         asker.create(
@@ -312,7 +312,7 @@ WORKLOADS = (
     Workload("configs", configs),
     Workload("groups", groups),
     Workload("retention", retention, {"log.retention.check.interval.ms": "100"}),
-    # A swap syncs no directory between the names that go and those that come; see docs/internals/faults.md.
+    # The cleaner syncs no directory between removing the old names and adding the new ones; docs/internals/faults.md.
     Workload("cleaning", cleaning, {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "50"}, loose=False),
     Workload("indexing", indexing),
     Workload(

@@ -1,4 +1,4 @@
-"""Scripts of questions, each for one API in every version that both brokers serve, good requests and bad ones.
+"""Scripts of requests, valid and invalid ones, each for one API, in every version that both brokers serve.
 
-A script asks and judges nothing: what Apache Kafka answers is right.
+A script only sends requests. Tests compare the responses with Apache Kafka's, which are right by definition.
 """

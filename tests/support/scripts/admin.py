@@ -1,4 +1,4 @@
-"""The cluster, its log directories, quotas, credentials, features, and what no client may do."""
+"""Scripts about the cluster, log directories, quotas, credentials, features, and requests that no client may send."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def quota(entity: list[tuple[str, str | None]], *changes: tuple[str, float, bool
 
 
 def until_quotas(broker: Broker, version: int, user: str, *keys: str) -> None:
-    """Wait until these are the quotas of a user: Kafka's brokers hear of them after the answer."""
+    """Wait until a user has quotas with these keys: Kafka's brokers apply them after the response."""
     components = [{"entity_type": "user", "match_type": 0, "match": user}]
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -197,7 +197,7 @@ VOTERS = (
     (9, bytes(16), None),
     (-1, b"d" * 16, None),
 )
-"""Node, directory and cluster of voters that no quorum has."""
+"""Node id, directory id and cluster id of voters that do not exist."""
 
 
 @script("add_raft_voter")

@@ -1,4 +1,4 @@
-"""Groups of both protocols, and their offsets."""
+"""Scripts about groups of the classic and the consumer protocol, and their offsets."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def subscription(*topics: str) -> bytes:
 
 
 def protocols(*topics: str) -> list[dict[str, object]]:
-    """Return protocols that a consumer with the range assignor offers."""
+    """Return the protocols in the JoinGroup of a consumer with the range assignor."""
     return [{"name": "range", "metadata": subscription(*topics)}]
 
 
 def joined(broker: Broker, group: str, topic: str, *, instance: str | None = None) -> Any:
-    """Make a classic group with one member, in its first generation, stable."""
+    """Create a stable classic group with one member, in its first generation; return its JoinGroup response."""
     fields = {
         "group_id": group,
         "session_timeout_ms": 30_000,
@@ -230,7 +230,7 @@ def delete_groups(broker: Broker, version: int) -> None:
 
 
 def committed(broker: Broker, group: str, topic: str, offset: int = 1) -> None:
-    """Make a group that only has an offset."""
+    """Create a group that has only an offset, and no member."""
     partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
     topics = [{"name": topic, "partitions": partitions}]
     broker.ask_quietly("offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)
@@ -382,7 +382,7 @@ def consumer_group_heartbeat(broker: Broker, version: int) -> None:
 
 
 def send_refused_beats(beat: Callable[..., Any], known: bytes) -> None:
-    """Send first heartbeats with fields that are wrong, missing or empty."""
+    """Send heartbeats of a new member with fields that are wrong, missing or empty."""
     beat(group_id="")
     beat(group_id="  ")
     beat(rebalance_timeout_ms=-1)
@@ -402,7 +402,7 @@ def send_refused_beats(beat: Callable[..., Any], known: bytes) -> None:
 def send_beats_of_member(
     broker: Broker, group: str, known: bytes, beat: Callable[..., Any], first: Any
 ) -> dict[str, Any]:
-    """Send heartbeats of the group's first member, right and wrong ones. Returns the fields of a quiet one."""
+    """Send valid and invalid heartbeats of the group's first member. Returns the fields of one that changes nothing."""
     kept = {"member_id": first.member_id, "member_epoch": first.member_epoch}
     quiet = {**kept, "rebalance_timeout_ms": -1, "subscribed_topic_names": None, "topic_partitions": None}
     beat(**quiet)

@@ -1,4 +1,4 @@
-"""Records: produced, fetched, looked up, deleted."""
+"""Scripts about records: Produce, Fetch, ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tests.support.questions import Broker
 from tests.support.scripts.registry import TIMESTAMP, batch, create, script, topic_id, write
 
 FIRST_PRODUCE_VERSION = 3
-"""Kafka 4 names lower ones, for librdkafka's sake, and closes the connection of a client that uses them."""
+"""Kafka 4 lists lower versions in ApiVersions, as librdkafka needs them, but closes a connection that uses one."""
 OF_REQUEST = ("isolation_level", "max_bytes", "min_bytes")
-"""Fields of a fetch that count for all partitions."""
+"""Fields of a fetch that apply to the whole request, not to one partition."""
 UNKNOWN_ID = b"\x09" * 16
 
 
@@ -62,7 +62,7 @@ def produce(broker: Broker, version: int) -> None:
 
 
 def damaged_batches() -> Iterator[memoryview]:
-    """Yield a batch of one record thrice: with a flipped bit, with a count of five, and of a magic to come."""
+    """Yield a batch of one record three times: with a flipped bit, with a record count of five, with magic 3."""
     flipped = bytearray(batch(b"a"))
     flipped[-1] ^= 1
     yield memoryview(flipped)

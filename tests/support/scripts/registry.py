@@ -1,4 +1,4 @@
-"""The table of scripts, and what scripts have in common."""
+"""The table of scripts, and functions that scripts share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 Script = Callable[[Broker, int], None]
 WAIT_S = 60.0
 TIMESTAMP = int(time.time()) * 1000
-"""Of now: a broker may roll and delete segments with records of long ago."""
+"""The time of the records: the current time, because a broker may roll and delete segments with old records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One script: it asks ``api`` in the version it is given."""
+    """One script: ``run`` sends requests of ``api`` in the given version."""
 
     api: str
     run: Script
@@ -42,7 +42,7 @@ def script(api: str) -> Callable[[Script], Script]:
 
 
 def create(broker: Broker, name: str, partitions: int = 1, **configs: str) -> None:
-    """Create a topic whose partitions answer."""
+    """Create a topic, and wait until all its partitions answer."""
     pairs = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
     topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": pairs}
     created = broker.ask_quietly("create_topics", 5, topics=[topic], timeout_ms=30_000).topics[0]
@@ -51,7 +51,7 @@ def create(broker: Broker, name: str, partitions: int = 1, **configs: str) -> No
 
 
 def until_led(broker: Broker, name: str, partitions: int) -> None:
-    """Wait until every partition of a topic takes requests."""
+    """Wait until every partition of a topic answers ListOffsets."""
     asked = [{"partition_index": index, "timestamp": -1} for index in range(partitions)]
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -63,7 +63,7 @@ def until_led(broker: Broker, name: str, partitions: int) -> None:
 
 
 def until_error(broker: Broker, code: int, api: str, version: int, **fields: object) -> None:
-    """Ask until the answer's error code is this one: Kafka has then finished the work that follows the answer."""
+    """Repeat a request until its error code is ``code``: Kafka has then finished its work after an earlier response."""
     deadline = time.monotonic() + WAIT_S
     while broker.ask_quietly(api, version, **fields).error_code != code:
         assert time.monotonic() < deadline, (api, fields)
@@ -71,13 +71,13 @@ def until_error(broker: Broker, code: int, api: str, version: int, **fields: obj
 
 
 def topic_id(broker: Broker, name: str) -> bytes:
-    """Ask for the id of a topic."""
+    """Return the id of a topic."""
     found: bytes = broker.ask_quietly("metadata", 12, topics=[{"name": name}]).topics[0].topic_id
     return found
 
 
 def batch(*values: bytes | None, key: bytes | None = None, **options: int | bool) -> memoryview:
-    """Build a batch of these values; ``options`` are the producer's."""
+    """Build a batch of records with these values; ``options`` are fields of BatchOptions."""
     records = [Record(offset, TIMESTAMP + offset, key, value, []) for offset, value in enumerate(values)]
     return memoryview(build_batch(records, BatchOptions(**options)))  # type: ignore[arg-type]
 

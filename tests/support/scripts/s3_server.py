@@ -1,9 +1,10 @@
-"""Serve S3 by the package moto, as standard input says: ``s3_server.py``.
+"""An S3 server by the package moto, controlled by standard input: ``s3_server.py``.
 
-Each line of standard input is answered by one of standard output. ``start PORT`` serves on 127.0.0.1 (0: any port) and
-is answered by the port, ``stop`` refuses connections. Objects lie in memory and stay.
+Each line of standard input is answered by a line of standard output. ``start PORT`` serves on 127.0.0.1 (0: any port),
+and is answered by the port. After ``stop`` connections are refused. Objects are in memory, and stay after a ``stop``.
 
-moto looks through its own directory for each request and logs each. Here it does neither: a quarter of its CPU time.
+moto lists its own directory for each request and logs the request. This script prevents both, a quarter of moto's CPU
+time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from moto.server import ThreadedMotoServer
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Execute the lines of standard input until it ends."""
     names = frozenset(backends.list_of_moto_modules())
     backends.list_of_moto_modules = lambda: names
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

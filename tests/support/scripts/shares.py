@@ -1,6 +1,6 @@
 """Share groups (KIP-932): members, sessions, acquiring and acknowledging, offsets.
 
-A table of its own: share partitions need ``__share_group_state``, and groups their configuration, before they answer.
+They have a table of their own, because share partitions need ``__share_group_state``, and groups their configuration.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ UNKNOWN_ID = b"\x06" * 16
 GROUP_RESOURCE = 32
 SET = 0
 SETTLE_S = 0.3
+"""Longer than Kafka's work after a response, such as releasing a session's records or writing markers."""
 WAIT_MS = 500
 """Milliseconds that a fetch waits: Apache Kafka may take this long for existing records on a busy machine."""
-"""Longer than Kafka's work after an answer: releasing a session's records, writing markers."""
 SHARE_SCRIPTS: list[Entry] = []
 
 
@@ -35,7 +35,7 @@ def share_script(api: str) -> Callable[[Script], Script]:
 
 
 def configured(broker: Broker, group: str, **configs: str) -> None:
-    """Set configs of a group; it reads from the earliest record."""
+    """Set configs of a group, which reads from the earliest record on."""
     pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
     entries = [{"name": key, "value": value, "config_operation": SET} for key, value in pairs.items()]
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": entries}
@@ -67,7 +67,7 @@ def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
 
 
 def left(broker: Broker, group: str, member_id: str = "m") -> None:
-    """Let the member leave and close its connection."""
+    """Let a member leave, close its connection, and wait for Kafka's work after that."""
     fields = {"group_id": group, "member_id": member_id, "member_epoch": -1}
     answer = broker.ask_quietly("share_group_heartbeat", 1, **fields)
     assert answer.error_code == 0, answer
@@ -123,7 +123,7 @@ class Reader:
 
 
 def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
-    """Make a topic with batches of ten records, and a group of the same name with one member that has read nothing
+    """Create a topic with batches of ten records, and a group of the same name with one member that has read nothing
     yet.
     """
     create(broker, name)
@@ -191,7 +191,7 @@ def describe(broker: Broker, version: int) -> None:
 
 @share_script("share_group_heartbeat")
 def other_protocols(broker: Broker, version: int) -> None:
-    """Ask with a share group's id as consumers of the other protocols."""
+    """Send requests of the classic and the consumer protocol with the id of a share group."""
     create(broker, "op")
     member(broker, "op-group", "op")
     join = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer"}
@@ -371,7 +371,7 @@ def committed(broker: Broker, version: int) -> None:
 
 
 def transact(broker: Broker, topic: str, transactional_id: str, *, commit: bool | None) -> None:
-    """Write two records in a transaction that is ended so, or left open."""
+    """Write two records in a transaction, which is then committed, aborted, or left open (None)."""
     producer = broker.ask_quietly(
         "init_producer_id", 3, transactional_id=transactional_id, transaction_timeout_ms=60_000
     )
@@ -461,15 +461,15 @@ def delete(broker: Broker, version: int) -> None:
 
 
 class States:
-    """Calls of the share coordinator about a group that has no members."""
+    """Requests to the share coordinator about a group that has no members."""
 
     def __init__(self, broker: Broker, name: str) -> None:
-        reader = prepared(broker, name, 3)  # the coordinator is there once a member has an assignment
+        reader = prepared(broker, name, 3)  # the coordinator is available once a member has an assignment
         reader.fetch(1, quiet=True, max_records=1)
         self.broker, self.group, self.topic_id = broker, f"{name}-states", reader.topic_id
 
     def ask(self, what: str, version: int, topic_id: bytes | None = None, **fields: Any) -> Any:
-        """Send one call about partition 0."""
+        """Send one request about partition 0."""
         partitions = [{"partition": 0, **fields}]
         topics = [{"topic_id": self.topic_id if topic_id is None else topic_id, "partitions": partitions}]
         return self.broker.ask(what, version, group_id=self.group, topics=topics)

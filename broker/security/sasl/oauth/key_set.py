@@ -1,7 +1,7 @@
 """The issuer's keys (JWKS): read from their URL in a thread, and read again from time to time.
 
-    keys read               -> the next read after ``refresh_ms``
-    read failed             -> the old keys stay; the next read after ``backoff_ms``, doubled by each further failure
+    keys read               -> the next read after ``refresh_s``
+    read failed             -> the old keys stay; the next read after ``backoff_s``, doubled by each further failure
     token with unknown key  -> the next read at once, but this at most once a minute, and not while reads fail
 
 A URL is https, http on this machine, or a file. No redirect is followed, and no more than MAX_BYTES and MAX_KEYS are
