@@ -146,7 +146,7 @@ def shrink_without_an_answer() -> None:
 
 
 def shrink_that_never_arrives() -> None:
-    """Isolate a leader, which then proposes an ISR of itself alone, while another leader is elected."""
+    """Cut off a leader, which then proposes an ISR of itself alone, while another leader is elected."""
     with scenario(min_isr=1) as cluster:
         cluster.isolate(1)
         write = cluster.write(1)

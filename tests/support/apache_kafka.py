@@ -1,7 +1,7 @@
 """Apache Kafka for tests: a node and its command-line tools; on a machine without Java or Maven the test is skipped.
 
 StorageTool formats one directory for each version and checkout. The nodes of tests get copies of its files, each with a
-node id and a directory id of its own, so that not each of them starts a JVM to format its directory.
+node id and a directory id of its own. So a node does not start a JVM only to format its directory.
 """
 
 from __future__ import annotations

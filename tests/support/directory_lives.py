@@ -325,7 +325,7 @@ class Lives:
     # ---- events
 
     def step(self) -> None:
-        """Cause one random event, and check the result."""
+        """Do one random thing, and check the result."""
         acts = [self.produce, self.produce, self.replicate, self.replicate, self.turn_other]
         acts += (
             [self.fail_running, self.end]

@@ -2,8 +2,8 @@
 
 These tests only simulate faults, or only compare files, so the file system does not matter to them. On a disk each sync
 waits for the journal: tests such as `tests/faults/test_cleaner_crashes.py` took two to four times the CPU time there.
-Tests stay on the disk if they ask the kernel which pages are in memory (`RWF_NOWAIT`), fill a disk or use calls of a
-file system, because a tmpfs behaves differently.
+A tmpfs behaves differently from a disk. So some tests stay on the disk: those that ask which pages are in memory
+(`RWF_NOWAIT`), fill a disk or use special calls of a file system.
 """
 
 from __future__ import annotations

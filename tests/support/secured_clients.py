@@ -34,7 +34,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Security:
-    """A client's side of a secured connection."""
+    """A client's settings of a secured connection."""
 
     protocol: str
     ca: Path
@@ -251,4 +251,4 @@ CLIENTS: dict[str, Callable[[str, Security, str, list[bytes]], list[bytes]]] = {
     "java": by_java,
 }
 QUICK = [name for name in CLIENTS if name != "java"]
-"""Without a JVM for each call."""
+"""Clients that need no JVM for each call."""

@@ -69,7 +69,7 @@ class Way(NamedTuple):
 
 
 class SecuredController(KraftNode):
-    """A controller that is ready once it shakes hands."""
+    """A controller that is ready once a TLS handshake with it succeeds."""
 
     def wait_until_ready(self, deadline: float) -> None:
         wait_until(self._shakes_hands, f"a controller that answers\n{self.output()}")

@@ -110,7 +110,7 @@ class SecuredWorld:
         )
 
     def token(self) -> tuple[str, str]:
-        """Make a delegation token of the user: its id, and the password of its bearer."""
+        """Create a delegation token of the user; return its id, and the password that its bearer logs in with."""
         login = ClientSecurity({
             "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.username": "ann", "sasl.password": PASSWORD,

@@ -23,7 +23,7 @@ TYPING_S, PAUSE_S = 0.04, 0.6
 _BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d")
 _BEFORE = ("pip install", "tidelog serve")
-"""Commands that have been done when the session begins."""
+"""Beginnings of commands that are not run here, because the test has done them already (its broker runs)."""
 
 
 class Step(NamedTuple):

@@ -31,7 +31,7 @@ from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatR
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 GROUP_RESOURCE = 32
 RETRIABLE = frozenset({3, 14, 15, 16, 100})
-"""Coordinator loading, not available, not here; the topic is not known yet."""
+"""Errors that pass: coordinator loading, not available, not this broker; the topic is not known yet."""
 LIMIT_S = 60.0
 
 
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 def read_from_earliest(client: Client, group: str) -> None:
-    """Have a group begin with the first record."""
+    """Set ``share.auto.offset.reset`` of a group, so that it reads from the first record."""
     config = AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
     resource = AlterConfigsResource(resource_type=GROUP_RESOURCE, resource_name=group, configs=[config])
     answer = client.send(IncrementalAlterConfigsRequest(resources=[resource]), IncrementalAlterConfigsResponse, 1)
@@ -109,7 +109,7 @@ class ShareClient:
 
 
 def until_ready(ask: Callable[[], tuple[int, Any]]) -> Any:
-    """Ask again while a coordinator is not ready."""
+    """Repeat a request while its error is one of those that pass, LIMIT_S seconds at most."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         code, answer = ask()

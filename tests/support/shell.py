@@ -15,7 +15,7 @@ WAIT_S = 60.0
 
 
 class Shell:
-    """Runs commands of this process's own command line against a broker."""
+    """Runs ``tidelog`` commands in this process, by ``main``, against a broker."""
 
     def __init__(self, bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.bootstrap = bootstrap

@@ -1,4 +1,4 @@
-"""A small file system of its own for a test: a tmpfs that can be filled to the last byte and given room again."""
+"""A small file system of its own for a test: a tmpfs that can be filled to the last byte and made free again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class SmallDisk:
         return True
 
     def make_room(self) -> None:
-        """Give back what ``fill`` took."""
+        """Free the space that ``fill`` took."""
         (self.path / BALLAST).unlink(missing_ok=True)
 
     @property

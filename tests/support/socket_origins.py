@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 MOST_FRAMES = 30
-"""Frames that are kept of a socket's making: a client library has up to twenty between the test and its socket."""
+"""Stack frames kept of a socket's creation: a client library has up to twenty between the test and its socket."""
 SHOWN_FRAMES = 8
 _ROOT = str(Path(__file__).resolve().parents[2]) + os.sep
 _LIBRARIES = ("site-packages" + os.sep, f"python{sys.version_info[0]}.{sys.version_info[1]}" + os.sep)

@@ -54,7 +54,7 @@ def _record(archive: Path) -> None:
 
 @contextmanager
 def their_warnings() -> Iterator[None]:
-    """Inside, warnings are not errors: for PySpark's own start and stop."""
+    """Make warnings no errors inside the block, as PySpark's own start and stop give some."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -25,7 +25,7 @@ class CopyPlan:
 
 
 def start_copy(session: SparkSession, plan: CopyPlan, options: Mapping[str, str] | None = None) -> StreamingQuery:
-    """Start it; it ends when all that is there now is copied. ``options`` are further ones of the sink."""
+    """Start the query; it ends when all that the source holds now is copied. ``options`` are added to the sink's."""
     rows = (
         session.readStream.format("tidelog")
         .option("path", plan.data)

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source and sink, asked in one line, and answers in a form that compares."""
+"""Spark's own Kafka source and sink: queries in one call, and their rows and errors in a form that can be compared."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 
 TOPICS = [f"t{number}" for number in range(6)]
 UNCOMPACTED = TOPICS[:3]
-"""These are never compacted: a reader finds no gap in them."""
+"""Topics that are never compacted, so a reader finds no gap in them."""
 ADOPTION_PAUSE_S = 0.05
 OLD_MS = 1_600_000_000_000
 CONFIGS = {
@@ -90,7 +90,7 @@ class Asker:
         self._connection.close()
 
     def act(self) -> tuple[str, int]:
-        """Do one thing at random: its name, and the error code of the answer."""
+        """Send one request at random; return its name, and the error code of the answer."""
         actions = [self.create, self.delete, self.widen, self.change, self.delete_records, self.look]
         action = self._chance.choice([*actions, *[self.produce] * 12, *[self.fetch] * 4])
         return action.__name__, action()
@@ -288,7 +288,7 @@ class Adopter(threading.Thread):
         self.failure: Exception | None = None
 
     def run(self) -> None:
-        """Plan until the end; an exception is kept for the test."""
+        """Try until the end; an exception is kept for the test."""
         try:
             while time.monotonic() < self._deadline:
                 plan = make_plan(OsFileSystem(), SystemTime(), self._options)

@@ -37,10 +37,10 @@ from tidelog.protocol.record.record_batch import (
 
 STARTS = (0, 0, 7, 2**31 - 20, 2**32 + 5, 2**53 + 1, 2**62)
 TIMES = (-1, 0, 1, NOW_MS, 253_402_300_800_000)
-"""None, the epoch, now and the year 10000."""
+"""Timestamps of records: no timestamp, the epoch, now and the year 10000."""
 PRODUCERS = (3, 4, 2**62)
 NO_TYPE = -1
-"""The timestampType of magic 0."""
+"""The ``timestampType`` of records in the message format 0, which has no timestamps."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class StrangeLog:
             self._checkpoint(CLEANER_OFFSET_FILE, self.end)
 
     def tear(self) -> None:
-        """Begin one more batch, of which the end is not written."""
+        """Write the beginning of one more batch, as a crash leaves it."""
         newest = max(self.directory.glob("*.log"))
         torn = build_batch([Record(self.end, NOW_MS, b"torn", b"x" * 50)], BatchOptions())
         with newest.open("ab") as file:
@@ -211,7 +211,7 @@ class StrangeLog:
         return bytes(content)
 
     def _sequence(self, producer: int, count: int) -> int:
-        """Return the first of a producer's next sequence numbers, so many of which are used."""
+        """Return a producer's next sequence number, and advance it by ``count`` numbers."""
         first = self._sequences.get(producer, 0)
         self._sequences[producer] = first + count
         return first
@@ -262,7 +262,7 @@ class StrangeLog:
         return bytes(content)
 
     def _skipped(self) -> bytes:
-        """Pass over offsets of which nothing is left."""
+        """Leave out some offsets, as a cleaner does that has removed their batches."""
         self.end += self.chance.randint(1, 9)
         return b""
 

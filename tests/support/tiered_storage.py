@@ -36,7 +36,7 @@ class Encryption:
         return iv + AESGCM(self.data_key).encrypt(iv, chunk, self.aad)
 
     def metadata(self) -> dict[str, str]:
-        """Write the manifest's part."""
+        """Return the encryption part of a manifest."""
         public = self.private.public_key().public_numbers()
         size = (public.n.bit_length() + 7) // 8
         block = pow(int.from_bytes(add_padding(self.data_key, size), "big"), public.e, public.n).to_bytes(size, "big")

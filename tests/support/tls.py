@@ -1,4 +1,4 @@
-"""The client's end of a TLS connection whose bytes the test moves itself."""
+"""A TLS connection in which the test itself moves the client's bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.broker.security.tls.tls_socket import CHUNK_BYTES, TlsSocket
 
 
 def server_context(certificates: Certificates, **texts: str) -> ssl.SSLContext:
-    """Build the context of a listener with these keys, written with underscores."""
+    """Build the context of a listener with these settings: ``ssl_client_auth="required"`` is ``ssl.client.auth``."""
     values = listener_values(certificates.server_texts(**texts), "SSL")
     return build_context(values, read_key_store(values))
 
@@ -66,7 +66,7 @@ class TlsPair:
             self.drain()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Encrypt these bytes to the client's records."""
+        """Return these bytes as TLS records of the client."""
         self.client.write(data)
         return self._outgoing.read()
 
@@ -77,7 +77,7 @@ class TlsPair:
         return self._outgoing.read()
 
     def drain(self, most: int = 1 << 20) -> None:
-        """Move what the server has sent to the client, so many bytes at most."""
+        """Move up to ``most`` bytes that the server has sent to the client."""
         with contextlib.suppress(BlockingIOError):
             self._incoming.write(self.raw.recv(most))
 

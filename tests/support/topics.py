@@ -1,6 +1,6 @@
-"""Topics of tests that have a broker's parts and no server: created and deleted on the way of the admin requests.
+"""Topics of tests that have a broker's parts and no server: created and deleted by the code that admin requests call.
 
-Threads and turns of such parts are the test's own, so every step is done when the call returns.
+The test runs the threads' work and the loop's turns of such parts itself, so every step is done when the call returns.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.metadata.image import TopicImage
 
 MOST_TURNS = 100
-"""More than a change of a topic takes."""
+"""More turns of the loop than a change of a topic takes."""
 
 
 class Parts(Protocol):
@@ -34,13 +34,13 @@ def create_topic(
     *,
     validate_only: bool = False,
 ) -> TopicImage:
-    """Create a topic, or with ``validate_only`` say what it would be. Raises what CreateTopics answers."""
+    """Create a topic, or with ``validate_only`` only return it. Raises the error that CreateTopics would answer."""
     new = NewTopic(name, partitions, replication_factor, configs, validate_only)
     return _finish(parts, parts.topics.changes.create(new))
 
 
 def delete_topic(parts: Parts, name: str) -> TopicImage:
-    """Delete a topic and its logs. Raises what DeleteTopics answers."""
+    """Delete a topic and its logs. Raises the error that DeleteTopics would answer."""
     return _finish(parts, parts.topics.changes.delete(name))
 
 

@@ -1,4 +1,4 @@
-"""Random transactions, what they committed by their markers, and kinds of damage to transaction indices."""
+"""Random transactions, the records that they committed, and ways to damage transaction indices."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110,
 
 
 def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
-    """Read naively: all batches in order, each transaction kept or dropped when its marker comes."""
+    """Read committed records without an index: batch by batch; a marker keeps or drops a transaction."""
     kept: list[tuple[int, bytes | None]] = []
     waiting: dict[int, list[tuple[int, bytes | None]]] = {}
     for path in sorted(directory.glob("*.log")):
@@ -105,7 +105,7 @@ def swap_segments(directory: Path, chance: random.Random) -> None:
 
 
 def overlap(directory: Path, chance: random.Random) -> None:
-    """Write an entry that reaches over everything its producer wrote."""
+    """Change an entry so that its transaction begins at offset 0, and covers all that its producer wrote before."""
     path = chance.choice(indices(directory))
     data = bytearray(path.read_bytes())
     data[10:18] = (0).to_bytes(8, "big")

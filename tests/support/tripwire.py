@@ -91,7 +91,7 @@ class Tripwire:
                 client.sendall(answer)
 
     def _taken(self, request: bytes) -> Trip | None:
-        """Take the armed trip if this request is its; it is armed no longer then."""
+        """Return the armed trip, and disarm it, if this request is of its kind."""
         trip = self._trip
         if trip is None or _API_KEY.unpack_from(request, _LENGTH.size)[0] != trip.api_key:
             return None

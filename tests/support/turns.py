@@ -1,4 +1,4 @@
-"""The broker's own turn clock, read over HTTP: how long the longest turn of its loop was."""
+"""The broker's metrics, read over HTTP, and among them the CPU time of the longest turn of its event loop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def metrics_of(broker: TidelogProcess) -> Page:
 
 
 def longest_turn_cpu_s(broker: TidelogProcess) -> float:
-    """Read the CPU seconds of the longest turn since this was called last, or ``/metrics`` was read otherwise.
+    """Read the CPU seconds of the longest turn since ``/metrics`` was read last, by this function or otherwise.
 
     The page is searched, not parsed: beside 10,000 partitions that takes longer than most requests.
     """

@@ -10,7 +10,7 @@ from tests.unit.broker.data_broker import InlineLoop
 
 
 class WatchedLoop:
-    """Loop that knows whether the running code is a worker's job."""
+    """Marks in ``is_in_worker`` whether the running code is a job that the loop gave to a worker."""
 
     def __init__(self, loop: InlineLoop) -> None:
         self.is_in_worker = False

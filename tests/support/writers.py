@@ -1,4 +1,4 @@
-"""librdkafka as a producer that remembers what was acknowledged, and where."""
+"""librdkafka as a producer that remembers each acknowledged record with its partition and offset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def record_of(line: Line) -> Seen:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Delivery reports. ``records`` holds what the broker acknowledged, by place."""
+    """Delivery reports. ``records`` holds what the broker acknowledged, by partition and offset."""
 
     records: dict[Place, Seen] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)

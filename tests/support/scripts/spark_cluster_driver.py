@@ -1,4 +1,4 @@
-"""A driver whose executors are processes of their own (``local-cluster``), with a Python out of an archive.
+"""A driver whose executors are processes (``local-cluster``), each with a Python unpacked from an archive.
 
 It reads, exports while an executor dies, and exports while speculation runs a slow task twice. Arguments: a JSON object
 with ``work``, ``archive`` of a Python environment, and ``data`` as a path relative to the directory the driver runs in.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EXECUTORS = 2
 MARKERS = "MARKERS"
-"""The environment variable that names the directory of what has happened."""
+"""The environment variable that names the directory of marker files: one is made when a step happens the first time."""
 SLOW_S = 120
 """Seconds that a slow attempt waits for the attempt that should finish first."""
 SPECULATION = {

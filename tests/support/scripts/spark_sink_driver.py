@@ -1,4 +1,4 @@
-"""A Spark driver to be killed: copies a topic through ``format("tidelog")``, source and sink, until all is read.
+"""A Spark driver that is killed: it copies a topic through ``format("tidelog")``, source and sink, until all is read.
 
 Arguments: a JSON object with ``work``, ``data``, ``source``, ``target``, ``bootstrap``, ``checkpoint`` and perhaps
 ``kill_marker``. With it one task's Python worker is killed once while it writes; it is the path of a file that says so.

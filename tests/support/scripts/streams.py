@@ -64,7 +64,7 @@ def leave_and_delete(broker: Broker, group: str, *members: str) -> None:
 
 @streams_script("streams_group_heartbeat")
 def members(broker: Broker, version: int) -> None:
-    """Join a member that gets all, and another that gets its part once the first has given it back."""
+    """Join a member that gets all tasks, and another that gets its share once the first has given it back."""
     create_source(broker, "streams-two", 4)
     first = join(broker, "streams-g", "a", "streams-two")
     tasks = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0, 1, 2, 3]}]}

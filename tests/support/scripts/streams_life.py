@@ -28,7 +28,7 @@ GROUP_RESOURCE = 32
 
 
 def configure(broker: Broker, group: str, **configs: str | None) -> None:
-    """Set configs of a group, None takes one away, and wait until they are in force."""
+    """Set configs of a group (None as value removes a config), and wait until they are in force."""
     each = [
         {"name": key.replace("_", "."), "config_operation": 0 if value is not None else 1, "value": value}
         for key, value in configs.items()
@@ -191,7 +191,7 @@ def others(broker: Broker, *, has_members: bool = True) -> None:
 
 @streams_script("streams_group_heartbeat")
 def full(broker: Broker, version: int) -> None:
-    """Show that a group of as many members as it may have takes no more."""
+    """Show that a group with the allowed number of members refuses another."""
     create_source(broker, "streams-many", 3)
     epochs = {name: join(broker, "streams-f", name, "streams-many").member_epoch for name in "abc"}
     join(broker, "streams-f", "d", "streams-many")

@@ -1,4 +1,4 @@
-"""Topics: created, described, widened, deleted; and their configs."""
+"""Requests about topics: create, describe, add partitions, delete; and about their configs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLACEMENTS: list[list[tuple[int, list[int]]]] = [
     [(0, [1, 1])],
     [(0, [1]), (0, [1])],
 ]
-"""Manual assignments of a new topic, partition and replicas: the first alone is good."""
+"""Manual assignments of a new topic, partition and replicas: only the first is valid."""
 ADDED: list[list[list[int]]] = [[[1]], [[9]], [[1], [1]], [[]], [[1, 1]], []]
 """Replicas of partitions that are added."""
 UNKNOWN_ID = b"\x07" * 16

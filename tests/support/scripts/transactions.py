@@ -1,4 +1,4 @@
-"""Transactions, from the producer's id to the markers."""
+"""Requests of transactions, from InitProducerId to the markers that end them."""
 
 from __future__ import annotations
 

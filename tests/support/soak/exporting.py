@@ -1,4 +1,4 @@
-"""The export of the soak: a table of Parquet files that grows beside the broker, by a run after the other."""
+"""The export of the soak: a table of Parquet files that the command extends, run after run, beside the broker."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ closed: the error comes from the client. After so many in a row another one take
 
 
 class LibrdkafkaMember:
-    """librdkafka, of either protocol."""
+    """A member by librdkafka, in a group of the classic or of the consumer protocol."""
 
     refusals = 0
 
@@ -61,7 +61,7 @@ class LibrdkafkaMember:
 
 
 class KafkaPythonMember:
-    """kafka-python, in a classic group with librdkafka's members."""
+    """A member by kafka-python, in a classic group together with librdkafka's members."""
 
     refusals = 0
 

@@ -24,7 +24,7 @@ class Ledger:
         return None
 
     def at(self, place: Place) -> str:
-        """Write a place for people."""
+        """Return a place as TOPIC-PARTITION@OFFSET, for a fault's text."""
         return f"{self.topic}-{place[0]}@{place[1]}"
 
     def missing(self, found: Mapping[Place, Found]) -> Iterator[str]:

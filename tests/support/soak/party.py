@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 KNOWN_LINES = 20
-"""Faults of one party that are printed."""
+"""So many faults of one party are printed at most."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Party(threading.Thread):
     """One client. ``counts`` tells what it did, ``faults`` what went wrong, with topics and offsets."""
 
     pause_s = 0.05
-    """Between two turns."""
+    """The pause between two turns."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -73,7 +73,7 @@ class Party(threading.Thread):
             self.faults.append(traceback.format_exc())
 
     def stack(self) -> str:
-        """Write the lines the thread is at, for a fault."""
+        """Return the thread's call stack as text, for a fault."""
         frame = sys._current_frames().get(self.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-6:])
 

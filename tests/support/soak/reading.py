@@ -69,7 +69,7 @@ def read_to(consumer: Any, topic: str, ends: dict[int, int], patience: Patience)
 
 
 def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
-    """Ask for the group's committed offset of each partition, 0 where it has none. Raises KafkaException."""
+    """Return the group's committed offset of each partition, 0 for one without. Raises KafkaException."""
     admin = Admin(bootstrap)
     parts = [TopicPartition(topic, number) for number in range(admin.topics()[topic])]
     asked = ConsumerGroupTopicPartitions(group, parts)

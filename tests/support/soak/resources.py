@@ -16,7 +16,7 @@ POINTS = 120
 
 
 class Sample(NamedTuple):
-    """One look at a process. ``files``: descriptors of files below the data directory, which grow with the data."""
+    """Figures of a process at one moment. ``files``: descriptors of the data directory, which grow with it."""
 
     at_s: float
     rss_bytes: int
@@ -28,7 +28,7 @@ class Sample(NamedTuple):
 
 
 def sample(pid: int, data_directory: Path) -> Sample:
-    """Look at a process now. Raises OSError when it is gone."""
+    """Read the figures of a process. Raises OSError when it is gone."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     links = []
     for name in os.listdir(f"/proc/{pid}/fd"):
@@ -79,7 +79,7 @@ def growing(samples: Sequence[Sample]) -> list[str]:
 
 
 def summary(samples: Sequence[Sample]) -> str:
-    """Write medians and growth of all figures, for people."""
+    """Return medians and growth of all figures as lines of text."""
     seconds = samples[-1].at_s - samples[0].at_s
     parts = [
         f"{field} {statistics.median(getattr(each, field) for each in samples):,.0f} ({growth(samples, field):+,.0f})"

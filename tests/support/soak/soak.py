@@ -62,12 +62,12 @@ CHANGES = {
     "max.message.bytes": ["1048588", "2000000"],
 }
 SUSPICIOUS = ("Traceback", "goes offline", "out of service", "is refused", "died", "quarantined")
-"""Words a healthy broker does not print."""
+"""Words whose appearance in the broker's output is a fault."""
 LAST_LIFE = 1 / 3
 LONGEST_END_S = 1.5 * PATIENCE_S
 """Seconds after which the soak ends although parties have not ended, if none of them makes progress."""
 JUDGED = 2 / 3
-"""The part of the last life in which figures must be flat: before it caches fill."""
+"""The end of the last life, as a part of it, in which figures must not grow: before that, caches fill."""
 SHORTEST_JUDGED_S = 30.0
 
 
@@ -138,7 +138,7 @@ class Soak:
             return self.faults + self._flatness() + self._checked(parties) + self._printed()
 
     def _live(self) -> None:
-        """Live lives that end by a kill, and a last one that does not."""
+        """Start and kill the broker again and again, and start it a last time without a kill."""
         last = time.monotonic() + self.seconds * (1 - LAST_LIFE)
         while (left := last - time.monotonic()) > 1:
             self._look_until(

@@ -15,7 +15,7 @@ from tidelog.protocol.messages.produce import PartitionProduceData, ProduceReque
 from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
 
 GONE = (OSError, EOFError)
-"""A broker that is away or was killed."""
+"""What a request raises while the broker is away, or when it is killed."""
 
 
 class Raw(Party):

@@ -176,7 +176,7 @@ class Copier(Party):
         return await asyncio.to_thread(committed, self.world.bootstrap, self.copy, self.source.ledger.topic)
 
     async def _go_on(self, consumer: Any) -> None:
-        """Assign the source's partitions, more than before, perhaps, and seek to what was committed."""
+        """Assign the source's partitions, of which there may be more than before; seek to the committed offsets."""
         parts = {
             aiokafka.TopicPartition(self.source.ledger.topic, number): offset
             for number, offset in (await self._committed()).items()

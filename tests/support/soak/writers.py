@@ -36,7 +36,7 @@ class PlainWriter(Party):
     keys = 50
     partitions = 3
     batch_bytes = 50_000
-    """Half of the smallest segment that a change gives the topic: a batch must fit into one."""
+    """The largest batch: half of the smallest ``segment.bytes`` a party sets, as a batch must fit into a segment."""
     most = 12
     """Records of one turn."""
 
@@ -88,7 +88,7 @@ class PlainWriter(Party):
         self.producer.produce(self.ledger.topic, value, key, on_delivery=report, headers=headers or [])
 
     def renew(self) -> None:
-        """Go on with another producer."""
+        """Flush, and continue with a new producer."""
         self.flush()
         self.producer = self._new_producer()
         self.counts["producers"] += 1
@@ -114,7 +114,7 @@ class CompactedWriter(PlainWriter):
     keys = 300
     partitions = 2
     batch_bytes = 10_000
-    """Less than its smallest segment, in which a batch must fit."""
+    """The largest batch: less than the topic's smallest segment, into which a batch must fit."""
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, topic, configs)
@@ -146,7 +146,7 @@ class CompactedWriter(PlainWriter):
 
 
 class AiokafkaWriter(Party):
-    """aiokafka, idempotent: a number whose fate it was not told may be there or not, the others once."""
+    """aiokafka, idempotent: a number whose send failed may be there or not, every other one is there once."""
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, f"writer of {topic}")
