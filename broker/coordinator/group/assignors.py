@@ -124,8 +124,8 @@ def _move_to_equal(owned: _Owned, members: Members) -> None:
 
 
 def _take_one(owned: _Owned, members: Members, receiver: str) -> bool:
-    """Move one partition of the receiver's topics to it, from the member with the most that has one. Returns False if no
-    member with such a partition has at least two partitions more than the receiver."""
+    """Move one partition of the receiver's topics to it, from the member with the most that has one. Returns False if
+    no member with such a partition has at least two partitions more than the receiver."""
     wanted = members[receiver].topics
     minimum = len(owned[receiver]) + 2
     for giver in sorted(owned, key=lambda member_id: (-len(owned[member_id]), member_id)):
