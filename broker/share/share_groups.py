@@ -11,7 +11,7 @@ busy broker the timer may be late. Loop thread only.
 
 The store (the share coordinator's state) is authoritative. A share partition is dropped from memory when a change could
 not be stored, when another leader epoch begins, and when its group has no members: the next fetch reads the store
-again. A member of a cluster drops it when the last session of the group on this broker ends, because the group's
+again. In a cluster, a broker drops it when the group's last session on the broker ends, because the group's
 offsets may be reset after that.
 
 Source: KIP-932.
@@ -180,7 +180,7 @@ class ShareGroups:
             raise UnknownTopicOrPartitionError
         now_ms = self._broker.time.monotonic_ms()
         limits = self.config(key.group_id).limits
-        return self._make(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
+        return self._write_and_apply(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
 
     def take_back(self, session_key: SessionKey, partition: PartitionKey, runs: Iterable[AcquiredRecords]) -> None:
         """Undo the acquisitions of a response that is not sent: the records are as they were before."""
@@ -206,7 +206,9 @@ class ShareGroups:
         for topic_id, index in partitions:
             served = self._served.get(StateKey(session_key.group_id, topic_id, index))
             if served is not None:
-                written.append(self._make_anyhow(served, served.partition.release(session_key.member_id, limits)))
+                written.append(
+                    self._write_and_apply_anyhow(served, served.partition.release(session_key.member_id, limits))
+                )
         return written
 
     def bind(self, context: RequestContext) -> None:
@@ -217,7 +219,7 @@ class ShareGroups:
         for session_key in self.sessions.of_connection(context):
             self.release_session(session_key)
 
-    def _make(self, served: ServedPartition, change: Change) -> Deferred[None]:
+    def _write_and_apply(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, then apply it. The Deferred completes when it is committed. Raises KafkaError."""
         written = self._write(served, change) if change.is_news else deferred_value(None)
         served.partition.commit(change)
@@ -225,7 +227,7 @@ class ShareGroups:
         self.wake(served.key)
         return written
 
-    def _make_anyhow(self, served: ServedPartition, change: Change) -> Deferred[None]:
+    def _write_and_apply_anyhow(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, and apply it even if that fails: no member holds these records any more."""
         written = deferred_value(None)
         if not change.is_news:
@@ -285,7 +287,7 @@ class ShareGroups:
         if self._served.get(served.key) is not served:
             return
         limits = self.config(served.key.group_id).limits
-        self._make_anyhow(served, served.partition.expire(limits, self._broker.time.monotonic_ms()))
+        self._write_and_apply_anyhow(served, served.partition.expire(limits, self._broker.time.monotonic_ms()))
         self.watch(served)
 
 

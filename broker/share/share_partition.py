@@ -2,7 +2,7 @@
 
     start_offset   all records below it are finished (acknowledged or archived)
     end_offset     the last offset that was acquired; with nothing in flight, the next offset to acquire
-    spans          states of the offsets in between (``spans``)
+    spans          states of the offsets from start to end (``spans``)
 
 A member acquires records for the lock duration, and acknowledges each: accept, release, reject, or renew. Records that
 it releases, or does not acknowledge in time, are available again until the delivery count limit is reached. Records are
@@ -205,7 +205,7 @@ class SharePartition:
         return acquired
 
     def take_back(self, member_id: str, acquired: Iterable[Acquired]) -> None:
-        """Undo acquisitions of which the member was not told: the records were not delivered."""
+        """Undo acquisitions whose response was not sent: the records were not delivered."""
         given = [
             Span(part.first, part.last, AVAILABLE, part.delivery_count - 1)
             for run in acquired

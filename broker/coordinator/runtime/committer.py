@@ -14,7 +14,8 @@ class Committer(NamedTuple):
     """Identity in OffsetCommit and TxnOffsetCommit: member, instance and epoch.
 
     ``partitions()`` returns the topic ids and partitions of the request, ``named_partitions()`` the same with topic
-    names; they are needed only for a member in an older epoch (KIP-1251). ``version`` is the version of OffsetCommit.
+    names; they are needed only for a member in an older epoch (KIP-1251). ``version`` is the version of OffsetCommit,
+    -1 for TxnOffsetCommit.
     """
 
     member_id: str

@@ -10,7 +10,7 @@ from tidelog.broker.coordinator.runtime.result import Parts
 LOAD_CHUNK_BYTES = 128 * 1024
 """Bytes that are read in a turn of the loop: about 1,500 offset commits, 15 ms of work."""
 RETRY_MS = 1_000
-"""Time after which a partition is loaded again, if its log was refused or its shard was given up."""
+"""Pause before a partition is loaded again, if its log could not be read or its shard was given up."""
 MAX_RETRY_MS = 60_000
 """Longest pause after loads that failed with an unexpected error; each pause is twice the one before."""
 FIRST_TURN_CHUNKS = 4

@@ -1,7 +1,8 @@
 """Results of a coordinator's state machine: records to append, the response, and a callback after the append.
 
 A state machine returns a result; the runtime appends its records. Durable state changes only in ``replay(record)``,
-which is called after the append, and for each record of the log when loading: both in the same way. Soft state (waiting
+which is called after the append, and for each record of the log when loading. Classic groups are the exception
+(``CoordinatorResult.replay``). Soft state (waiting
 requests, deadlines) is not in the log. If it depends on the append, it is changed in ``on_append``, which gets None or
 the error of the append.
 
@@ -42,8 +43,8 @@ class ProducerStamp:
 class CoordinatorResult(Generic[T]):
     """Result of a request to a state machine, or of a timer.
 
-    ``replay`` is False if the state already agrees with the records (a classic group's members): then only the next
-    load replays them. Records are appended as one batch: all or none.
+    ``replay`` is False if the state already agrees with the records, or ``on_append`` changes it so (classic groups):
+    then only the next load replays them. Records are appended as one batch: all or none.
     """
 
     response: T

@@ -1,5 +1,7 @@
 """Runtime of coordinators over the partitions of an internal topic: loads shards, appends their records, replays them.
 
+A shard is the state machine of one partition.
+
     request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records
             -> the high watermark passes them -> response
 
@@ -16,7 +18,7 @@ always agrees with the log.
 After an unexpected error (MemoryError, a defect) between an append and the end of its effects, the state may not agree
 with the log. Then the shard is given up: requests that wait for it, and those of the next ``RETRY_MS``, are answered
 NOT_COORDINATOR; after that it is loaded again from the log. If a load fails so, it is tried again after longer and
-longer pauses. All of this is for the loop's thread.
+longer pauses. Loop thread only.
 
 Source: KIP-848 (coordinator runtime).
 """
@@ -90,7 +92,7 @@ class CoordinatorRuntime(Generic[S]):
         call_later: Callable[[float, Callable[[], None]], object],
         close: Callable[[S], object] = bool,
     ) -> None:
-        """``close`` answers all waiting requests of a shard that is given up or unloaded."""
+        """``close`` answers all waiting requests of a shard that is given up or unloaded; ``bool`` does nothing."""
         self._name = name
         self._log = log
         self._serde = serde
@@ -115,7 +117,9 @@ class CoordinatorRuntime(Generic[S]):
         """Error of a partition that was logged last: the same error is not logged again."""
         self.steps = StepRunner(call_soon, time.monotonic_ms)
         self._when_loaded: dict[int, list[Callable[[S, int], Parts]]] = {}
+        """Decisions that a partition's shard must execute before it is served."""
         self._partition_of: dict[str, int] = {}
+        """Partitions of the keys that were last asked for, at most MAX_REMEMBERED_KEYS."""
 
     # -- finding ------------------------------------------------------------------------------------------------
 

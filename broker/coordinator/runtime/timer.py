@@ -1,8 +1,9 @@
 """Deadlines of a coordinator by key, on the monotonic clock.
 
-A heap has (deadline, sequence, key), a table has key -> (deadline, action). To move a deadline later, as each heartbeat
-does, is one write to the table: the heap keeps the old entry, and when that is due, the true deadline is pushed. So the
-heap has at most one live and a few stale entries per key, and a heartbeat does not change the heap.
+A heap has (deadline, sequence, key), a table has key -> (deadline, deadline in the heap, action). To move a deadline
+later, as each heartbeat does, is one write to the table: the heap keeps the old entry, and when that is due, the true
+deadline is pushed. So the heap has at most one live and a few stale entries per key, and a heartbeat does not change
+the heap.
 
 Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 """

@@ -61,8 +61,8 @@ class InternalTopicLog:
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
         """Append one batch and return its first offset. ``transaction_version`` is for markers.
 
-        Raises KafkaError; if this broker lost the leadership or there are too few in-sync replicas, an error of
-        coordinators.
+        Raises KafkaError: NotCoordinatorError if this broker lost the leadership, CoordinatorNotAvailableError if there
+        are too few in-sync replicas.
         """
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)

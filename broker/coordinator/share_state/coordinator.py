@@ -32,8 +32,8 @@ class ShareStateLog(InternalTopicLog):
         """Delete the records below ``offset`` when all records appended so far are committed. If that fails, they are
         kept.
 
-        Later records replace them. These could be lost with this broker before they are committed, while followers
-        learn the new log start offset at once.
+        Later records replace those that are deleted. The later ones could be lost with this broker before they are
+        committed, while followers learn the new log start offset at once.
         """
         waiting = self.when_committed(partition)
         (deferred_value(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))

@@ -27,7 +27,7 @@ from tidelog.protocol.messages.write_share_group_state import PartitionData as W
 from tidelog.protocol.schema.fields import Message, Struct
 
 TIMEOUT_MS = 20_000.0
-"""Time after which a call fails. Clients wait 30 s for the responses that need it (``request.timeout.ms``)."""
+"""Time after which a call fails. Clients wait 30 s for responses that need calls (``request.timeout.ms``)."""
 FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
@@ -46,6 +46,7 @@ AGAIN = (
     errors.CoordinatorNotAvailableError,
     errors.NotCoordinatorError,
 )
+"""Errors after which a call is repeated."""
 Outcome = ShareState | errors.KafkaError | None
 
 
@@ -217,12 +218,12 @@ def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
     """Return the first call of a queue, after joining to it the changes by the same leader that follow directly."""
     first = queue[0]
     while len(queue) > 1:
-        whole, change = first.asked, queue[1].asked
-        if not (isinstance(whole, WritePartition) and isinstance(change, WritePartition)):
+        earlier, later = first.asked, queue[1].asked
+        if not (isinstance(earlier, WritePartition) and isinstance(later, WritePartition)):
             break
-        if epochs_of(whole) != epochs_of(change):
+        if epochs_of(earlier) != epochs_of(later):
             break
-        first.asked = write_partition(key, join_written(written_of(whole), written_of(change)))
+        first.asked = write_partition(key, join_written(written_of(earlier), written_of(later)))
         first.answers += queue[1].answers
         del queue[1]
     return first

@@ -75,7 +75,7 @@ def find_touching(spans: list[Span], offset: int) -> int:
 
 
 def clip_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
-    """Yield the parts of spans between two offsets, both included, without holes."""
+    """Yield the parts of spans between two offsets, both included; holes are left out."""
     if first > last:
         return
     for index in range(find_touching(spans, first), len(spans)):

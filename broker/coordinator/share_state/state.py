@@ -1,14 +1,14 @@
 """The state machine of one partition of ``__share_group_state``: the states of share partitions (KIP-932).
 
 The full state is written (ShareSnapshot) when it is created and after every ``UPDATES_PER_SNAPSHOT`` changes; other
-changes are written as such (ShareUpdate). So records below the oldest snapshot in use are not needed: they are deleted
-every ``PRUNE_INTERVAL_MS``. A state that never changes would keep all later records. So a new snapshot is written of a
-state that has not changed for ``COLD_AFTER_MS``, if records can be deleted then. They are deleted only when the new
-snapshots are committed: otherwise the next coordinator might have neither.
+changes are written without the rest of the state (ShareUpdate). So records below the oldest snapshot in use are not
+needed: they are deleted every ``PRUNE_INTERVAL_MS``. A state that never changes would keep all later records. So a new
+snapshot is written of a state that has not changed for ``COLD_AFTER_MS``, if records can be deleted then. They are
+deleted only when the new snapshots are committed: otherwise the next coordinator might have neither.
 
-Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. When a
-leader of the partition reads the state, its leader epoch is stored: from then on earlier leaders are fenced, as is one
-that read the state before the group was reset.
+Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. In a
+cluster, when a leader of the partition reads the state, its leader epoch is stored: from then on earlier leaders are
+fenced. A leader that read the state before the group was reset is fenced by the state epoch.
 
 Methods return records, ``replay`` applies them. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
 """

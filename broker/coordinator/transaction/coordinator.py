@@ -86,7 +86,8 @@ class TransactionCoordinator:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> Deferred[InitProducerIdResponse]:
-        """Answer InitProducerId v0-6 with a transactional id. If a transaction is open, it is only aborted.
+        """Answer InitProducerId v0-6 with a transactional id. If a transaction is open, it is aborted, and the
+        client must retry.
 
         Raises InvalidRequestError, InvalidTransactionTimeoutError, ConcurrentTransactionsError, ProducerFencedError,
         UnsupportedVersionError (two-phase commit is not supported).

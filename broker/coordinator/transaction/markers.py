@@ -1,4 +1,6 @@
-"""Writing of markers: to data partitions, to group partitions by the group coordinator, to others by their leaders.
+"""Writing of markers: to data partitions, and by the group coordinator to ``__consumer_offsets``.
+
+Markers for partitions of other brokers are written by their leaders.
 
 The coordinator epoch in a marker is the leader epoch of the transaction's partition of ``__transaction_state``. Loop
 thread only. Source: KIP-98; WriteTxnMarkers v0-2.

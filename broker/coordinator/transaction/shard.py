@@ -93,8 +93,8 @@ class TransactionShard:
     # -- InitProducerId -----------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> CoordinatorResult[InitProducerIdResponse]:
-        """Assign the producer's id and epoch. If a transaction is open, it is only aborted, and the response has the
-        error CONCURRENT_TRANSACTIONS. Raises ConcurrentTransactionsError, ProducerFencedError.
+        """Assign the producer's id and epoch. If a transaction is open, it is aborted in place of that, and the
+        response has the error CONCURRENT_TRANSACTIONS. Raises ConcurrentTransactionsError, ProducerFencedError.
         """
         transactional_id = request.transactional_id or ""
         transaction = self.transactions.get(transactional_id)

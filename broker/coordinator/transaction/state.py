@@ -10,7 +10,7 @@
 Every transition is a ``TransactionLogValue``; ``Transaction.apply`` sets the state from it, when serving and when
 loading.
 
-Epochs. InitProducerId raises the epoch. A fence (timeout, or InitProducerId during an open transaction) raises it once.
+Epochs. InitProducerId raises the epoch. A fence (timeout, or InitProducerId during an open transaction) also raises it.
 Its markers have the raised epoch, so the old producer can append nothing after the abort. In transactions v2 (KIP-890)
 each EndTxn raises it: the marker has the raised epoch, and the client continues with it. No client gets 32767: after
 32766 the producer id changes.

@@ -86,7 +86,7 @@ def _split_by_readers(wanted: dict[str, frozenset[bytes]]) -> Iterable[tuple[Col
 
 
 def _distribute(targets: list[Partition], current: dict[str, list[Partition]]) -> Steps[dict[str, set[Partition]]]:
-    """Keep what members may keep, then assign partitions without a member, then give members without any one."""
+    """Keep what members may keep, then assign partitions without a member, then give one to each member without any."""
     if not targets or not current:
         return {}
     if len(current) == 1:
@@ -143,21 +143,21 @@ def _assign_readers(
 
 
 class _Quota:
-    """Equal division of ``count`` items among ``takers``: at least one for each; if it does not divide, the first ones
+    """Equal division of ``count`` items among ``takers``: at least one for each; with a remainder, the first ones
     get one more."""
 
     def __init__(self, count: int, takers: int) -> None:
-        self._least, self._extras = divmod(count, takers)
-        if not self._least:
-            self._least, self._extras = 1, 0
+        self._minimum, self._extras = divmod(count, takers)
+        if not self._minimum:
+            self._minimum, self._extras = 1, 0
 
     def allows_more(self, taken: int) -> bool:
         """Return whether a taker with ``taken`` items may have one more."""
-        return taken < self._least or (taken == self._least and self._extras > 0)
+        return taken < self._minimum or (taken == self._minimum and self._extras > 0)
 
     def note(self, taken: int) -> None:
         """Note that a taker now has ``taken`` items, one more than before."""
-        self._extras -= taken > self._least
+        self._extras -= taken > self._minimum
 
 
 def _group_by_topic(partitions: Collection[Partition]) -> Steps[Assignment]:

@@ -5,7 +5,7 @@
 
 Several members may read one partition; none owns any. A member's current assignment is its target after its next
 heartbeat. ``initialized`` has the partitions with a state in ``__share_group_state``; only they are assigned.
-``deleting`` has the topics whose states are being deleted: some may still be there, but they are not used.
+``deleting`` has the topics whose states are being deleted: some states may still exist, but they are not used.
 
 Source: KIP-932; records 10 to 15 of ``__consumer_offsets``.
 """

@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat: members of a share group join, stay, change their subscription, and leave (KIP-932).
 
     1. the member is found or created, and its epoch is checked
-    2. if the subscription changed, or the topics in it, the group epoch rises
+    2. if the subscription or any subscribed topic of the group changed, the group epoch rises
     3. subscribed partitions without a share state are returned to the caller, which creates their states in
        ``__share_group_state`` before it appends the result: so all assigned partitions have a state, even after a crash
     4. if the group epoch is above the target's, a new target is needed, unless the last one is younger than the group's
@@ -300,7 +300,7 @@ class ShareHeartbeats:
     def _removal(
         self, group: ShareGroup, member_id: str
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Build the records and the callback that remove a member. Another's next heartbeat reassigns partitions."""
+        """Build the records and the callback that remove a member. A heartbeat of another reassigns partitions."""
         records = share_member_tombstones(group.group_id, member_id)
         records.append(share_epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
 

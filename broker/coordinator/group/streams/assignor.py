@@ -123,7 +123,7 @@ class _Work:
             self._spread(task, count)
 
     def _standby_before(self, task: TaskId) -> str | None:
-        """Return a member that has state of the task, and less tasks than its share; None without one."""
+        """Return a member that has state of the task, and fewer tasks than its share; None without one."""
         active = self._had_active.get(task)
         for name in (active, self._least_loaded_of(self._exclude_holders(task, self._had_standby.get(task, ())))):
             if name is not None and self._lacks(name, task) and self._counts[name] < self._share.most:

@@ -140,7 +140,12 @@ class StreamsMember:
 
 
 class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
-    """One group; loop thread only."""
+    """One group; loop thread only.
+
+    ``validated_epoch`` is the epoch of the topology that the existing topics satisfied, -1 if none did.
+    ``endpoint_epoch`` rises when tasks of a member with an endpoint move. ``shutdown_member`` requested the shutdown of
+    the application.
+    """
 
     group_type = "Streams"
     protocol_type = "streams"

@@ -1,10 +1,11 @@
 """StreamsGroupHeartbeat: members of a streams group join, stay, change and leave (KIP-1071).
 
     1. the member is found or created, and its epoch is checked
-    2. the first member's request has the topology; it is compared with the existing topics (``topology``)
+    2. the first member's topology becomes the group's; it is compared with the existing topics (``topology``)
     3. if the member, the topology, its topics or the settings changed, the group epoch rises
     4. if the group epoch is above the target's, the assignor computes a new target. A new group waits for an initial
-       delay before that, in which others may join; later the last target must be as old as the assignment interval
+       delay before that, in which others may join; later the last target must be at least as old as the
+       assignment interval
     5. the member goes one step towards its target (``reconciliation``)
 
 The steps only add records; ``replay`` changes the group when these are in the log. A heartbeat without news adds none.
@@ -221,7 +222,7 @@ class StreamsHeartbeats:
         if group is None and not is_joining:
             raise GroupIdNotFoundError(f"Streams group {request.group_id} not found.")
         if is_joining and isinstance(group, ClassicGroup) and group.is_empty:
-            records.append(group_tombstone(request.group_id))  # it becomes a streams group, and keeps its offsets
+            records.append(group_tombstone(request.group_id))  # the group changes its protocol, and keeps its offsets
             group = None
         if group is None:
             return StreamsGroup(request.group_id)
@@ -234,7 +235,7 @@ class StreamsHeartbeats:
     # -- 2. the topology ----------------------------------------------------------------------------------------
 
     def _configure(self, draft: Draft) -> int:
-        """Compare the topology with the existing topics. Returns the hash of those that it needs."""
+        """Compare the topology with the existing topics. Returns the hash of the topics that it needs."""
         group = draft.group
         if group.configured is not None and group.metadata_version == self._metadata.changes:
             draft.configured = group.configured
@@ -251,6 +252,7 @@ class StreamsHeartbeats:
     # -- 3. the epoch -------------------------------------------------------------------------------------------
 
     def _raise_epoch(self, draft: Draft, request: StreamsGroupHeartbeatRequest, changed: bool) -> None:
+        """Raise the group epoch if something changed, and start the initial delay of a group without members."""
         group, config = draft.group, draft.config
         metadata_hash = self._configure(draft)
         validated_epoch = -1
@@ -371,7 +373,7 @@ class StreamsHeartbeats:
     def _removal(
         self, group: StreamsGroup, member: StreamsMember, ends_application: str | None = None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Build the records and the callback that remove a member. Another's next heartbeat reassigns its tasks."""
+        """Build the records and the callback that remove a member. A heartbeat of another reassigns its tasks."""
         group_id, member_id = group.group_id, member.member_id
         records = streams_member_tombstones(group_id, member_id)
         epoch = GroupEpoch(group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs)

@@ -203,7 +203,7 @@ def configure(topology: Topology, existing: PartitionCounts) -> Configured:
     """
     try:
         _check_sources(topology, existing)
-        counts = _decide(topology, existing)
+        counts = _compute_counts(topology, existing)
         parts = {part.subtopology_id: _configure(part, existing, counts) for part in topology.subtopologies}
         missing = _find_missing(parts.values(), existing)
     except ConfigurationError as error:
@@ -228,7 +228,7 @@ def summary(names: Iterable[str]) -> str:
     return ", ".join(names[:SHOWN_TOPICS]) + (f" and {more} additional topics" if more > 0 else "")
 
 
-def _decide(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
+def _compute_counts(topology: Topology, existing: PartitionCounts) -> dict[str, int]:
     """Compute the partition counts of all internal topics."""
     counts = _repartition_counts(topology, existing)
     fixed = {topic.name for part in topology.subtopologies for topic in part.repartition_sources if topic.partitions}
