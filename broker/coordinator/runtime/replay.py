@@ -53,7 +53,7 @@ class Shard(Protocol):
     timer: CoordinatorTimer
 
     def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Apply one record. Durable state changes only here."""
+        """Apply one record. Durable state changes only here, except in classic groups."""
         ...
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:

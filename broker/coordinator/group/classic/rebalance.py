@@ -10,8 +10,8 @@ timers, by key: ("heartbeat", group, member) the session; ("join", group) the en
 members that joined but never sent SyncGroup. A member keeps the Deferred of its waiting request, which is completed
 exactly once: with the outcome, or with an error upon which the client rejoins.
 
-Only the leader's assignment, an empty generation and a static member's new id are written to the log. While serving,
-such a record is not replayed (``CoordinatorResult.replay``): the group is changed before the append, or
+Only a new group, the leader's assignment, an empty generation and a static member's new id are written to the log.
+While serving, such a record is not replayed (``CoordinatorResult.replay``): the group is changed before the append, or
 in its callback.
 
 Source: JoinGroup v0-9, SyncGroup v0-5; KIP-134 (initial delay), KIP-345 (static members).

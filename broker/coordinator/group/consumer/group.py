@@ -89,7 +89,7 @@ NEW_MEMBER = CurrentAssignment()
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a pattern matched (record 16), with the version of the metadata and the time of that."""
+    """The topics that a pattern matched (record 16), with the version of the metadata and the time then."""
 
     topics: tuple[str, ...]
     version: int

@@ -25,7 +25,7 @@ Record = CoordinatorRecord
 
 
 class GroupEpoch(NamedTuple):
-    """Value of record 17: the group's epoch, and what it was raised for."""
+    """Value of record 17: the group's epoch, and the values whose change raises it."""
 
     epoch: int
     metadata_hash: int
@@ -263,8 +263,8 @@ def _replay_current(
 
 
 def _epochs_of(tasks: schema.TaskIds, member_epoch: int) -> list[int]:
-    """Return the epochs in which tasks were assigned. In a record from before Kafka 4.3, which has none, it is the
-    member's epoch for all.
+    """Return the epochs in which tasks were assigned. A record from before Kafka 4.3 has none: each task gets the
+    member's epoch.
     """
     return [member_epoch] * len(tasks.partitions) if tasks.assignment_epochs is None else tasks.assignment_epochs
 
