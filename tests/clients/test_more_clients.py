@@ -1,4 +1,4 @@
-"""Further clients, unmodified, each through a day's work: segmentio's kafka-go (Go) and @platformatic/kafka (Node).
+"""Further clients, unmodified: kafka-go of segmentio (Go) and @platformatic/kafka (Node).
 
 Each makes a topic, writes records by key in every codec it has, reads them as a group, and deletes the topic again.
 """

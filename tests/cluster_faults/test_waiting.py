@@ -1,4 +1,4 @@
-"""Waits of tests for states of a cluster under faults."""
+"""The functions by which tests of clusters under faults wait for a state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of three brokers beside three."""
+"""The results of a cluster of three Tidelog brokers beside those of three Kafka brokers, as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Broker with real logs below a directory, on a loop that moves only when told: for the data path's handlers."""
+"""A Broker with real logs below a directory, on a loop that the test drives by hand, for the data path's handlers."""
 
 from __future__ import annotations
 

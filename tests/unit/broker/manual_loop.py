@@ -1,4 +1,4 @@
-"""A loop that moves only when told: timers over a manual clock, callbacks run by ``run_soon``."""
+"""An event loop that a test drives by hand: timers over a manual clock, callbacks run by ``run_soon``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The maker of an unclosed socket, as its warning shows it."""
+"""The warning about an unclosed socket shows the code that created it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OffsetFetch of what a request names very often."""
+"""OffsetFetch requests that name a group, or topics, very often."""
 
 from __future__ import annotations
 

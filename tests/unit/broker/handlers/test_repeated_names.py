@@ -1,4 +1,4 @@
-"""Names that stand more than once in a request."""
+"""Requests that name the same thing more than once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A late service is built once, begins only if wanted, and ends only if built."""
+"""A late service (built at its first use) is built once, started only if it is used, and stopped only if built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell over a socket pair, with a dispatcher that answers as the test says and a loop that moves when told."""
+"""The shell over a socket pair, with a dispatcher and an event loop that the test drives by hand."""
 
 from __future__ import annotations
 

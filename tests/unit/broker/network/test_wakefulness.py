@@ -1,4 +1,4 @@
-"""A loop that does not sleep while a client asks again at once, if that makes it faster, and sleeps else."""
+"""A loop polls without sleep while a client sends its next request at once, if that is faster; else it sleeps."""
 
 from __future__ import annotations
 

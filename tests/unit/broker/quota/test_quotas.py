@@ -1,4 +1,4 @@
-"""Choice of a client's quota, and its waits. Figures as Kafka's formula gives them, by hand."""
+"""Choice of a client's quota, and its throttle times, beside figures of Kafka's formula, computed by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log directories of replicas: what the metadata say is where the logs lie."""
+"""Log directories of replicas: the metadata name the directory in which each log lies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition's door: leadership is checked before anything is read or written, for every caller."""
+"""Reads and writes of one partition: leadership is checked before anything is read or written, for every caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stray logs give their names to new topics, and never their records."""
+"""A new topic may have the name of a stray log, and never gets the stray's records."""
 
 from __future__ import annotations
 

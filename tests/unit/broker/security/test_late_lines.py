@@ -1,4 +1,4 @@
-"""Audit lines that no request waits for."""
+"""Audit lines that are written in later turns of the loop, so that no request waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A round over real files: random logs against a dict model, and the traps by name. Both engines."""
+"""A round over real files: random logs against a dict model, and one test for each known trap. Both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File system seam and record file: errors with names, retained descriptors, appends that fail."""
+"""The file system's interface and the record file: errors with names, retained descriptors, appends that fail."""
 
 from __future__ import annotations
 

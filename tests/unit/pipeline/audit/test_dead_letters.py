@@ -1,4 +1,4 @@
-"""Records that are no rows: each has a dead letter of its topic, partition and offset, or is missing."""
+"""Records that could not become rows: each has a dead letter of its topic, partition and offset, or is missing."""
 
 from __future__ import annotations
 

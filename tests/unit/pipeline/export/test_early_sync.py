@@ -1,4 +1,4 @@
-"""The early way of a file to the disk: a failure on it is the file's, whenever Linux told of it."""
+"""Early syncs of a file that is being written: a failed one is an error of the file, whenever Linux reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of columns: how many, and how deep within each other."""
+"""Limits of columns: how many there may be, and how deeply they may be nested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words in C against words in Python."""
+"""Machine words of 16, 32 and 64 bits: ``words.h`` in C reads and writes them as ``words.py`` does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CoordinatorTimer: deadlines by key, moved cheaply."""
+"""CoordinatorTimer: deadlines by key, which are cheap to move."""
 
 from __future__ import annotations
 

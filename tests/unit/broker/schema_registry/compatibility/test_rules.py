@@ -1,4 +1,4 @@
-"""Tables of what may be read with what, for the three formats."""
+"""Compatibility rules: tables of which schema can read which other one's data, for the three formats."""
 
 from __future__ import annotations
 

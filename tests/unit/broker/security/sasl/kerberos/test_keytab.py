@@ -1,4 +1,4 @@
-"""The keytab of a listener: what refuses the start, and how GSS-API's errors arrive; its package is played here."""
+"""The keytab of a listener: what refuses the start, and how GSS-API's errors arrive; its package is a stand-in."""
 
 from __future__ import annotations
 
