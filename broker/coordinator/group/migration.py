@@ -7,8 +7,8 @@
                 classic one with their target assignments, and rebalances. If a static classic member replaces that last
                 one, no partition moves
 
-One batch has the tombstones of the old kind of group and the records of the new: after a crash the group is
-completely of one kind.
+One batch has the tombstones of the old kind of group and the records of the new: after a crash the group is completely
+of one kind.
 
 The clients' own format of subscriptions and assignments (ConsumerProtocol) is read and written here. Loop thread only.
 Source: KIP-848.

@@ -2,9 +2,8 @@
 
 A state machine returns a result; the runtime appends its records. Durable state changes only in ``replay(record)``,
 which is called after the append, and for each record of the log when loading. Classic groups are the exception
-(``CoordinatorResult.replay``). Soft state (waiting
-requests, deadlines) is not in the log. If it depends on the append, it is changed in ``on_append``, which gets None or
-the error of the append.
+(``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is not in the log. If it depends on the append,
+it is changed in ``on_append``, which gets None or the error of the append.
 
 Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).
 """

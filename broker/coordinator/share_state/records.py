@@ -3,9 +3,8 @@
     ShareSnapshot (type 0)   the full state: start offset, and batches from there on that are available or finished
     ShareUpdate   (type 1)   changes since the snapshot of the same epoch
 
-A share partition's state is its last snapshot and the updates after that. A tombstone with the key of its
-snapshots removes the state.
-Source: share-coordinator ``common/message/*.json`` of Kafka 4.3.
+A share partition's state is its last snapshot and the updates after that. A tombstone with the key of its snapshots
+removes the state. Source: share-coordinator ``common/message/*.json`` of Kafka 4.3.
 """
 
 from __future__ import annotations

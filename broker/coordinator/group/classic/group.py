@@ -9,9 +9,9 @@ States and the states each may come from:
     Dead                 <- all
 
 This module has the group's values and keeps them consistent; ``rebalance``, ``sync`` and ``migration`` change the
-state. Only the fields of ``GroupMetadataValue`` are in the log. They are written when the
-group is created or becomes empty, with the leader's assignment, and when a static member gets a new id. Waiting
-requests are only in memory; their clients retry after the end of the process.
+state. Only the fields of ``GroupMetadataValue`` are in the log. They are written when the group is created or becomes
+empty, with the leader's assignment, and when a static member gets a new id. Waiting requests are only in memory; their
+clients retry after the end of the process.
 
 Source: JoinGroup v0-9, KIP-345 (static members), KIP-394 (member id required), KIP-559 (protocol name and type).
 """

@@ -244,7 +244,8 @@ class ConsumerHeartbeats:
         return self._remove(group, member, response)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember, response: T) -> CoordinatorResult[T]:
-        """Remove a member. The next heartbeat of another reassigns its partitions, unless the group becomes classic."""
+        """Remove a member. Another member's next heartbeat reassigns the removed member's partitions, unless the group
+        becomes classic."""
         group_id, member_id = group.group_id, member.member_id
         self.clocks.cancel(group_id, member_id)
         logger.info("group %s removes %s", group_id, member_id)

@@ -190,8 +190,8 @@ def current_of(value: ConsumerGroupCurrentMemberAssignmentValue) -> CurrentAssig
 
 
 def _read_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[tuple[bytes, int], int]:
-    """Read the epochs in which partitions were assigned. A record from before KIP-1251 has none: each partition gets the
-    member's epoch.
+    """Read the epochs in which partitions were assigned. A record from before KIP-1251 has none: each partition gets
+    the member's epoch.
     """
     epochs: dict[tuple[bytes, int], int] = {}
     for topic in (*value.assigned_partitions, *value.partitions_pending_revocation):

@@ -300,7 +300,8 @@ class ShareHeartbeats:
     def _removal(
         self, group: ShareGroup, member_id: str
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Build the records and the callback that remove a member. A heartbeat of another reassigns partitions."""
+        """Build the records and the callback that remove a member. Another member's next heartbeat reassigns the
+        removed member's partitions."""
         records = share_member_tombstones(group.group_id, member_id)
         records.append(share_epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
 

@@ -1,4 +1,4 @@
-"""High watermarks of partitions, from the brokers that lead them, to which a share group's lag is counted (KIP-1226).
+"""High watermarks of partitions, from the brokers that lead them: a share group's lag is counted up to them (KIP-1226).
 
 Loop thread only. Source: PartitionMetadataClient of Kafka 4.3.
 """

@@ -373,7 +373,8 @@ class StreamsHeartbeats:
     def _removal(
         self, group: StreamsGroup, member: StreamsMember, ends_application: str | None = None
     ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
-        """Build the records and the callback that remove a member. A heartbeat of another reassigns its tasks."""
+        """Build the records and the callback that remove a member. Another member's next heartbeat reassigns the
+        removed member's tasks."""
         group_id, member_id = group.group_id, member.member_id
         records = streams_member_tombstones(group_id, member_id)
         epoch = GroupEpoch(group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs)
