@@ -47,14 +47,14 @@ def test_a_loop_stays_awake_where_that_is_faster(loop: ManualLoop) -> None:
     assert client.ask(1000) == 1000
 
 
-def test_it_is_tried_and_given_up_where_it_is_not(loop: ManualLoop) -> None:
+def test_staying_awake_is_given_up_where_it_is_not_faster(loop: ManualLoop) -> None:
     client = Client(loop, asleep_ms=0.03, awake_ms=0.029)
     assert client.ask(SAMPLE) == 0
     assert client.ask(1000) == SAMPLE + 1, "the turn that was asked for already comes, and is the last"
     assert not client.is_awake()
 
 
-def test_it_is_tried_again_after_a_while(loop: ManualLoop) -> None:
+def test_staying_awake_is_tried_again_after_a_while(loop: ManualLoop) -> None:
     client = Client(loop, asleep_ms=0.03, awake_ms=0.029)
     client.ask(2 * SAMPLE)
     loop.run_soon()
@@ -64,7 +64,7 @@ def test_it_is_tried_again_after_a_while(loop: ManualLoop) -> None:
     assert client.ask(1000) == 1000
 
 
-def test_so_is_sleeping(loop: ManualLoop) -> None:
+def test_sleeping_is_tried_again_after_a_while(loop: ManualLoop) -> None:
     client = Client(loop)
     client.ask(2 * SAMPLE)
     asked = int(DECISION_MS / AWAKE_MS) + SAMPLE + 10
