@@ -47,7 +47,7 @@ class EpochGroup(Generic[M, T]):
         if self.members:
             raise NonEmptyGroupError
 
-    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
+    def retention_start_ms(self, commit_timestamp_ms: int) -> int | None:
         """Return when the retention begins of an offset that was committed at this time: at its commit."""
         return commit_timestamp_ms
 

@@ -310,12 +310,12 @@ class OffsetCommits:
         return tombstones
 
     def _is_expired(self, group: Group, commit: OffsetAndMetadata, now_ms: int) -> bool:
-        begin_ms = group.offsets_expire_from(commit.commit_timestamp_ms)
-        if begin_ms is None:
+        start_ms = group.retention_start_ms(commit.commit_timestamp_ms)
+        if start_ms is None:
             return False
         if commit.expire_timestamp_ms >= 0:
             return now_ms >= commit.expire_timestamp_ms
-        return now_ms - begin_ms >= self._config.offsets_retention_ms
+        return now_ms - start_ms >= self._config.offsets_retention_ms
 
     def tombstones_of_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
         """Yield tombstones for all groups' offsets of a deleted topic, in lists for EXPIRY_PART offsets.

@@ -377,7 +377,7 @@ class ClassicGroup:
         if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             raise NonEmptyGroupError
 
-    def offsets_expire_from(self, commit_timestamp_ms: int) -> int | None:
+    def retention_start_ms(self, commit_timestamp_ms: int) -> int | None:
         """Return when an offset's retention begins, in ms of the wall clock; None if it does not expire (KIP-211)."""
         if self.protocol_type is None:
             return commit_timestamp_ms
