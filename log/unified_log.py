@@ -486,8 +486,7 @@ class UnifiedLog:
             old, offset = self._active, max(self.log_end_offset, at)
             if old.size == 0 and old.base_offset == offset:
                 return old
-            environment = (self.environment.file_system, self._time)
-            new = LogSegment.create(self.directory, offset, self.config, environment)
+            new = LogSegment.create(self.directory, offset, self.config, self.environment.file_system, self._time)
             try:
                 old.on_become_inactive()
                 self.producer_state.end_offset = offset
@@ -602,7 +601,7 @@ class UnifiedLog:
             self._ensure_open()
             self._lower_offsets(offset)
             remove_segments(self, list(self.segments))
-            new = LogSegment.create(self.directory, offset, self.config, (self.environment.file_system, self._time))
+            new = LogSegment.create(self.directory, offset, self.config, self.environment.file_system, self._time)
             self.segments = LogSegments((new,))
             self.leader_epochs.clear()
             self.producer_state.clear(offset)

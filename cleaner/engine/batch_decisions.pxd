@@ -9,7 +9,8 @@ cdef unsigned long long _SPREAD
 
 @cython.locals(batches=words.Held, kinds=words.Held, aborted=words.Held, last=words.Held, fenced=words.Held,
                known=words.Held, found=words.Held, first=longlong, end=longlong, work=BatchDecider)
-cpdef decide_batches(table, rows, types, transactions, retained, producers, clock, markers)
+cpdef decide_batches(table, rows, types, transactions, last_batches, fences, producers, long long now, long long end_offset,
+                     markers)
 
 @cython.locals(origin=words.Held, target=words.Held, old_slots=longlong, new_slots=longlong, moved=longlong)
 cpdef move_producers(old, new)

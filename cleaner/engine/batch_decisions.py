@@ -58,22 +58,22 @@ def decide_batches(
     rows: tuple[int, int],
     types: Any,
     transactions: Any,
-    retained: tuple[Any, Any],
+    last_batches: Any,
+    fences: Any,
     producers: Any,
-    clock: tuple[int, int],
+    now: int,
+    end_offset: int,
     markers: Any,
 ) -> tuple[int, int]:
     """Fill DECISION of ``rows``.
 
     ``types`` has the control type of each row that is a control batch. ``transactions`` has sorted (producer id, first
-    offset, last offset) of aborted transactions. ``retained`` has sorted (last offset, producer id) of last batches,
-    and sorted (producer id, epoch) of producers that only a marker names. ``clock`` is the time in ms, and the end
-    offset of the round. ``markers`` receives the index in ``transactions`` of each aborted transaction whose marker is
-    kept because batches of it are left. Returns the number of ``markers``, and of producers added to the table.
+    offset, last offset) of aborted transactions. ``last_batches`` has sorted (last offset, producer id), ``fences``
+    sorted (producer id, epoch) of producers that only a marker names. ``now`` is the time in ms, ``end_offset`` the end
+    of the round's section. ``markers`` receives the index in ``transactions`` of each aborted transaction whose marker
+    is kept because batches of it are left. Returns the number of ``markers``, and of producers added to the table.
     """
     first, end = rows
-    now, end_offset = clock
-    last_batches, fences = retained
     work = BatchDecider(now, end_offset, len(transactions), len(last_batches), len(fences), len(producers))
     batches = words.hold_writable(table)
     kinds = words.hold(types)

@@ -14,6 +14,9 @@ later one with its key.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any, NamedTuple
+
+import numpy as np
 
 # Columns of the batch table.
 POSITION = 0  # of the batch as it was read from the disk
@@ -101,6 +104,38 @@ class BatchState(IntEnum):
     EXPANDED = 2  # compressed: its records are in the scratch
     CONVERTED = 3  # old message sets, rewritten as version 2 in the scratch
     POISON = 4  # cannot be read: its bytes are kept unchanged
+
+
+class SupersededBits(NamedTuple):
+    """Superseded bits from one ordinal on: the bit of ordinal ``o`` is bit ``o - first_ordinal``."""
+
+    bits: np.ndarray[Any, np.dtype[np.uint8]]
+    first_ordinal: int
+
+
+class FilterTimes(NamedTuple):
+    """Times in ms for the filter: now, and the delete horizon that tombstones and markers without one get (KIP-534)."""
+
+    now: int
+    new_horizon: int
+
+
+class FilterOutput(NamedTuple):
+    """Output of the filter: the bytes of the batches, and a table with one row for each (the OUT columns)."""
+
+    data: np.ndarray[Any, np.dtype[np.uint8]]
+    table: np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ExpandLimits(NamedTuple):
+    """Limits in bytes for decompression into a buffer's scratch."""
+
+    buffer: int
+    """The buffer's usable bytes."""
+    batch: int
+    """Most bytes of one batch after decompression."""
+    full: int
+    """Byte of the buffer from which the scratch counts as full."""
 
 
 class Unreadable(IntEnum):

@@ -23,7 +23,7 @@ cpdef find_control_types(buffer, table, rows, types)
 
 @cython.locals(held=words.Held, batches=words.Held, bits=words.Held, target=words.Held, written=words.Held,
                counted=words.Held, first=longlong, end=longlong, done=longlong, work=BatchFilter)
-cpdef filter_batches(buffer, table, rows, superseded, long long bias, clock, out, out_table, stats)
+cpdef filter_batches(buffer, table, rows, superseded, times, output, stats)
 
 @cython.locals(batches=words.Held, carried=words.Held, made=words.Held, found=longlong)
 cpdef index_entries(out_table, long long written, long long interval, state, entries)

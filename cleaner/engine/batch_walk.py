@@ -64,6 +64,9 @@ from tidelog.cleaner.engine.batch_table import (
     STATE,
     TIMESTAMP_TYPE_MASK,
     BatchState,
+    FilterOutput,
+    FilterTimes,
+    SupersededBits,
     Unreadable,
 )
 from tidelog.protocol.compiled import words
@@ -137,20 +140,20 @@ def filter_batches(
     buffer: Any,
     table: Any,
     rows: tuple[int, int],
-    superseded: Any,
-    bias: int,
-    clock: tuple[int, int],
-    out: Any,
-    out_table: Any,
+    superseded: SupersededBits,
+    times: FilterTimes,
+    output: FilterOutput,
     stats: Any,
 ) -> tuple[int, int, int]:
     """Write the batches that are kept; see ``tidelog.cleaner.engine.reference.filter_batches``."""
     first, end = rows
-    now, horizon = clock
+    superseded_bits, bias = superseded
+    now, horizon = times
+    out, out_table = output
     work = BatchFilter(bias, now, horizon, len(out_table))
     held = words.hold(buffer)
     batches = words.hold_writable(table)
-    bits = words.hold(superseded)
+    bits = words.hold(superseded_bits)
     target = words.hold_writable(out)
     written = words.hold_writable(out_table)
     counted = words.hold_writable(stats)

@@ -96,9 +96,9 @@ class Engine(Protocol):
         buffer: ByteArray,
         table: IntegerArray,
         rows: tuple[int, int],
-        superseded: tuple[ByteArray, int],
-        clock: tuple[int, int],
-        out: tuple[ByteArray, IntegerArray],
+        superseded: at.SupersededBits,
+        times: at.FilterTimes,
+        out: at.FilterOutput,
         stats: IntegerArray,
     ) -> tuple[int, int, int]: ...
 
@@ -107,7 +107,7 @@ class Engine(Protocol):
     ) -> int: ...
 
     def expand(
-        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: at.ExpandLimits
     ) -> tuple[int, int]:
         """Decompress batches by the codecs of this engine: (first row that the caller has to do, bytes used)."""
         ...
@@ -133,7 +133,7 @@ class TransactionRows:
 
     ``aborted`` has sorted (producer id, first offset, last offset). ``last_batches`` has sorted (last offset, producer
     id) of the batches with an active producer's last sequence. ``fences`` has sorted (producer id, epoch) of producers
-    that are known by a marker only. ``clock`` is the time in ms, and the end offset of the round. One thread.
+    that are known by a marker only. ``now_ms`` is the time, ``end_offset`` the end of the round's section. One thread.
     """
 
     def __init__(
@@ -141,13 +141,16 @@ class TransactionRows:
         aborted: list[tuple[int, int, int]],
         last_batches: list[tuple[int, int]],
         fences: list[tuple[int, int]],
-        clock: tuple[int, int],
+        *,
+        now_ms: int,
+        end_offset: int,
     ) -> None:
         self.aborted = np.array(sorted(aborted), np.int64).reshape(-1, 3)
         self.last_batches = np.array(sorted(last_batches), np.int64).reshape(-1, 2)
         self.last_offsets = np.ascontiguousarray(self.last_batches[:, 0])
         self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
-        self.clock = clock
+        self.now_ms = now_ms
+        self.end_offset = end_offset
         self.open_producers: set[int] = set()  # used by the reference
         self.producers = np.full((64, 2), -1, np.int64)  # used by the compiled engine
         self.producers_used = 0
@@ -248,15 +251,15 @@ class ReferenceEngine:
         buffer: ByteArray,
         table: IntegerArray,
         rows: tuple[int, int],
-        superseded: tuple[ByteArray, int],
-        clock: tuple[int, int],
-        out: tuple[ByteArray, IntegerArray],
+        superseded: at.SupersededBits,
+        times: at.FilterTimes,
+        out: at.FilterOutput,
         stats: IntegerArray,
     ) -> tuple[int, int, int]:
-        return reference.filter_batches(buffer, table, rows, *superseded, clock, *out, stats)
+        return reference.filter_batches(buffer, table, rows, superseded, times, out, stats)
 
     def expand(
-        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
+        self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], used: int, limits: at.ExpandLimits
     ) -> tuple[int, int]:
         return rows[0], used
 
@@ -406,9 +409,11 @@ class CompiledEngine:
             rows,
             types,
             transactions.aborted,
-            (transactions.last_batches, transactions.fences),
+            transactions.last_batches,
+            transactions.fences,
             transactions.producers,
-            transactions.clock,
+            transactions.now_ms,
+            transactions.end_offset,
             markers,
         )
         transactions.producers_used += added
@@ -426,13 +431,13 @@ class CompiledEngine:
         buffer: ByteArray,
         table: IntegerArray,
         rows: tuple[int, int],
-        superseded: tuple[ByteArray, int],
-        clock: tuple[int, int],
-        out: tuple[ByteArray, IntegerArray],
+        superseded: at.SupersededBits,
+        times: at.FilterTimes,
+        out: at.FilterOutput,
         stats: IntegerArray,
     ) -> tuple[int, int, int]:
         return self._modules.batch_walk.filter_batches(  # type: ignore[no-any-return]
-            buffer, table, rows, superseded[0], superseded[1], clock, out[0], out[1], stats
+            buffer, table, rows, superseded, times, out, stats
         )
 
     def partition(self, digests: WordArray, partitions: int) -> tuple[WordArray, IntegerArray]:

@@ -35,6 +35,7 @@ from tidelog.cleaner.engine.batch_table import (
     SMALLEST_RECORD,
     STATE,
     BatchState,
+    ExpandLimits,
     Unreadable,
 )
 from tidelog.protocol.compiled import words
@@ -69,13 +70,10 @@ Bytes = memoryview
 """Bytes that may be written to; in C an address."""
 
 
-def expand_lz4(
-    buffer: Any, table: Any, rows: tuple[int, int], used: int, limits: tuple[int, int, int]
-) -> tuple[int, int]:
+def expand_lz4(buffer: Any, table: Any, rows: tuple[int, int], used: int, limits: ExpandLimits) -> tuple[int, int]:
     """Decompress the LZ4 batches of ``rows`` to ``buffer[used:]``, each after a copy of its header.
 
-    ``limits`` are the buffer's usable bytes, the most bytes of one batch after decompression, and the byte from which
-    the scratch counts as full. Returns the first row that is not done (the scratch is full, or the library has to
+    Returns the first row that is not done (the scratch is full, or the library has to
     decode it), and the bytes used.
     """
     first, end = rows

@@ -230,16 +230,12 @@ def _is_set(bits: ByteArray, number: int) -> bool:
 
 
 class BatchFilter:
-    """Filter for the records of batches. ``clock`` is the time, and the delete horizon for tombstones without one, both
-    in ms."""
+    """Filter for the records of batches."""
 
-    def __init__(
-        self, data: bytes, superseded: ByteArray, bias: int, clock: tuple[int, int], stats: IntegerArray
-    ) -> None:
+    def __init__(self, data: bytes, superseded: at.SupersededBits, times: at.FilterTimes, stats: IntegerArray) -> None:
         self.data = data
-        self.superseded = superseded
-        self.bias = bias
-        self.now, self.new_horizon = clock
+        self.superseded, self.first_ordinal = superseded
+        self.now, self.new_horizon = times
         self.stats = stats
 
     def filter_batch(self, row: IntegerArray) -> tuple[bytes, dict[int, int]] | None:
@@ -273,7 +269,7 @@ class BatchFilter:
             return [
                 record
                 for number, record in enumerate(self._records(row))
-                if self._stays(row, record, int(row[at.ORDINAL]) + number - self.bias)
+                if self._stays(row, record, int(row[at.ORDINAL]) + number - self.first_ordinal)
             ]
         except MalformedRecordError:
             self.stats[:] = before
@@ -365,21 +361,18 @@ def filter_batches(
     buffer: ByteArray,
     table: IntegerArray,
     rows: tuple[int, int],
-    superseded: ByteArray,
-    bias: int,
-    clock: tuple[int, int],
-    out: ByteArray,
-    out_table: IntegerArray,
+    superseded: at.SupersededBits,
+    times: at.FilterTimes,
+    output: at.FilterOutput,
     stats: IntegerArray,
 ) -> tuple[int, int, int]:
-    """Write the batches of ``rows`` without removed records to the start of ``out``, and a row of ``out_table`` for
-    each.
+    """Write the batches of ``rows`` without removed records to the start of ``output``.
 
-    Bit (ordinal - ``bias``) of ``superseded`` is set if a later record has the same key. ``clock`` is the time, and the
-    delete horizon for tombstones without one, both in ms. Returns the first row that was not filtered because the
-    output was full, and the numbers of bytes and batches written.
+    Returns the first row that was not filtered because the output was full, and the numbers of bytes and batches
+    written.
     """
-    batch_filter = BatchFilter(_bytes_of(buffer, table, rows), superseded, bias, clock, stats)
+    out, out_table = output
+    batch_filter = BatchFilter(_bytes_of(buffer, table, rows), superseded, times, stats)
     target = written = 0
     for number in range(rows[0], rows[1]):
         row = table[number]
@@ -474,7 +467,7 @@ class BatchDecisions:
         kind, producer_id = _control_kind(self.data, row), int(row[at.PRODUCER_ID])
         if kind == "emptied" or (kind != "other" and producer_id not in self.open):
             horizon = row[at.BASE_TIMESTAMP] if row[at.ATTRIBUTES] & at.DELETE_HORIZON_MASK else None
-            is_passed = horizon is not None and horizon <= self.transactions.clock[0]
+            is_passed = horizon is not None and horizon <= self.transactions.now_ms
             return at.MARKER_OF_EMPTY_TRANSACTION | (at.DISCARD if is_passed else 0)
         if kind != "other":
             self.open.discard(producer_id)
@@ -489,7 +482,7 @@ class BatchDecisions:
 
     def _stays_empty(self, row: IntegerArray) -> bool:
         producer_id, last_offset = int(row[at.PRODUCER_ID]), self._last_offset(row)
-        if last_offset + 1 == self.transactions.clock[1]:
+        if last_offset + 1 == self.transactions.end_offset:
             return True
         if producer_id >= 0 and (last_offset, producer_id) in self._last_batches:
             return True

@@ -136,7 +136,7 @@ class CleaningRound:
         self._log = log = cleanable.log
         self._cleanable = cleanable
         self._hooks = hooks
-        self._clock = (now_ms, now_ms + log.config.delete_retention_ms)  # the time, and a new delete horizon (KIP-534)
+        self._times = at.FilterTimes(now_ms, now_ms + log.config.delete_retention_ms)
         self._reader = SegmentReader(
             engine, options.io_buffer_bytes, options.max_decompressed_bytes, reads_ahead=options.reads_ahead
         )
@@ -192,7 +192,8 @@ class CleaningRound:
             [(txn.producer_id, txn.first_offset, txn.last_offset) for txn in self._aborted],
             [(last_offset, producer_id) for producer_id, _, last_offset in producers if last_offset >= 0],
             [(producer_id, epoch) for producer_id, epoch, last_offset in producers if last_offset < 0],
-            (self._clock[0], self._cleanable.first_uncleanable_offset),
+            now_ms=self._times.now,
+            end_offset=self._cleanable.first_uncleanable_offset,
         )
 
     @contextmanager
@@ -244,8 +245,13 @@ class CleaningRound:
 
     def _groups(self, section: Section, unframed: dict[int, UnframedSegmentError]) -> list[list[LogSegment]]:
         config = self._log.config
-        limits = (config.segment_bytes, config.segment_index_bytes)
-        return group_segments(list(section.segments), list(section.ends), limits, set(unframed))
+        return group_segments(
+            list(section.segments),
+            list(section.ends),
+            set(unframed),
+            max_bytes=config.segment_bytes,
+            max_index_bytes=config.segment_index_bytes,
+        )
 
     def _clean_group(
         self, group: list[LogSegment], ends: dict[int, int], transactions: TransactionRows, *, dry_run: bool
@@ -328,7 +334,7 @@ class CleaningRound:
         segment: LogSegment,
         position: int,
         rows: tuple[int, int],
-        superseded: tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int],
+        superseded: at.SupersededBits,
         copy: _Copy,
     ) -> int:
         """Filter rows that begin at byte ``position`` of the segment's file; return the byte after them."""
@@ -341,8 +347,8 @@ class CleaningRound:
                 table,
                 (row, rows[1]),
                 superseded,
-                self._clock,
-                (self._out, self._out_table),
+                self._times,
+                at.FilterOutput(self._out, self._out_table),
                 self._counts,
             )
             if done == row:

@@ -285,19 +285,20 @@ class SegmentReader:
         facts = chunk.table[: chunk.rows, _FACTS].tolist()  # a list, because reading numpy scalars takes much longer
         chunk.enlarge(SCRATCH_BYTES)
         while number < chunk.rows:
-            limits = len(chunk.buffer) - at.PADDING, self._max_decompressed_bytes, chunk.length + SCRATCH_BYTES
+            full = chunk.length + SCRATCH_BYTES
+            limits = at.ExpandLimits(len(chunk.buffer) - at.PADDING, self._max_decompressed_bytes, full)
             if facts[number][1] & at.CODEC_MASK == at.LZ4:
                 number, chunk.used = self._engine.expand(
                     chunk.buffer, chunk.table, (number, chunk.rows), chunk.used, limits
                 )
                 if number == chunk.rows:
                     break
-            if chunk.used >= limits[2]:
+            if chunk.used >= full:
                 yield first, number
                 first = number
                 chunk.renew_scratch()
             elif facts[number][0] == _PACKED:
-                number = self._decompress_run(chunk, number, facts, limits[2] - chunk.used)
+                number = self._decompress_run(chunk, number, facts, full - chunk.used)
             else:
                 number += 1
         yield first, chunk.rows

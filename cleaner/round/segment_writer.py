@@ -88,7 +88,8 @@ class CleanedSegment:
                     self._log.directory,
                     self._base_offset,
                     self._log.config,
-                    (environment.file_system, environment.time),
+                    environment.file_system,
+                    environment.time,
                     CLEANED_SUFFIX,
                 )
                 self.segment.records.shared  # noqa: B018 - opens the file while the directory surely is this log's
@@ -254,10 +255,10 @@ class CleanedSegment:
 
 
 def group_segments(
-    segments: list[LogSegment], ends: list[int], limits: tuple[int, int], excluded: set[int]
+    segments: list[LogSegment], ends: list[int], excluded: set[int], *, max_bytes: int, max_index_bytes: int
 ) -> list[list[LogSegment]]:
-    """Group neighbouring segments that become one: their sizes together are within ``limits`` (bytes of a segment and
-    of an index), their offsets within 2^31.
+    """Group neighbouring segments that become one: together they have at most ``max_bytes`` of records and
+    ``max_index_bytes`` in each index, and their offsets are within 2^31.
 
     ``ends`` are the segments' end offsets. Segments whose base offset is in ``excluded`` are in no group.
     """
@@ -271,7 +272,7 @@ def group_segments(
         size += segment.size
         index_size += segment.offset_index.size_bytes
         time_index_size += segment.time_index.size_bytes
-        fits = size <= limits[0] and index_size <= limits[1] and time_index_size <= limits[1]
+        fits = size <= max_bytes and max(index_size, time_index_size) <= max_index_bytes
         if not begins_group and fits and end - 1 - groups[-1][0].base_offset <= 0x7FFFFFFF:
             groups[-1].append(segment)
             continue

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
-from tidelog.cleaner.engine.batch_table import BatchState
+from tidelog.cleaner.engine.batch_table import BatchState, SupersededBits
 from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 
 #: Most stretches that are noted, with 56 bytes each. They cover 100 GB in steps of 1 MB; more bytes are read twice.
@@ -66,20 +66,18 @@ class Stretches:
         )
         self._noted.setdefault(segment, array("q")).extend(stretch)
 
-    def find_superseded(
-        self, segment: int, superseded: tuple[ByteArray, int], last_offsets: IntegerArray
-    ) -> list[Stretch]:
+    def find_superseded(self, segment: int, superseded: SupersededBits, last_offsets: IntegerArray) -> list[Stretch]:
         """Return the noted stretches of a segment, in order, of which no record is kept.
 
-        ``superseded`` has the bits, and the ordinal of the first one. ``last_offsets`` (int64, sorted, shape (n,)) are
-        the last offsets of batches that producers need.
+        ``last_offsets`` (int64, sorted, shape (n,)) are the last offsets of batches that producers need.
         """
         noted = np.frombuffer(self._noted.get(segment, array("q")), np.int64).reshape(-1, len(Stretch._fields))
         found = (Stretch(*row) for row in noted.tolist())
+        bits, first = superseded
         return [
             stretch
             for stretch in found
-            if _are_all_set(superseded[0], stretch.ordinal - superseded[1], stretch.ordinal_end - superseded[1])
+            if _are_all_set(bits, stretch.ordinal - first, stretch.ordinal_end - first)
             and _has_none_within(last_offsets, stretch.first_offset, stretch.last_offset)
         ]
 

@@ -139,18 +139,20 @@ class KeyIndex:
                     self._spill = Spill(self._engine, self._directory)
                 self._spill.add(self._map)
 
-    def find_superseded_bits(self, reader: SegmentReader, rows: tuple[int, int]) -> tuple[ByteArray, int]:
-        """Return the superseded bits for rows of a step in the copy pass, and the ordinal of the first bit."""
+    def find_superseded_bits(self, reader: SegmentReader, rows: tuple[int, int]) -> at.SupersededBits:
+        """Return the superseded bits for rows of a step in the copy pass."""
         first = int(reader.table[rows[0], at.ORDINAL]) if rows[1] > rows[0] else 0
         if first >= at.DIRTY_ORDINALS or self._spill is not None:
             return self._bits_of(first)
         bits: ByteArray = np.zeros((reader.ordinal - first) // 8 + 1, np.uint8)
         keys = self._parse(reader.buffer, reader.table, rows, self._keys)
         self._map.look_up(reader.buffer, keys, len(keys), bits, first)
-        return bits, first
+        return at.SupersededBits(bits, first)
 
-    def _bits_of(self, ordinal: int) -> tuple[ByteArray, int]:
-        return (self._dirty.array, at.DIRTY_ORDINALS) if ordinal >= at.DIRTY_ORDINALS else (self._clean.array, 0)
+    def _bits_of(self, ordinal: int) -> at.SupersededBits:
+        if ordinal >= at.DIRTY_ORDINALS:
+            return at.SupersededBits(self._dirty.array, at.DIRTY_ORDINALS)
+        return at.SupersededBits(self._clean.array, 0)
 
     def find_superseded(self, segment: LogSegment, last_offsets: IntegerArray) -> list[Stretch]:
         """Return the stretches of ``segment`` that need not be read again; see :meth:`Stretches.find_superseded`."""

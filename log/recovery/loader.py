@@ -135,7 +135,7 @@ class LogLoader:
         self._directory = request.directory
         self._interval_bytes = request.config.index_interval_bytes
         self._is_compacted = request.config.compact
-        self._environment = (self._file_system, request.environment.time)
+        self._time = request.environment.time
         self._producer_state = ProducerStateManager(
             self._file_system, self._directory, request.environment.time, request.environment.producer_id_expiration_ms
         )
@@ -161,7 +161,9 @@ class LogLoader:
         segments = self._begin_at_start(segments)
         if not len(segments):
             base = request.log_start_offset
-            segments = LogSegments((LogSegment.create(self._directory, base, request.config, self._environment),))
+            segments = LogSegments(
+                (LogSegment.create(self._directory, base, request.config, self._file_system, self._time),)
+            )
         end = self._check_layout(segments)
         log = self._assemble(segments, topic_id, end, epochs_known=epochs_known)
         close_indices_until_lookup(segments)
@@ -312,7 +314,7 @@ class LogLoader:
             logger.warning("%s: removing %s, which has no record file", self._directory, entry.name)
             self._unlink(entry.name)
         segments = [
-            LogSegment(self._directory, base, self._request.config, self._environment, size=entry.size)
+            LogSegment(self._directory, base, self._request.config, self._file_system, self._time, size=entry.size)
             for base, entry in sorted(logs.items())
         ]
         note_listed(segments, {entry.name: entry.size for entry in segment_files})

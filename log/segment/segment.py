@@ -104,10 +104,9 @@ class LogSegment:
     )
 
     def __init__(
-        self, directory: str, base_offset: int, config: LogConfig, environment: tuple[FileSystem, Time],
+        self, directory: str, base_offset: int, config: LogConfig, file_system: FileSystem, time: Time,
         *, size: int = 0, suffix: str = "",
     ) -> None:  # fmt: skip
-        file_system, time = environment
         stem = os.path.join(directory, f"{base_offset:020d}")
         self._file_system = file_system
         self._time = time
@@ -130,17 +129,17 @@ class LogSegment:
 
     @classmethod
     def create(
-        cls, directory: str, base_offset: int, config: LogConfig, environment: tuple[FileSystem, Time], suffix: str = ""
+        cls, directory: str, base_offset: int, config: LogConfig, file_system: FileSystem, time: Time, suffix: str = ""
     ) -> LogSegment:
         """Make the files of an empty segment. Raises KafkaStorageError, leaving none of them."""
-        segment = cls(directory, base_offset, config, environment, suffix=suffix)
+        segment = cls(directory, base_offset, config, file_system, time, suffix=suffix)
         made = False
         try:
             segment.records.create()
             segment.offset_index.create()
             segment.time_index.create()
             # The transaction index of an earlier segment of this name must not be read as this one's.
-            environment[0].unlink(segment.transaction_index.path, missing_ok=True)
+            file_system.unlink(segment.transaction_index.path, missing_ok=True)
             made = True
         finally:
             if not made:

@@ -154,10 +154,12 @@ def test_kill_during_recovery_converges(tmp_path: Path) -> None:
 
 def cleaned(log: UnifiedLog, sources: list[LogSegment]) -> list[LogSegment]:
     """Write two ``.cleaned`` segments that hold every second record of ``sources``."""
-    environment = (log.environment.file_system, log.environment.time)
+    environment = log.environment
     copies = []
     for group in (sources[:2], sources[2:]):
-        copy = LogSegment.create(log.directory, group[0].base_offset, log.config, environment, CLEANED_SUFFIX)
+        copy = LogSegment.create(
+            log.directory, group[0].base_offset, log.config, environment.file_system, environment.time, CLEANED_SUFFIX
+        )
         for source in group:
             for header, data in source.batches():
                 if header.base_offset % 2 == 0:

@@ -97,8 +97,9 @@ class Model:
         old = list(self.log.segments)[:-1][: self.random.randrange(1, 4)]
         if not old:
             return
-        environment = (self.disk, self.bench.time)
-        copy = LogSegment.create(self.log.directory, old[0].base_offset, self.log.config, environment, CLEANED_SUFFIX)
+        copy = LogSegment.create(
+            self.log.directory, old[0].base_offset, self.log.config, self.disk, self.bench.time, CLEANED_SUFFIX
+        )
         for source in old:
             for header, data in source.batches():
                 copy.append(bytes(data), header.last_offset, header.max_timestamp, header.last_offset)

@@ -474,8 +474,10 @@ class TestRetention:
 
 def cleaned_copy(log: UnifiedLog, sources: list[LogSegment]) -> LogSegment:
     """Write all batches of ``sources`` into one ``.cleaned`` segment, as a cleaner would."""
-    environment = (log.environment.file_system, log.environment.time)
-    copy = LogSegment.create(log.directory, sources[0].base_offset, log.config, environment, CLEANED_SUFFIX)
+    environment = log.environment
+    copy = LogSegment.create(
+        log.directory, sources[0].base_offset, log.config, environment.file_system, environment.time, CLEANED_SUFFIX
+    )
     for source in sources:
         for header, data in source.batches():
             copy.append(bytes(data), header.last_offset, header.max_timestamp, header.last_offset)

@@ -108,7 +108,9 @@ class Run:
         packed = self.table[: self.rows, at.STATE] == BatchState.PACKED
         self.table[: self.rows][packed, at.STATE] = BatchState.POISON  # expanded by the reader, not by an engine
         self._number()
-        transactions = TransactionRows([(0, 0, 20), (1, 5, 9), (1, 12, 60)], [(seed[0], 1)], [(2, 0)], (2**62, 12))
+        transactions = TransactionRows(
+            [(0, 0, 20), (1, 5, 9), (1, 12, 60)], [(seed[0], 1)], [(2, 0)], now_ms=2**62, end_offset=12
+        )
         self.markers = engine.decide(self.buffer, self.table, (0, self.rows), transactions)
         self.bits: ByteArray = np.zeros(100, np.uint8)
         self.put()
@@ -132,10 +134,10 @@ class Run:
         out: ByteArray = np.zeros(20_000, np.uint8)
         self.out_table: IntegerArray = np.zeros((20, at.OUT_COLUMNS), np.int64)
         self.stats: IntegerArray = np.zeros(at.STATS, np.int64)
-        clock = (seed[1], seed[1] + 86_400_000)
+        times = at.FilterTimes(seed[1], seed[1] + 86_400_000)
+        superseded, output = at.SupersededBits(self.bits, at.DIRTY_ORDINALS), at.FilterOutput(out, self.out_table)
         self.done, size, self.written = self.engine.filter(
-            self.buffer, self.table, (0, self.rows), (self.bits, at.DIRTY_ORDINALS), clock, (out, self.out_table),
-            self.stats,
+            self.buffer, self.table, (0, self.rows), superseded, times, output, self.stats,
         )  # fmt: skip
         self.out = out[:size].tobytes()
         state: IntegerArray = np.array([0, 0, -1, 0], np.int64)
@@ -265,7 +267,7 @@ def test_table_of_producers_grows_and_forgets_finished_transactions() -> None:
     table[:, at.PRODUCER_ID] = np.arange(2000)
     table[:, at.ATTRIBUTES] = at.TRANSACTIONAL_MASK
     buffer: ByteArray = np.zeros(at.PADDING, np.uint8)
-    transactions = TransactionRows([], [], [], (0, -1))
+    transactions = TransactionRows([], [], [], now_ms=0, end_offset=-1)
 
     for start in range(0, 2000, 100):
         COMPILED.decide(buffer, table, (start, start + 100), transactions)
@@ -294,7 +296,7 @@ def test_buffers_are_let_go_of() -> None:
         table, keys, out = bytearray(8 * at.COLUMNS), bytearray(24), bytearray(1000)
         modules.batch_walk.parse_records(buffer, table, (0, 0), keys)
         modules.batch_walk.find_control_types(buffer, table, (0, 0), keys)
-        modules.lz4_frames.expand_lz4(buffer, table, (0, 0), 0, (0, 0, 0))
+        modules.lz4_frames.expand_lz4(buffer, table, (0, 0), 0, at.ExpandLimits(0, 0, 0))
         modules.lz4_frames.pack_lz4(buffer, table, (0, 0), out, 0)
         modules.digest_map.hash_keys(buffer, keys, 0, at.MD5, PROCESS_SECRET, out)
         for held in (buffer, table, keys, out):

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -565,11 +566,11 @@ def test_segments_merge_up_to_segment_bytes(tmp_path: Path, engine: Engine) -> N
 def test_group_never_spans_more_than_31_bits_of_offsets(tmp_path: Path, engine: Engine) -> None:
     log = filled(tmp_path, [(b"a", b"1")], [(b"a", b"2")], [(b"b", b"3")])
     segments = list(log.segments)[:3]
-    limits = (10**9, 10**9)
+    group = partial(group_segments, segments, max_index_bytes=10**9)
 
-    assert group_segments(segments, [1, 2**31, 2**31 + 1], limits, set()) == [segments[:2], segments[2:]]
-    assert group_segments(segments, [1, 2, 3], limits, {1}) == [segments[:1], segments[2:]]
-    assert group_segments(segments, [1, 2, 3], (1, 10**9), set()) == [[segment] for segment in segments]
+    assert group([1, 2**31, 2**31 + 1], set(), max_bytes=10**9) == [segments[:2], segments[2:]]
+    assert group([1, 2, 3], {1}, max_bytes=10**9) == [segments[:1], segments[2:]]
+    assert group([1, 2, 3], set(), max_bytes=1) == [[segment] for segment in segments]
 
 
 def test_emptied_segment_stays_readable(tmp_path: Path, engine: Engine) -> None:

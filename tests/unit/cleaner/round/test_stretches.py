@@ -41,7 +41,7 @@ def find_superseded(table: IntegerArray, bits: int, last_offsets: IntegerArray =
     stretches = Stretches()
     stretches.note(7, 5000, table)
     array = np.frombuffer(bits.to_bytes(16, "little"), np.uint8)
-    return stretches.find_superseded(7, (array, 1000), last_offsets)
+    return stretches.find_superseded(7, at.SupersededBits(array, 1000), last_offsets)
 
 
 def test_a_stretch_without_a_living_record_vanishes() -> None:
@@ -82,8 +82,8 @@ def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     stretches = Stretches()
     for segment in range(3):
         stretches.note(segment, 0, rows({}))
-    bits = np.full(4, 0xFF, np.uint8)
-    assert [len(stretches.find_superseded(segment, (bits, 1000), NO_OFFSETS)) for segment in range(4)] == [1, 1, 0, 0]
+    bits = at.SupersededBits(np.full(4, 0xFF, np.uint8), 1000)
+    assert [len(stretches.find_superseded(segment, bits, NO_OFFSETS)) for segment in range(4)] == [1, 1, 0, 0]
 
 
 def write(directory: Path, seed: int) -> None:

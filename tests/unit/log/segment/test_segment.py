@@ -23,7 +23,7 @@ def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, s
     """A difference of two of them does not fit into 64 bits; earlier than the first record is never too old."""
     for number, (first, later) in enumerate(itertools.product(TIMESTAMPS, TIMESTAMPS)):
         time = ManualTime(NOW_MS)
-        segment = LogSegment.create(str(tmp_path), number, LogConfig({}), (OsFileSystem(), time))
+        segment = LogSegment.create(str(tmp_path), number, LogConfig({}), OsFileSystem(), time)
         segment.append(batch(1), number, first, number)
         time.advance(AGE_MS)
         is_due = (later - first if first >= 0 else AGE_MS) > segment_ms
@@ -36,7 +36,7 @@ def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, s
 def test_a_segment_is_full_when_one_of_its_indices_is(tmp_path: Path, slots: int, steps: tuple[int, ...]) -> None:
     """A segment remembers room for no more entries than there is, and looks again before it is full."""
     config = LogConfig({"segment.index.bytes": str(12 * slots), "index.interval.bytes": "0"})
-    segment = LogSegment.create(str(tmp_path), 0, config, (OsFileSystem(), ManualTime(NOW_MS)))
+    segment = LogSegment.create(str(tmp_path), 0, config, OsFileSystem(), ManualTime(NOW_MS))
     timestamp, fullness = NOW_MS, []
     for offset, step in zip(range(24), itertools.cycle(steps), strict=False):
         is_full = segment.offset_index.is_full or segment.time_index.is_full
