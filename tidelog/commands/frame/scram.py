@@ -68,8 +68,10 @@ def _parse_argument(argument: str) -> tuple[str, dict[str, str]]:
     if not (listed.startswith("[") and listed.endswith("]") and len(listed) > 1):
         raise ScramArgumentError(f"expected [ and ] around what follows {mechanism}=")
     texts = dict(_parse_component(text) for text in _components_of(listed[1:-1]))
-    if unknown := texts.keys() - _KEYS:
-        raise ScramArgumentError(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(sorted(_KEYS))}")
+    if texts.keys() - _KEYS:  # not named: after a comma in the password it is a part of the password
+        raise ScramArgumentError(
+            f"a key is unknown, expected {', '.join(sorted(_KEYS))}; for a password with a comma use password-file"
+        )
     return mechanism, texts
 
 
