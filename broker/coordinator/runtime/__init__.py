@@ -1,5 +1,7 @@
-"""The runtime of all coordinators: shards over an internal topic, results with records, replay, timers and durability.
+"""The runtime that all coordinators use: it loads the shards of an internal topic (a state machine for each partition),
+appends their records, replays these, and runs timers.
 
 Imports: no other package of the coordinators.
-Invariant: records are appended, then replayed, then answered; a failed append replays nothing. Loop thread only.
+Invariant: records are appended, then replayed, then the request is answered; after a failed append nothing is replayed.
+Loop thread only.
 """

@@ -1,4 +1,4 @@
-"""Identity of a client that commits offsets, which each kind of group checks."""
+"""Identity of a client that commits offsets. Groups of each type check it before they accept the commit."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Member = TypeVar("Member")
 
 
 class Committer(NamedTuple):
-    """Identity in OffsetCommit and TxnOffsetCommit: member, instance and epoch.
+    """Member id, instance id, and generation or member epoch of an OffsetCommit or TxnOffsetCommit request.
 
     ``partitions()`` returns the topic ids and partitions of the request, ``named_partitions()`` the same with topic
-    names; they are needed only for a member in an older epoch (KIP-1251). ``version`` is the version of OffsetCommit,
-    -1 for TxnOffsetCommit.
+    names. Both are called only if the member commits with an older epoch (KIP-1251). ``version`` is the version of
+    OffsetCommit, -1 for TxnOffsetCommit.
     """
 
     member_id: str
@@ -33,10 +33,10 @@ class Committer(NamedTuple):
 
 
 def committing_member(committer: Committer, members: Mapping[str, Member]) -> Member | None:
-    """Return the member that commits, whose epoch must be checked. Raises UnknownMemberIdError.
+    """Return the member that commits; the caller checks its epoch. Raises UnknownMemberIdError.
 
-    Returns None if there is no member to check: for an admin client and a group without members, and for an anonymous
-    producer.
+    Returns None if there is no member to check: for an admin client (no generation) if the group has no members, and
+    for a transactional producer that names no member.
     """
     if committer.generation_id < 0 and not members:
         return None

@@ -1,4 +1,8 @@
-"""Execution of results without a waiting client, such as those of timers, and of long decisions in parts."""
+"""Execution of CoordinatorResults for which no client waits, such as those of timers, and of long decisions in parts.
+
+A long decision concerns many groups, ids or share partitions, as the deletion of a topic does. It yields one
+CoordinatorResult for each part (``Parts``), so that other requests are served between two parts.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,9 @@ class Writer(Protocol[S_contra]):
 
 
 class Decided(NamedTuple, Generic[S]):
-    """A long decision of a loaded shard. ``begin_again`` has the partition's next shard decide again."""
+    """A long decision of a loaded shard. If this shard is given up, ``begin_again`` has the partition's next shard
+    decide again.
+    """
 
     partition: int
     shard: S
@@ -46,12 +52,14 @@ def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | Non
 
 
 def refuse_uncommitted(_error: KafkaError) -> NoReturn:
-    """Raise NotCoordinatorError, upon which clients find their coordinator again: records may be lost."""
+    """Raise NotCoordinatorError, upon which clients find their coordinator again: records that were appended for them
+    are not committed, and may be lost.
+    """
     raise NotCoordinatorError
 
 
 def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerResult) -> None:
-    """Execute the result of a timer or of ``on_loaded``, for which no client waits."""
+    """Execute the result of a timer or of ``on_loaded``, for which no client waits. A failed append is logged."""
     if result is None:
         return
     if not isinstance(result, CoordinatorResult):
@@ -65,7 +73,7 @@ def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerRes
 
 def execute_decided(runtime: Writer[S], decided: list[Decided[S]]) -> Steps[None]:
     """Execute long decisions one after another, each as long as its shard is served. If a shard was given up meanwhile,
-    the partition's next shard begins again. Raises KafkaError."""
+    the partition's next shard begins the decision again. Raises KafkaError."""
     for partition, shard, parts, begin_again in decided:
         for part in parts:
             try:

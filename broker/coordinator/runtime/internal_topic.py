@@ -1,4 +1,4 @@
-"""Interface of an internal topic for coordinators."""
+"""Interface through which coordinators use an internal topic; ``InternalTopicLog`` implements it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class TopicLog(Protocol):
     def exists(self) -> bool: ...
 
     def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition, or will create the topic."""
+        """Return whether this broker leads the partition, or creates the topic if it does not exist."""
         ...
 
     def when_open(self, partition: int) -> Deferred[None] | None:
-        """Begin to open a partition's log. Returns None if it is open or does not exist."""
+        """Begin to open a partition's log. Returns None if the log is open or the topic does not exist."""
         ...
 
     def leader_epoch(self, partition: int) -> int: ...
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
         """Append one batch, and return its first offset. The topic is created if need be. ``transaction_version`` is
-        for markers. Raises KafkaError."""
+        the version of a marker's transaction. Raises KafkaError."""
         ...
 
     def when_committed(self, partition: int) -> Deferred[None] | None:
@@ -40,5 +40,5 @@ class TopicLog(Protocol):
     def end_offset(self, partition: int) -> int: ...
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Read complete batches from ``offset`` on, at least one. Raises KafkaError."""
+        """Read complete batches from ``offset`` on, at least one if there is one. Raises KafkaError."""
         ...

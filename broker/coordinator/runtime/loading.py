@@ -1,4 +1,7 @@
-"""State of a partition that is being loaded, and the limits and pauses of loading."""
+"""State of an internal topic's partition that is being loaded: its log is replayed to a new shard, chunk by chunk.
+
+The module also has the limits of a chunk, and the pauses after failures.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from tidelog.broker.coordinator.runtime.result import Parts
 LOAD_CHUNK_BYTES = 128 * 1024
 """Bytes that are read in a turn of the loop: about 1,500 offset commits, 15 ms of work."""
 RETRY_MS = 1_000
-"""Pause before a partition is loaded again, if its log could not be read or its shard was given up."""
+"""Pause before the next try, if a partition's log cannot be read or written, or its shard was given up."""
 MAX_RETRY_MS = 60_000
-"""Longest pause after loads that failed with an unexpected error; each pause is twice the one before."""
+"""Longest pause after unexpected errors. The first is RETRY_MS, each further one is twice the one before."""
 FIRST_TURN_CHUNKS = 4
 """Most chunks that are read while the first request of a partition waits; after that the client must retry."""
 
@@ -20,7 +23,7 @@ S = TypeVar("S", bound=Shard)
 
 
 class Loading(Generic[S]):
-    """A partition that is being loaded."""
+    """A partition that is being loaded: the first offset that was not replayed yet, and the end of its log."""
 
     __slots__ = ("end_offset", "next_offset", "partition", "parts", "shard")
 
@@ -30,4 +33,5 @@ class Loading(Generic[S]):
         self.next_offset = next_offset
         self.end_offset = end_offset
         self.parts: Parts | None = None
-        """The remaining parts of the first decision that the shard must execute before it is served."""
+        """Remaining parts of the first long decision that the shard must execute before it is served, None before that
+        decision begins."""

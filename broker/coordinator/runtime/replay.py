@@ -1,8 +1,8 @@
-"""Encoding of records to batches, and replay of records and batches, when serving and when loading.
+"""Encoding of a coordinator's records to batches, and their replay to a shard: after an append, and from the log.
 
-Each record is passed to the shard's ``replay`` with its offset, and with its producer if its batch belongs to a
-transaction; control batches are passed to ``replay_end_transaction``. A record that cannot be decoded (of a newer
-Kafka) is logged and skipped, and stays in the log.
+A shard is the state machine of one partition of an internal topic. Its ``replay`` gets each record with its offset, and
+with the producer if the batch belongs to a transaction. Its ``replay_end_transaction`` gets the transaction markers. A
+record that cannot be decoded (a newer Kafka wrote it) is logged and skipped, and stays in the log.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ logger = logging.getLogger(__name__)
 
 
 class Serde(Protocol):
-    """Encoder and decoder of a topic's records."""
+    """Encoder and decoder of an internal topic's records."""
 
-    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]: ...
+    def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
+        """Encode key and value; the value is None for a tombstone."""
+        ...
 
     def decode(self, key: Any, value: Any) -> CoordinatorRecord | None:
-        """Decode a record; None for an unknown type. Raises InvalidRequestError, UnsupportedVersionError."""
+        """Decode a record. Returns None for an unknown type. Raises InvalidRequestError, UnsupportedVersionError."""
         ...
 
 
 class ReplayContext:
-    """Context of a replayed record: its offset, and its producer if its batch belongs to a transaction."""
+    """Context of a replayed record: its offset, and its producer if its batch belongs to a transaction (else -1)."""
 
     __slots__ = ("offset", "producer_epoch", "producer_id")
 
@@ -48,7 +50,9 @@ class ReplayContext:
 
 
 class Shard(Protocol):
-    """The state machine of one partition."""
+    """State machine of one partition of an internal topic: of the groups, transactional ids or share partitions whose
+    records are in that partition.
+    """
 
     timer: CoordinatorTimer
 
@@ -61,7 +65,7 @@ class Shard(Protocol):
         ...
 
     def on_loaded(self) -> Sequence[CoordinatorResult[None]]:
-        """Start the timers, after the log was replayed. Returns results to execute at once."""
+        """Start the timers, after the log was replayed. Returns results that the runtime executes at once."""
         ...
 
 
@@ -89,7 +93,9 @@ def replay_result(shard: Shard, result: CoordinatorResult[Any], first_offset: in
 
 
 def replay_chunk(shard: Shard, serde: Serde, chunk: bytes | memoryview, from_offset: int) -> int:
-    """Replay complete batches of a log. Returns the offset after them. Raises KafkaError for damaged batches."""
+    """Replay the records from ``from_offset`` on of complete batches of a log. Returns the offset after these batches.
+    Raises KafkaError for damaged batches.
+    """
     next_offset = from_offset
     for batch in iter_batches(chunk):
         next_offset = batch.next_offset
@@ -121,7 +127,7 @@ def _replay_record(shard: Shard, serde: Serde, record: Record, context: ReplayCo
 
 
 def replay_control(shard: Shard, batch: RecordBatch) -> None:
-    """Replay a control batch, if it is the end of a transaction."""
+    """Replay a control batch, if it is a transaction marker."""
     for record in batch.records():
         marker = parse_end_transaction_marker(record)
         if marker is not None:

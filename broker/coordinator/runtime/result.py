@@ -1,9 +1,9 @@
 """Results of a coordinator's state machine: records to append, the response, and a callback after the append.
 
 A state machine returns a result; the runtime appends its records. Durable state changes only in ``replay(record)``,
-which is called after the append, and for each record of the log when loading. Classic groups are the exception
-(``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is not in the log. If it depends on the append,
-it is changed in ``on_append``, which gets None or the error of the append.
+which is called after the append, and for each record of the log when a partition is loaded. Classic groups are the
+exception (``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is not in the log. If a change of it
+depends on the append, ``on_append`` makes the change.
 
 Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).
 """
@@ -42,8 +42,9 @@ class ProducerStamp:
 class CoordinatorResult(Generic[T]):
     """Result of a request to a state machine, or of a timer.
 
-    ``replay`` is False if the state already agrees with the records, or ``on_append`` changes it so (classic groups):
-    then only the next load replays them. Records are appended as one batch: all or none.
+    Records are appended as one batch: all or none. ``replay`` is False if the state already agrees with the records, or
+    ``on_append`` changes it so (classic groups): then they are replayed only when the partition is loaded again.
+    ``stamp`` names the producer if the records belong to a transaction.
     """
 
     response: T
@@ -54,7 +55,8 @@ class CoordinatorResult(Generic[T]):
 
 
 Parts = Iterator[CoordinatorResult[None]]
-"""A long decision in parts. Each is decided by the state at its time, and written before other requests are served."""
+"""A long decision in parts. Each part is decided by the state of that moment, and its records are appended before other
+requests are served."""
 
 TimerResult = CoordinatorResult[None] | Parts | None
 """Result of a timer's action."""

@@ -1,9 +1,10 @@
-"""Runtime of coordinators over the partitions of an internal topic: loads shards, appends their records, replays them.
+"""Runtime of a coordinator over an internal topic: it loads shards, appends their records, and replays these.
 
-A shard is the state machine of one partition.
-
-    request -> shard(key) -> state machine -> CoordinatorResult -> append one batch -> replay its records
+    request -> shard of its key -> CoordinatorResult -> append its records as one batch -> replay them
             -> the high watermark passes them -> response
+
+A shard is the state machine of one partition of the topic. The hash of a key (a group id, a transactional id or the key
+of a share partition) selects the partition.
 
 A partition is loaded by its first request. After a start, all partitions that have records are loaded one after the
 other, because timeouts of sessions and transactions must run without requests. Loading reads ``LOAD_CHUNK_BYTES`` per
@@ -12,13 +13,13 @@ partition is loaded in the turn of its first request, so that clients do not not
 
 The topic is created with its first record; reads do not need it. Records are replayed when they are appended. No client
 sees their effect before the high watermark has passed them, neither in the response to a change nor in a read. With one
-replica that is at once, or after the sync of ``flush.messages``. If an append fails, nothing is replayed, so the state
-always agrees with the log.
+replica the high watermark passes them at once, or if ``flush.messages`` is set, after the sync. If an append fails,
+nothing is replayed, so the state always agrees with the log.
 
 After an unexpected error (MemoryError, a defect) between an append and the end of its effects, the state may not agree
 with the log. Then the shard is given up: requests that wait for it, and those of the next ``RETRY_MS``, are answered
-NOT_COORDINATOR; after that it is loaded again from the log. If a load fails so, it is tried again after longer and
-longer pauses. Loop thread only.
+NOT_COORDINATOR; after that the partition is loaded again from the log. If a load fails with an unexpected error, it is
+tried again after longer and longer pauses. Loop thread only.
 
 Source: KIP-848 (coordinator runtime).
 """
@@ -92,7 +93,7 @@ class CoordinatorRuntime(Generic[S]):
         call_later: Callable[[float, Callable[[], None]], object],
         close: Callable[[S], object] = bool,
     ) -> None:
-        """``close`` answers all waiting requests of a shard that is given up or unloaded; ``bool`` does nothing."""
+        """``close`` answers the waiting requests of a shard that is given up or that ``unload`` removes."""
         self._name = name
         self._log = log
         self._serde = serde
@@ -108,23 +109,23 @@ class CoordinatorRuntime(Generic[S]):
         self._empty: set[int] = set()
         """Partitions whose logs were empty when they were opened, and that have had no request since."""
         self._epochs: dict[int, int] = {}
-        """Leader epochs of partitions that are loaded, loading or empty, as they were then."""
+        """Leader epoch of each loaded, loading or empty partition, when its loading began or it was found empty."""
         self._failed: dict[int, KafkaError] = {}
-        """Partitions that cannot be loaded, until they are tried again."""
+        """Errors of partitions that could not be loaded or were given up, until the next try to load them."""
         self._pauses: dict[int, float] = {}
         """Next pause of a partition after an unexpected error, in milliseconds, until a load succeeds."""
         self._reported: dict[int, str] = {}
         """Error of a partition that was logged last: the same error is not logged again."""
         self.steps = StepRunner(call_soon, time.monotonic_ms)
         self._when_loaded: dict[int, list[Callable[[S, int], Parts]]] = {}
-        """Decisions that a partition's shard must execute before it is served."""
+        """Long decisions (``execute_in_all``) that a partition's shard must execute before it is served."""
         self._partition_of: dict[str, int] = {}
-        """Partitions of the keys that were last asked for, at most MAX_REMEMBERED_KEYS."""
+        """Partition of each key that was looked up, at most MAX_REMEMBERED_KEYS."""
 
     # -- finding ------------------------------------------------------------------------------------------------
 
     def partition_for(self, key: str) -> int:
-        """Return the partition of a group id or transactional id."""
+        """Return the partition of a key."""
         partition = self._partition_of.get(key)
         if partition is None:
             if len(self._partition_of) >= MAX_REMEMBERED_KEYS:
@@ -143,10 +144,10 @@ class CoordinatorRuntime(Generic[S]):
         return self._log.leader_epoch(self.partition_for(key))
 
     def shard_for(self, key: str) -> S:
-        """Return the loaded shard of a group id or transactional id.
+        """Return the loaded shard of a key. If its partition is not loaded, begin to load it.
 
-        Raises CoordinatorLoadInProgressError (NotReadyError while its log is being opened), or NotCoordinatorError if
-        the log cannot be read.
+        Raises NotReadyError while the partition's log is being opened, CoordinatorLoadInProgressError while it is
+        replayed, NotCoordinatorError if another broker leads the partition or its log cannot be read.
         """
         partition = self._partition_of.get(key)
         if partition is None:
@@ -155,7 +156,9 @@ class CoordinatorRuntime(Generic[S]):
         return shard if shard is not None else self.shard(partition)
 
     def shard(self, partition: int) -> S:
-        """Return the loaded shard of a partition. Raises what ``shard_for`` raises."""
+        """Return the loaded shard of a partition. If it is not loaded, begin to load it. Raises what ``shard_for``
+        raises.
+        """
         shard = self._shards.get(partition)
         if shard is not None:
             return shard
@@ -177,7 +180,9 @@ class CoordinatorRuntime(Generic[S]):
         return shard
 
     def loaded_shards(self) -> list[S]:
-        """Return all shards of the topic. Raises CoordinatorLoadInProgressError while one of them loads."""
+        """Return the shards of this broker, after all its partitions with records are loaded. Partitions whose log
+        cannot be read are left out. Raises what ``shard_for`` raises.
+        """
         if self._log.exists():
             partitions = range(self._log.partition_count())
             self._check_open(partitions)
@@ -198,10 +203,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def resign_lost(self) -> list[S]:
         """Unload the partitions that this broker no longer leads, or leads in another epoch, because other leaders may
-        have written to them. Returns their shards."""
-        for known in (self._failed, self._reported, self._when_loaded, self._pauses):
-            for partition in [one for one in known if not self._log.is_led(one)]:
-                del known[partition]
+        have written to them. Returns their shards; ``close`` is not called for them."""
+        for by_partition in (self._failed, self._reported, self._when_loaded, self._pauses):
+            for partition in [one for one in by_partition if not self._log.is_led(one)]:
+                del by_partition[partition]
         lost = {one for one, epoch in self._epochs.items() if not self._is_led_in(one, epoch)}
         self._empty -= lost
         for partition in lost:
@@ -233,8 +238,9 @@ class CoordinatorRuntime(Generic[S]):
         watermark has passed all records of the partition.
 
         ``decided_by`` is the shard of a result that was not decided in this turn; no other shard executes it. Raises
-        the KafkaError of the append if there is no ``on_append``. The Deferred fails with NotCoordinatorError if the
-        records are not committed.
+        NotCoordinatorError if that shard, or without it any, is not served. If the append fails, raises its KafkaError,
+        or what ``on_append`` raises for it. The Deferred fails with NotCoordinatorError if the records are not
+        committed.
         """
         return self.execute_in(self.partition_for(key), result, decided_by)
 
@@ -254,8 +260,8 @@ class CoordinatorRuntime(Generic[S]):
         return shard
 
     def execute_waiting(self, key: str, result: CoordinatorResult[Deferred[T]]) -> Deferred[T]:
-        """Do what ``execute`` does, for a response that other requests complete later. It is returned once all records
-        that were appended by then are committed.
+        """Do what ``execute`` does, for a response that other requests complete later. The returned Deferred gets the
+        response once all records that were appended by then are committed.
         """
         partition = self.partition_for(key)
         if result.records or result.on_append is not None:
@@ -289,11 +295,11 @@ class CoordinatorRuntime(Generic[S]):
         return self._answer_committed(partition, answer) if is_readable else deferred_value(answer)
 
     def when_open(self, key: str) -> Deferred[None] | None:
-        """Begin to open the log of a key's partition. Returns None if it is open: then the next ``shard_for`` loads a
-        small one at once.
+        """Begin to open the log of a key's partition. Returns None if the log is open: then the next ``shard_for``
+        loads a small partition at once.
         """
         partition = self.partition_for(key)
-        return None if self._is_known(partition) else self._opening_of(partition)
+        return None if self._is_loaded_or_failed(partition) else self._opening_of(partition)
 
     def wait_until_open(self, key: str) -> Steps[None]:
         """Wait until the log of a key's partition is open."""
@@ -309,7 +315,7 @@ class CoordinatorRuntime(Generic[S]):
                 yield None
 
     def when_all_committed(self, answer: T) -> Deferred[T]:
-        """Do what ``when_committed`` does, for an answer that was read from all shards."""
+        """Return a Deferred of ``answer``, which was read from all shards, once the records of all are committed."""
         return when_all([self._answer_committed(partition, None) for partition in self._shards], answer)
 
     def _answer_committed(self, partition: int, answer: T) -> Deferred[T]:
@@ -333,7 +339,9 @@ class CoordinatorRuntime(Generic[S]):
             raise refusal
 
     def _write(self, partition: int, shard: S, result: CoordinatorResult[T]) -> KafkaError | None:
-        """Write a result. Returns the error of the append, or if there is an ``on_append``, what that raises for it."""
+        """Do what ``write`` does. If the append fails, returns its error, or if there is an ``on_append``, the error
+        that it raises, or None.
+        """
         if result.records:
             try:
                 batch = encode_batch(self._serde, result.records, result.stamp, self._time.milliseconds())
@@ -352,8 +360,9 @@ class CoordinatorRuntime(Generic[S]):
         served.
 
         ``decide(shard, end_offset)`` gets the current end of the shard's log: records that are written between two
-        parts have larger offsets. The Deferred completes when all loaded shards have done it, or have been given up, to
-        do it when they are loaded again. It fails with the KafkaError of an append.
+        parts have offsets from there on. The Deferred completes when all loaded shards have executed their decision, or
+        were given up: then the decision is executed when the partition is loaded again. It fails with the KafkaError of
+        an append.
         """
         for partition in range(self._log.partition_count()):
             if partition not in self._shards and partition not in self._empty:
@@ -381,14 +390,16 @@ class CoordinatorRuntime(Generic[S]):
         return Decided(partition, shard, decide(shard, end_offset), begin_again)
 
     def _execute_when_loaded(self, partition: int, decide: Callable[[S, int], Parts]) -> None:
+        """Have the next shard of a partition decide before it is served, if this broker leads the partition."""
         if self._log.exists() and self._log.is_led(partition):
             self._when_loaded.setdefault(partition, []).append(decide)
 
     def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int = 0) -> Deferred[None]:
         """Append a transaction marker (a control batch), and replay it if the partition is loaded. The Deferred
-        completes when it is committed.
+        completes when the marker is committed.
 
-        Raises KafkaError. A partition that is loading reads up to the end of its log, and so reads the marker too.
+        Raises KafkaError. If the partition is being loaded, the loading reaches the marker: it ends at the end of the
+        log.
         """
         marker = RecordBatch(batch)
         self._log.append(partition, batch, transaction_version)
@@ -404,16 +415,18 @@ class CoordinatorRuntime(Generic[S]):
 
     def _check_open(self, partitions: Iterable[int]) -> None:
         """Raise NotReadyError unless the logs of these partitions are open. Threads open those that are not."""
-        openings = [self._opening_of(partition) for partition in partitions if not self._is_known(partition)]
+        openings = [self._opening_of(partition) for partition in partitions if not self._is_loaded_or_failed(partition)]
         waits = [opening for opening in openings if opening is not None]
         if waits:
             raise NotReadyError(when_all(waits, None))
 
-    def _is_known(self, partition: int) -> bool:
+    def _is_loaded_or_failed(self, partition: int) -> bool:
         return partition in self._shards or partition in self._failed
 
     def _opening_of(self, partition: int) -> Deferred[None] | None:
-        """Begin to open a partition's log. Returns a Deferred that never fails, or None if the log is open."""
+        """Begin to open a partition's log. Returns a Deferred that never fails, or None if the log is open or another
+        broker leads the partition.
+        """
         under_way = self._opening.get(partition)
         if under_way is None:
             opening = self._log.when_open(partition) if self._log.is_led(partition) else None
@@ -427,18 +440,18 @@ class CoordinatorRuntime(Generic[S]):
         self._opening.pop(partition, None)
 
     def _load_next(self, partitions: Iterator[int]) -> None:
-        """Begin with the next partition that has records. One is checked in each turn."""
+        """Load those of these partitions that have records, one after the other. One is checked in each turn."""
         partition = next(partitions, None)
         if partition is None:
             return
-        opening = None if self._is_known(partition) else self._opening_of(partition)
+        opening = None if self._is_loaded_or_failed(partition) else self._opening_of(partition)
         if opening is None:
             self._load_opened(partition, partitions)
         else:
             opening.on_done(lambda _: self._load_opened(partition, partitions))
 
     def _load_opened(self, partition: int, partitions: Iterator[int]) -> None:
-        """Go on with a partition whose log is open. If it cannot be loaded, the others are loaded all the same."""
+        """Load a partition whose log is open, then the others. If it cannot be loaded, the others still are."""
         if not self._log.exists():
             return  # the topic was deleted meanwhile
         try:
@@ -448,8 +461,9 @@ class CoordinatorRuntime(Generic[S]):
             self._call_soon(lambda: self._load_next(partitions))
 
     def _begin_opened(self, partition: int, partitions: Iterator[int]) -> None:
+        """Begin to load a partition if it has records that are not loaded, else note that it is empty."""
         if not self._is_to_be_loaded(partition):
-            if not self._is_known(partition) and self._log.is_led(partition):
+            if not self._is_loaded_or_failed(partition) and self._log.is_led(partition):
                 self._empty.add(partition)
                 self._epochs[partition] = self._log.leader_epoch(partition)
             self._call_soon(lambda: self._load_next(partitions))
@@ -459,7 +473,8 @@ class CoordinatorRuntime(Generic[S]):
         self._call_soon(lambda: self._load_then(partition, partitions))
 
     def _is_to_be_loaded(self, partition: int) -> bool:
-        if self._is_known(partition) or not self._log.is_led(partition):
+        """Return whether this broker leads the partition, which has records and is neither loaded nor failed."""
+        if self._is_loaded_or_failed(partition) or not self._log.is_led(partition):
             return False
         try:
             return self._log.end_offset(partition) > self._log.start_offset(partition)
@@ -468,6 +483,7 @@ class CoordinatorRuntime(Generic[S]):
             return False
 
     def _load_then(self, partition: int, partitions: Iterator[int]) -> None:
+        """Load one chunk of a partition in each turn, then the other partitions."""
         if partition in self._loading and not self._load_chunk(partition):
             self._call_soon(lambda: self._load_then(partition, partitions))
         else:
@@ -504,7 +520,7 @@ class CoordinatorRuntime(Generic[S]):
         if loading.next_offset < loading.end_offset:
             chunk = self._log.read(partition, loading.next_offset, LOAD_CHUNK_BYTES)
             replayed_to = replay_chunk(loading.shard, self._serde, chunk, loading.next_offset)
-            # After compaction no batch may be left below the end offset: then the log has been read.
+            # Compaction may have removed all batches below the end offset: then nothing more can be read.
             loading.next_offset = replayed_to if replayed_to > loading.next_offset else loading.end_offset
         if loading.next_offset >= loading.end_offset and self._log.exists():
             loading.end_offset = self._log.end_offset(partition)  # markers may have been appended meanwhile
@@ -522,7 +538,7 @@ class CoordinatorRuntime(Generic[S]):
             if loading.parts is None:
                 loading.parts = decisions[0](loading.shard, loading.end_offset)
             part = next(loading.parts, None)
-            if part is not None and self._is_executed(loading, part):
+            if part is not None and self._try_part(loading, part):
                 loading.next_offset = loading.end_offset = self._log.end_offset(loading.partition)
                 return True
             if part is not None:
@@ -532,9 +548,9 @@ class CoordinatorRuntime(Generic[S]):
         self._when_loaded.pop(loading.partition, None)
         return False
 
-    def _is_executed(self, loading: Loading[S], part: CoordinatorResult[None]) -> bool:
-        """Execute a part. Returns False if its records cannot be appended. A shard that was given up begins again when
-        it is loaded."""
+    def _try_part(self, loading: Loading[S], part: CoordinatorResult[None]) -> bool:
+        """Execute a part. Returns False if its records cannot be appended. Returns True also if the shard was given up
+        meanwhile: the decision begins again when the partition is loaded again."""
         try:
             self.write(loading.partition, loading.shard, part)
         except KafkaError:
@@ -542,8 +558,8 @@ class CoordinatorRuntime(Generic[S]):
         return True
 
     def _postpone(self, partition: int, decide: Callable[[S, int], Parts], end_offset: int) -> None:
-        """Have a shard decide again later, because its log cannot be written, such as on a full disk. Meanwhile it is
-        served."""
+        """Have a partition's shard decide again after RETRY_MS, because its log cannot be written, such as on a full
+        disk. Meanwhile the shard is served."""
 
         def decide_again() -> None:
             shard = self._shards.get(partition)
@@ -572,12 +588,16 @@ class CoordinatorRuntime(Generic[S]):
             self._arm(partition, shard, deadline_ms)
 
     def _fail(self, partition: int, error: KafkaError) -> None:
+        """Refuse requests for a partition that cannot be loaded. Loading is tried again later only after an error of
+        the disk or an unexpected error. After others requests are refused until another broker leads the partition, or
+        the topic is deleted.
+        """
         if self._reported.get(partition) != str(error):
             logger.error("%s-%d cannot be loaded, requests for it are refused: %s", self._name, partition, error)
         self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
-        if isinstance(error, KafkaStorageError):  # it may be repaired: the disk was full
+        if isinstance(error, KafkaStorageError):  # such as a full disk, which may be repaired
             self._try_again_later(partition, RETRY_MS)
         elif isinstance(error, UnknownServerError):  # not the log's fault: no thread could be started, or no memory
             self._try_again_later(partition, self._next_pause_ms(partition))
@@ -599,7 +619,9 @@ class CoordinatorRuntime(Generic[S]):
         """Drop the shard after an unexpected error, because its state may not agree with the log, and load it again
         later. To be called within an ``except`` block.
         """
-        logger.exception("%s-%d is unloaded after an unexpected error, and loaded again", self._name, partition)
+        logger.exception(
+            "%s-%d is unloaded after an unexpected error, and is loaded again later", self._name, partition
+        )
         shard = self._shards.pop(partition, None)
         self._loading.pop(partition, None)
         self._failed[partition] = UnknownServerError()
@@ -625,7 +647,9 @@ class CoordinatorRuntime(Generic[S]):
         return self.is_served(partition, shard) or (loading is not None and loading.shard is shard)
 
     def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
-        """Have the loop call ``_run_timer`` at the deadline, unless it does so earlier: that call sets the next."""
+        """Have the loop call ``_run_timer`` at the deadline, unless it does so earlier: that call arms the next
+        deadline.
+        """
         armed = shard.timer.armed
         if armed and armed[-1] <= deadline_ms:
             return

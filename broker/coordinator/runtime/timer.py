@@ -1,9 +1,11 @@
 """Deadlines of a coordinator by key, on the monotonic clock.
 
-A heap has (deadline, sequence, key), a table has key -> (deadline, deadline in the heap, action). To move a deadline
-later, as each heartbeat does, is one write to the table: the heap keeps the old entry, and when that is due, the true
-deadline is pushed. So the heap has at most one live and a few stale entries per key, and a heartbeat does not change
-the heap.
+    heap:  (deadline, sequence number, key), the earliest deadline first
+    table: key -> (deadline, deadline of the key's heap entry, action)
+
+Each heartbeat moves a deadline later, which is one write to the table: the heap keeps the old entry. When the old entry
+is due, an entry with the new deadline is pushed. A heap entry that is not the one of the table is ignored: its action
+was cancelled, or moved to an earlier deadline.
 
 Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 """
@@ -20,7 +22,8 @@ TimerKey = tuple[str, ...]
 TimerAction = Callable[[], TimerResult]
 
 MAX_EXPIRATIONS_PER_TURN = 200
-"""Most actions in one turn of the loop; others run in the next one, so that a mass expiry does not block clients."""
+"""Most actions that run in one turn of the loop. The others run in later turns, so that clients are served while many
+sessions expire."""
 
 
 class CoordinatorTimer:
@@ -34,12 +37,13 @@ class CoordinatorTimer:
         self._heap: list[tuple[float, int, TimerKey]] = []
         self._sequence = 0
         self.armed: list[float] = []
-        """Deadlines for which the owner has set timers of the loop, the earliest last. Only the owner changes it."""
+        """Deadlines for which the owner has set timers of the loop, the earliest last. Only the owner changes this
+        list."""
         self.wake_up: Callable[[float], None] | None = None
         """Called with a new deadline that is earlier than all others, so that the owner sets a timer."""
 
     def schedule(self, key: TimerKey, delay_ms: float, action: TimerAction) -> None:
-        """Run ``action`` after ``delay_ms``. It replaces an earlier action of the key."""
+        """Run ``action`` after ``delay_ms``, in place of an action that was scheduled for the key before."""
         deadline = self._time.monotonic_ms() + delay_ms
         entry = self._entries.get(key)
         if entry is not None and entry[1] <= deadline:
@@ -56,8 +60,8 @@ class CoordinatorTimer:
         return key in self._entries
 
     def next_deadline_ms(self) -> float | None:
-        """Return the monotonic time at which to call ``run_due`` next: not after the first deadline; None without
-        any."""
+        """Return the monotonic time at which to call ``run_due`` next: the first deadline, or earlier if that was moved
+        or cancelled. Returns None if ``run_due`` need not be called."""
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, execute: Callable[[TimerResult], None]) -> int:
@@ -72,6 +76,7 @@ class CoordinatorTimer:
         return ran
 
     def _pop(self, now: float) -> TimerAction | None:
+        """Remove the first heap entry. Returns its action if that is due now, else None."""
         pushed_for, _, key = heappop(self._heap)
         entry = self._entries.get(key)
         if entry is None or entry[1] != pushed_for:

@@ -1,4 +1,4 @@
-"""Internal topic for coordinators, over the broker's partitions.
+"""An internal topic as coordinators use it, such as ``__consumer_offsets``, on the partitions of this broker.
 
 The topic is created by the first append. Reads return records up to the log end, not only to the high watermark,
 because a coordinator's state includes its uncommitted records. Loop thread only.
@@ -38,7 +38,7 @@ class InternalTopicLog:
         return self._topic in self._broker.metadata.topics
 
     def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition, or will create the topic."""
+        """Return whether this broker leads the partition, or creates the topic if it does not exist."""
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
             return self._broker.topics.creates_topics
@@ -55,19 +55,20 @@ class InternalTopicLog:
         return self._planned_partitions if image is None else image.partition_count
 
     def when_open(self, partition: int) -> Deferred[None] | None:
-        """Begin to open the partition's log in a thread. Returns None if it is open or does not exist."""
+        """Begin to open a partition's log in a thread. Returns None if the log is open or the topic does not exist."""
         return self._partition(partition).when_open() if self.exists() else None
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch and return its first offset. ``transaction_version`` is for markers.
+        """Append one batch and return its first offset. ``transaction_version`` is the version of a marker's
+        transaction.
 
-        Raises KafkaError: NotCoordinatorError if this broker lost the leadership, CoordinatorNotAvailableError if there
-        are too few in-sync replicas.
+        Raises NotCoordinatorError if this broker lost the leadership, CoordinatorNotAvailableError if there are too few
+        in-sync replicas, and other KafkaErrors.
         """
         if self._topic not in self._broker.metadata.topics:
             self._broker.topics.ensure_internal_topic(self._topic)
         found = self._broker.replica_manager.partition(self._topic, partition)
-        if not found.is_open:  # it is the partition's first record: the shard was loaded before the topic existed
+        if not found.is_open:  # this is the partition's first record: the shard was loaded before the topic existed
             with opening_expected():
                 found.open()
         try:
@@ -81,7 +82,7 @@ class InternalTopicLog:
 
     def when_committed(self, partition: int) -> Deferred[None] | None:
         """Return a Deferred that completes when all records appended so far are committed, and the topic's creation is
-        durable; None if they are already.
+        durable. Returns None if both are so already.
         """
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
@@ -94,7 +95,9 @@ class InternalTopicLog:
         return self._with_topic(image.topic_id, waiting) if self._broker.topics.unsynced else waiting
 
     def _with_topic(self, topic_id: bytes, waiting: Deferred[None] | None) -> Deferred[None] | None:
-        """Add the wait for the topic's creation, which may not be durable yet although the topic is in use."""
+        """Return a Deferred that also waits for the topic's creation, which may not be durable although the topic is in
+        use. Returns None if there is nothing to wait for.
+        """
         unsynced = self._broker.topics.unsynced
         if topic_id not in unsynced:
             return waiting
@@ -112,7 +115,7 @@ class InternalTopicLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Read complete batches from ``offset`` on, at least one if there is one. Raises KafkaError."""
-        from tidelog.log.fetch import FetchIsolation  # imported with the first log, not with the coordinators
+        from tidelog.log.fetch import FetchIsolation  # not at the top: the broker's first log imports it
 
         found = self._partition(partition).read(
             offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True
