@@ -1,9 +1,10 @@
-"""Calls of share coordinators by other brokers (APIs 83 to 87): their messages have the same structure, in one table.
+"""Calls of share coordinators (APIs 83 to 87): a table of the messages of each API, which all have the same structure.
 
     request(group_id, topics(topic_id, partitions(partition, ...))) -> results(topic_id, partitions(partition, error))
 
-A call is for one share partition. ``build_request`` builds one request of several calls of a group, ``results_of``
-returns the results in a response, and ``Call.apply`` calls the coordinator in this process. Source: KIP-932, KIP-1226.
+A call is for one share partition: one partition of a topic, as one share group reads it. ``build_request`` builds one
+request of several calls of a group, ``results_of`` returns the results in a response. ``Call.apply`` calls the
+coordinator in this process. Source: KIP-932, KIP-1226.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ MAX_BATCHES = 20_000
 
 
 class Call(NamedTuple):
-    """The messages of one API, and how its requests are executed and its results converted. ``apply`` raises
-    KafkaErrors."""
+    """The messages of one API, and how its requests are executed and its results converted.
+
+    ``apply(coordinator, key, asked)`` makes the call that ``asked``, the part of a request for one share partition,
+    describes. It raises KafkaErrors.
+    """
 
     request: type[Any]
     topic: type[Any]
@@ -41,15 +45,16 @@ class Call(NamedTuple):
     result: type[Any]
     apply: Callable[[ShareCoordinator, StateKey, Any], Deferred[Any]]
     value_of: Callable[[Any], ShareState | None]
-    """Converts the result of a partition, from another broker, to a state."""
+    """Converts the result of a partition, from another broker, to a state; None if the API returns no state."""
     fields_of: Callable[[ShareState], dict[str, Any]]
     """Converts a state to the fields of a partition's result."""
     needs_topic: bool = True
-    """Whether the call is refused if the topic does not exist. If not, it is refused only for a missing state."""
+    """Whether the call is refused if the share partition's topic does not exist. If False, the call is refused only if
+    the share partition has no state."""
 
 
 def written_of(partition: writing.PartitionData) -> Written:
-    """Return the change in the part of a request for one partition."""
+    """Return the change that the part of a request for one partition describes."""
     return Written(
         partition.start_offset,
         partition.delivery_complete_count,
@@ -91,7 +96,8 @@ def batch_fields(span: Span) -> dict[str, int]:
 
 
 def stored_state(state: RecordState) -> RecordState:
-    """Return the state to store. Acquired records are stored as available: a new leader does not know their locks."""
+    """Return the state in which records are stored. Acquired ones are stored as available: a new leader does not know
+    their locks."""
     return RecordState.AVAILABLE if state is RecordState.ACQUIRED else state
 
 
@@ -163,7 +169,7 @@ CALLS = {
         _summary_value, _summary_fields,
     ),
 }  # fmt: skip
-"""API -> its messages and conversions."""
+"""Calls by API."""
 
 
 def build_request(api: ApiKey, group_id: str, asked: Iterable[tuple[StateKey, Struct]]) -> Message:

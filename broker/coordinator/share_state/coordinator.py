@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class ShareStateLog(InternalTopicLog):
-    """``__share_group_state`` on this broker, whose first records can be deleted."""
+    """``__share_group_state`` on this broker. The oldest records of a partition can be deleted."""
 
     def delete_before(self, partition: int, offset: int) -> None:
-        """Delete the records below ``offset`` when all records appended so far are committed. If that fails, they are
-        kept.
+        """Delete the records below ``offset`` once all records appended so far are committed. If these cannot be
+        committed, or the deletion fails, all records are kept.
 
-        Later records replace those that are deleted. The later ones could be lost with this broker before they are
-        committed, while followers learn the new log start offset at once.
+        Later records replace those that are deleted. Without the wait, the later ones could be lost with this broker
+        before they are committed, while followers learn the new log start offset at once.
         """
         waiting = self.when_committed(partition)
         (deferred_value(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))
@@ -53,11 +53,13 @@ class ShareStates(Protocol):
         """Begin to load a state for the leader of its partition. Returns None if ``read`` needs no wait."""
         ...
 
-    def read(self, key: StateKey, leader_epoch: int) -> ShareState | None: ...
+    def read(self, key: StateKey, leader_epoch: int) -> ShareState | None:
+        """Return a state for a leader in this epoch. If there is no state, returns None or raises a KafkaError."""
+        ...
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Create a state with this start offset; with -1 the first read decides it. The Deferred completes when the
-        state is committed."""
+        """Create a state with this start offset; -1 leaves the start offset to the leader of the partition. The
+        Deferred completes when the state is committed."""
         ...
 
     def write(self, key: StateKey, written: Written) -> Deferred[None]:
@@ -65,7 +67,7 @@ class ShareStates(Protocol):
         ...
 
     def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Delete states, and wait until that is committed."""
+        """Delete states, and wait until the deletions are committed."""
         ...
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
@@ -74,33 +76,35 @@ class ShareStates(Protocol):
 
 
 class ShareCoordinator:
-    """States of share partitions over all partitions of the topic."""
+    """States of share partitions in those partitions of ``__share_group_state`` that this broker leads."""
 
     def __init__(self, runtime: CoordinatorRuntime[ShareStateShard]) -> None:
         self.runtime = runtime
 
     def when_open(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> Deferred[None] | None:
-        """Begin to open the log of a state. Returns None if it is open. On this broker the leader epoch is not used."""
+        """Begin to open the log with a state. Returns None if the log is open. The leader epoch is not used."""
         return self.runtime.when_open(coordinator_key(key))
 
     def read(self, key: StateKey, leader_epoch: int = NO_EPOCH) -> ShareState | None:
-        """Return the state, None if it does not exist. Raises CoordinatorLoadInProgressError, NotCoordinatorError."""
+        """Return the state, None if it does not exist. The leader epoch is not used. Raises
+        CoordinatorLoadInProgressError, NotCoordinatorError."""
         return self.runtime.shard_for(coordinator_key(key)).read(key)
 
     def read_as_leader(self, key: StateKey, leader_epoch: int) -> Deferred[ShareState]:
-        """Read a state for the leader of its partition, and fence earlier leaders. The Deferred completes when that is
-        committed. Raises KafkaError.
+        """Read a state for the leader of its partition, and fence earlier leaders. The Deferred completes when the
+        leader's epoch is committed. Raises KafkaError.
         """
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).read_as_leader(key, leader_epoch))
 
     def summary(self, key: StateKey) -> Deferred[ShareState | None]:
-        """Read a state for its group's coordinator. The Deferred completes when it is committed. Raises KafkaError."""
+        """Read a state for its group's coordinator, None if it does not exist. The Deferred completes when the state is
+        committed. Raises KafkaError."""
         return self.runtime.when_committed(coordinator_key(key), self.read(key))
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Create a state with this start offset; with -1 the first read decides it. The Deferred completes when the
-        state is committed. Raises KafkaError."""
+        """Create a state with this start offset; -1 leaves the start offset to the leader of the partition. The
+        Deferred completes when the state is committed. Raises KafkaError."""
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).initialize(key, start_offset, state_epoch))
 
@@ -110,14 +114,13 @@ class ShareCoordinator:
         return self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))
 
     def delete_one(self, key: StateKey) -> Deferred[None]:
-        """Delete a state, if it exists. The Deferred completes when that is committed. Raises KafkaError."""
+        """Delete a state, if it exists. The Deferred completes when the deletion is committed. Raises KafkaError."""
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).delete([key]))
 
     def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Delete states, ITEMS_PER_STEP of one partition of the topic in a step, and wait until that is committed.
-
-        Raises KafkaError.
+        """Delete states, ITEMS_PER_STEP of one partition of ``__share_group_state`` in a step. Ends when the deletions
+        are committed. Raises KafkaError.
         """
         by_partition: dict[int, list[StateKey]] = {}
         for key in keys:
@@ -132,7 +135,7 @@ class ShareCoordinator:
         yield from wait_for_all(waits)
 
     def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
-        """Read states once their logs are open, and wait until they are committed. Raises KafkaError."""
+        """Read states once their logs are open, and wait until the states are committed. Raises KafkaError."""
         for key in keys:
             yield self.when_open(key)
         found = {}

@@ -3,11 +3,12 @@
     ask -> next_batch: calls of one API and group for one coordinator -> take_results: results, errors, retries
                                                                       -> take_failure: retries
 
-Calls for one share partition are made one after the other, in their order; changes that wait are joined. If a
-coordinator has moved, is loading or does not answer, the call is repeated to the coordinator of that time, until the
-call's deadline. If a change is refused, the changes that wait after it are refused too, because they depend on it. A
-state that several members need at once is created once: a second creation would undo what the first one's member has
-done. Callbacks may add calls, so they run only when the queues are consistent. Sans-io; loop thread only.
+A share partition is one partition of a topic, as one share group reads it. Its calls are made one after the other, in
+their order; changes that wait are joined. If a coordinator has moved, is loading or does not answer, the call is
+repeated to the broker that is the coordinator by then, until the call's deadline. If a change is refused, the changes
+that wait after it are refused too, because they depend on it. If the heartbeats of several members ask for the same new
+state, it is created once: a second creation would undo changes made since the first. Callbacks may add calls, so they
+run only when the queues are consistent. Sans-io; loop thread only.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
 """Most share partitions in one request."""
 MAX_READS = 100
-"""Most share partitions in one read: responses with more than 2^20 elements are not decoded, and each partition has up
-to ``MOST_BATCHES_OF_ONE``."""
+"""Most share partitions in one read: responses with more than 2^20 elements are not decoded, and each share partition
+has up to ``MOST_BATCHES_OF_ONE`` state batches."""
 MAX_BATCHES = 40_000
 """Most state batches in one request: brokers refuse requests with more than 50,000 elements."""
 MOST_BATCHES_OF_ONE = 10_000
@@ -51,7 +52,8 @@ Outcome = ShareState | errors.KafkaError | None
 
 
 class QueuedCall:
-    """One call, and the Deferreds that wait for its result."""
+    """One call, and the Deferreds that wait for its result. ``asked`` is the part of a request for its share
+    partition."""
 
     __slots__ = ("answers", "api", "asked", "backoff_ms", "deadline_ms", "not_before_ms")
 
@@ -98,14 +100,16 @@ class Batch(NamedTuple):
 
 
 class ShareStatePersister:
-    """Calls that are in progress or wait, by share partition."""
+    """Calls that are in progress or wait: a queue for each share partition."""
 
     def __init__(self, coordinator_of: Callable[[StateKey], int | None]) -> None:
         """``coordinator_of`` returns the id of the broker that leads the partition of a state, or None."""
         self._coordinator_of = coordinator_of
         self._queues: dict[StateKey, deque[QueuedCall]] = {}
         self._under_way: set[StateKey] = set()
+        """Share partitions whose first call was sent and not answered."""
         self._busy: set[int] = set()
+        """Ids of brokers that have not answered a request."""
 
     def ask(self, api: ApiKey, key: StateKey, asked: Struct, now_ms: float) -> Deferred[Any]:
         """Queue a call. The Deferred gets a state or None, or fails with the coordinator's KafkaError."""
@@ -114,7 +118,8 @@ class ShareStatePersister:
         return call.answers[0]
 
     def next_batch(self, now_ms: float) -> Batch | None:
-        """Return the next calls to send; None if there are none, except to coordinators with a request in progress."""
+        """Return the next calls to send. Returns None if there are none, or only calls for coordinators that have not
+        answered a request yet."""
         ended: list[Ended] = []
         found = self._gather(now_ms, ended)
         if found is not None:
@@ -124,8 +129,8 @@ class ShareStatePersister:
         return found
 
     def _gather(self, now_ms: float, ended: list[Ended]) -> Batch | None:
-        """Return the calls of the next request. Calls without a coordinator whose deadline has passed are added to
-        ``ended``."""
+        """Return the calls of the next request. Calls that have no coordinator, and whose deadline has passed, are
+        added to ``ended``."""
         found: Batch | None = None
         calls: dict[StateKey, QueuedCall] = {}
         left = MAX_BATCHES
@@ -169,8 +174,8 @@ class ShareStatePersister:
         settle_all(ended)
 
     def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> list[Ended]:
-        """Have a call wait before it is repeated. If its deadline has passed, it ends, and all ended calls are
-        returned."""
+        """Have the first call of a queue wait before it is repeated. If its deadline has passed, end the call. Returns
+        the calls that ended."""
         call = self._queues[key][0]
         if now_ms >= call.deadline_ms:
             return self._end(key, error)
@@ -179,7 +184,8 @@ class ShareStatePersister:
         return []
 
     def _end(self, key: StateKey, outcome: Outcome) -> list[Ended]:
-        """Remove a call from its queue, and later ones that end with it. Returns them."""
+        """Remove the first call from its queue, and those that end with it: changes after a refused change, repeated
+        creations after a creation. Returns them."""
         queue = self._queues[key]
         ended = [queue.popleft()]
         if ended[0].api is WRITE and isinstance(outcome, errors.KafkaError):
@@ -194,13 +200,13 @@ class ShareStatePersister:
 
 
 def settle_all(ended: Iterable[Ended]) -> None:
-    """Settle these calls."""
+    """Settle these calls with their results or errors."""
     for call, outcome in ended:
         call.settle(outcome)
 
 
 def is_creation(asked: Struct) -> bool:
-    """Return whether a call creates a state without a start offset, as heartbeats of the group's members do."""
+    """Return whether a call creates a state without a start offset, as those of members' heartbeats do."""
     return isinstance(asked, InitializePartition) and asked.start_offset < 0
 
 
@@ -235,7 +241,7 @@ def epochs_of(asked: WritePartition) -> tuple[int, int]:
 
 
 def join_written(earlier: Written, later: Written) -> Written:
-    """Join two changes; where they differ, the later one is valid."""
+    """Join two changes of one state; where both change the same, the later one counts."""
     start_offset = earlier.start_offset if later.start_offset == UNCHANGED_OFFSET else later.start_offset
     spans = overlay(list(earlier.batches), later.batches)
     return later._replace(start_offset=start_offset, batches=[one for one in spans if one.last >= start_offset])

@@ -1,10 +1,11 @@
 """Records of ``__share_group_state``, in Kafka's own schemas (KIP-932): the state of each share partition.
 
     ShareSnapshot (type 0)   the full state: start offset, and batches from there on that are available or finished
-    ShareUpdate   (type 1)   changes since the snapshot of the same epoch
+    ShareUpdate   (type 1)   a change after the snapshot with the same snapshot epoch
 
-A share partition's state is its last snapshot and the updates after that. A tombstone with the key of its snapshots
-removes the state. Source: share-coordinator ``common/message/*.json`` of Kafka 4.3.
+A share partition is one partition of a topic, as one share group reads it. Its state is its last snapshot and the
+updates after that. A tombstone with the key of its snapshots removes the state.
+Source: share-coordinator ``common/message/*.json`` of Kafka 4.3.
 """
 
 from __future__ import annotations

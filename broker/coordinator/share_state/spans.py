@@ -1,17 +1,17 @@
 """States of a share partition's records, as spans of offsets in the same state.
 
     AVAILABLE      can be acquired; with a delivery count above 0 it was delivered and released
-    ACQUIRED       acquired by a member, until it acknowledges or the lock expires
+    ACQUIRED       acquired by a member, until the member acknowledges or its lock expires
     ACKNOWLEDGED   processed: terminal
-    ARCHIVED       rejected, delivered too often, or without a record: terminal
+    ARCHIVED       rejected, delivered too often, of an aborted transaction, or without a record: terminal
 
         AVAILABLE --acquire, count + 1--> ACQUIRED --accept--> ACKNOWLEDGED
             ^                               |  |
             +--release, lock timed out------+  +--reject, gap, or released at the delivery count limit--> ARCHIVED
 
-Spans are immutable, in order, and do not overlap. There may be holes between them, where the log has no records. The
-functions are pure: they return new lists. The record lock limit bounds the length of a list, so iterating is cheap.
-Source: KIP-932.
+Spans are immutable, in order, and do not overlap. Holes between them are offsets at which the log has no records, or
+in stored lists, records that were acquired when their neighbours were stored. The functions are pure: they return new
+lists. The record lock limit bounds the length of a list, so iterating is cheap. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def clip_between(spans: list[Span], first: int, last: int) -> Iterator[Span]:
 
 
 def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
-    """Return the spans after these changes, which must be in order and not overlap."""
+    """Return the spans with the changes in place of what they cover. The changes must be in order and not overlap."""
     result: list[Span] = []
     pending = spans[::-1]
     for change in changes:
@@ -102,8 +102,8 @@ def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
 
 
 def join_terminal(spans: Iterable[Span]) -> list[Span]:
-    """Join neighbours in the same terminal state to one span, so that acknowledgements cannot make a list ever
-    longer."""
+    """Join neighbours in the same terminal state, with the same delivery count, to one span. Without that, each
+    acknowledgement could make a list longer."""
     result: list[Span] = []
     for span in spans:
         before = result[-1] if result else None

@@ -40,10 +40,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UPDATES_PER_SNAPSHOT = 500
+"""Default of ``share.coordinator.snapshot.update.records.per.snapshot``."""
 PRUNE_INTERVAL_MS = 300_000
 COLD_AFTER_MS = 300_000
 MAX_SNAPSHOTS_PER_PRUNE = 1_000
 UNCHANGED_OFFSET = -1
+"""Start offset in a change that keeps the state's start offset."""
 NO_EPOCH = -1
 """Epoch of a caller that has none, and so is not fenced."""
 KEYS_PER_PART = 128
@@ -53,7 +55,7 @@ _PRUNE_KEY = ("prune-share-state",)
 
 
 class StateKey(NamedTuple):
-    """Key of one share partition."""
+    """Key of one share partition: a partition of a topic, as one share group reads it."""
 
     group_id: str
     topic_id: bytes
@@ -62,8 +64,12 @@ class StateKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareState:
-    """State of one share partition: start offset, in-flight batches with delivery counts, and epochs. No batch begins
-    below the start offset, which is -1 before the first read."""
+    """State of one share partition: start offset, batches of records with delivery counts, and epochs.
+
+    No batch begins below the start offset. The start offset may be -1 until the first change: until then the leader of
+    the partition chooses one by ``share.auto.offset.reset``. ``delivery_complete_count`` is the number of finished
+    records after the start offset, -1 if it is not known.
+    """
 
     start_offset: int
     batches: tuple[Span, ...] = ()
@@ -75,7 +81,8 @@ class ShareState:
 
 
 class Written(NamedTuple):
-    """A change of a state: changed batches, the new start offset, and the number of finished records after it."""
+    """A change of a state: changed batches, the new start offset, and the number of finished records after that
+    offset. The epochs are those of the leader that makes the change."""
 
     start_offset: int
     delivery_complete_count: int
@@ -126,8 +133,8 @@ class ShareStateShard:
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def read_as_leader(self, key: StateKey, leader_epoch: int) -> CoordinatorResult[ShareState]:
-        """Return a state, and store the leader epoch of the reader. Raises InvalidRequestError without a state, and
-        FencedLeaderEpochError."""
+        """Return a state, and store the epoch of the leader that reads it. Raises FencedLeaderEpochError, and
+        InvalidRequestError if there is no state."""
         held = self._held.get(key)
         if held is None:
             raise InvalidRequestError("Read operation on uninitialized share partition not allowed.")
@@ -153,7 +160,8 @@ class ShareStateShard:
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
     def write(self, key: StateKey, written: Written) -> CoordinatorResult[None]:
-        """Change a state. Raises InvalidRequestError without a state, FencedLeaderEpochError, FencedStateEpochError."""
+        """Change a state. Raises FencedLeaderEpochError, FencedStateEpochError, and InvalidRequestError if there is no
+        state."""
         held = self._held.get(key)
         if held is None:
             raise InvalidRequestError("Write operation on uninitialized share partition not allowed.")
@@ -179,7 +187,7 @@ class ShareStateShard:
         )
 
     def delete_topic(self, topic_id: bytes) -> Parts:
-        """Delete the states of all groups for a topic, in parts: the shard may have a million."""
+        """Delete the states of all groups for a topic, in parts: the shard may have a million states."""
         keys = iter(list(self._held))
         while part := list(islice(keys, KEYS_PER_PART)):
             yield self.delete([key for key in part if key.topic_id == topic_id])
@@ -257,13 +265,13 @@ class ShareStateShard:
 
 
 def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
-    """Raise ``error`` for an epoch that is older than the known one."""
+    """Raise ``error`` for an epoch that is older than the state's, which is ``known``."""
     if epoch != NO_EPOCH and epoch < known:
         raise error
 
 
 def apply_update(state: ShareState, written: Written) -> ShareState:
-    """Return the state after a change. A start offset or leader epoch of -1 leaves that of the state."""
+    """Return the state after a change. If the change's start offset or leader epoch is -1, the state keeps its own."""
     start_offset = state.start_offset if written.start_offset == UNCHANGED_OFFSET else written.start_offset
     spans = overlay(list(state.batches), written.batches)
     return replace(
