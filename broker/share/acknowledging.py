@@ -1,4 +1,4 @@
-"""Acknowledgements of a ShareFetch or ShareAcknowledge request: they are checked and applied for each partition."""
+"""Acknowledgements in a ShareFetch or ShareAcknowledge request, which are checked and applied for each partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ MAX_MEMBER_ID_LENGTH = 36
 """Length of a UUID as text: members choose one as their id."""
 
 Outcomes = dict[PartitionKey, Deferred[None]]
-"""Partition -> Deferred that completes when its acknowledgements are committed, and fails if they are refused."""
+"""Partition -> Deferred that completes when the partition's acknowledgements are committed, and fails if they are
+refused."""
 
 
 class Acknowledger(NamedTuple):
@@ -37,7 +38,7 @@ class Acknowledger(NamedTuple):
 def acknowledge_all(
     groups: ShareGroups, metadata: MetadataCache, who: Acknowledger, topics: Iterable[FetchTopic | AcknowledgeTopic]
 ) -> Outcomes:
-    """Apply the acknowledgements of a request's partitions. A partition without batches succeeds."""
+    """Apply the acknowledgements of a request's partitions. A partition without acknowledgements succeeds."""
     outcomes: Outcomes = {}
     for topic in topics:
         topic_id = bytes(topic.topic_id)
@@ -64,8 +65,8 @@ def acknowledge_all(
 
 
 def check_batches(batches: Iterable[AcknowledgementBatch], who: Acknowledger) -> None:
-    """Raise InvalidRequestError for batches out of order, or with acknowledge types that are unknown, not allowed in
-    the request, or too few or many."""
+    """Raise InvalidRequestError for batches out of order, and for acknowledge types that are unknown or not allowed in
+    the request. A batch must have one type, or one for each offset."""
     last_type = RENEW if who.version >= _FIRST_VERSION_WITH_RENEWAL else REJECT
     previous_last = -1
     for batch in batches:

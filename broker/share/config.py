@@ -1,7 +1,7 @@
 """Configuration of a share group: the broker's ``group.share.*`` keys, overridden by the group's own.
 
-A group's own keys have no prefix ``group.``; clients set them by IncrementalAlterConfigs. Values are looked up whenever
-they are needed, and parsed once after each change.
+A group's own keys have no prefix ``group.``; clients set them by IncrementalAlterConfigs. A group's texts are looked up
+whenever its configuration is needed, and parsed once after each change.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 FEATURE = "share.version"
 READ_COMMITTED = "read_committed"
+"""Value of ``share.isolation.level``; without it records of open and aborted transactions are delivered too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ShareConfigs:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._parsed: dict[str, tuple[Mapping[str, str], ShareConfig]] = {}
+        """Group -> its own keys and values as texts, and the configuration that was parsed from them."""
 
     def of(self, group_id: str) -> ShareConfig:
         """Return the current configuration of a group."""

@@ -2,7 +2,7 @@
 
 A share fetch must know which offsets it returns, and their positions in the slice. Only headers are read, through a
 window of ``WINDOW_BYTES``, and only as far as there is something to acquire. A message of an old message set (magic 0
-or 1) begins at the offset after the batch before it: a compressed one stores only its last offset.
+or 1) is taken to begin at the offset after the batch before it: a compressed message stores only its last offset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_BATCHES = 1_000
 
 _OLD_HEADER = struct.Struct(">qiIb")  # offset, length, CRC or leader epoch, magic
 _HEADER = struct.Struct(">qiibIhiqqq")  # up to the producer id of magic 2
-_LOG_OVERHEAD = 12
+_LOG_OVERHEAD = 12  # bytes of the offset and the length, which the length does not count
 _MAGIC_V2 = 2
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 
@@ -52,6 +52,7 @@ def read_batches(records: TransferableRecords | bytes, from_offset: int, max_rec
 
 
 def _walk(records: TransferableRecords | bytes, next_offset: int) -> Iterator[LogBatch]:
+    """Yield the complete batches of a slice. If the first one is an old message, it begins at ``next_offset``."""
     position, end = 0, len(records)
     window, begin = b"", 0
     while position + _OLD_HEADER.size <= end:
@@ -65,6 +66,7 @@ def _walk(records: TransferableRecords | bytes, next_offset: int) -> Iterator[Lo
 
 
 def _read(records: TransferableRecords | bytes, position: int) -> bytes:
+    """Read a window of the slice from ``position`` on; all of the rest if the slice is in memory."""
     if not isinstance(records, TransferableRecords):
         return bytes(records[position:])
     size = min(WINDOW_BYTES, records.size - position)
@@ -75,6 +77,8 @@ def _read(records: TransferableRecords | bytes, position: int) -> bytes:
 
 
 def _parse(window: bytes, at: int, position: int, next_offset: int) -> LogBatch | None:
+    """Parse the header at byte ``at`` of the window, which is byte ``position`` of the slice. Returns None if it is cut
+    off or its length is damaged."""
     if len(window) - at < _OLD_HEADER.size:
         return None
     offset, length, _, magic = _OLD_HEADER.unpack_from(window, at)
@@ -107,8 +111,8 @@ def aborted_batches(batches: Iterable[LogBatch], transactions: Iterable[AbortedT
 def cut(
     records: TransferableRecords | bytes, batches: Iterable[LogBatch], first: int, last: int
 ) -> TransferableRecords | bytes:
-    """Return the part of a slice with the batches that have offsets from ``first`` to ``last``. It replaces the slice:
-    only the returned part must be released.
+    """Return the part of a slice with the batches that have offsets from ``first`` to ``last``. The part replaces the
+    slice: the caller releases only the part.
     """
     touched = [batch for batch in batches if batch.last_offset >= first and batch.base_offset <= last]
     begin, end = touched[0].position, touched[-1].position + touched[-1].size

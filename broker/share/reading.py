@@ -3,9 +3,10 @@
     share partitions in turn -> read each from its next offset -> enough bytes: acquire, cut the slices, answer
                                                                -> too few: wait until a log or share partition changes
 
-Records are acquired when the request is answered, so a waiting request holds no records. The bytes of a request are
-divided equally among its readable partitions; its limit of records applies to all of them together. The order of
-partitions rotates with each request, so that each is read. Loop thread only. Source: KIP-932.
+A share partition is one partition of a topic, as one share group reads it. Records are acquired when the request is
+answered, so a waiting request holds no records. The bytes of a request are divided equally among its readable
+partitions; its limit of records applies to all of them together. The first partitions could use up this limit, so the
+order rotates with each request. Loop thread only. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class ReadParams(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """Records of one partition that were read from ``offset`` on, but not acquired. ``release`` must be called for
-    them unless they are sent."""
+    """Records of one partition that were read from ``offset`` on, but not acquired. If they are not sent, ``release``
+    must be called."""
 
     served: ServedPartition
     offset: int
@@ -59,7 +60,7 @@ class _Read(NamedTuple):
 
 
 class ShareRead:
-    """One share fetch over its partitions; while it waits, it is an operation of the purgatory."""
+    """One share fetch over its partitions. While it waits for records, it is parked in the purgatory."""
 
     __slots__ = ("_broker", "_deferred", "_groups", "_params", "_parked", "_partitions")
 
@@ -87,6 +88,7 @@ class ShareRead:
         return self._deferred
 
     def _keys(self) -> list[object]:
+        """Return the keys of the purgatory under which the fetch waits: its partitions and share partitions."""
         by_id = self._broker.replica_manager.partition_by_id
         keys: list[object] = [by_id(topic_id, index) for topic_id, index in self._partitions]
         return keys + [wake_key(StateKey(self._params.group_id, *partition)) for partition in self._partitions]
@@ -115,7 +117,8 @@ class ShareRead:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[_Read], Results]:
-        """Read each partition in order. Returns the reads with records, and the errors of other partitions."""
+        """Read each partition that has records to acquire, in order. Returns the reads that found records, and the
+        errors of other partitions."""
         errors: Results = {}
         ready: list[ServedPartition] = []
         limits = self._groups.config(self._params.group_id).limits

@@ -1,4 +1,4 @@
-"""Share sessions: the broker remembers which share partitions a member reads, so requests name only changes.
+"""Share sessions: the broker remembers which partitions a member reads, so that its requests name only changes.
 
     epoch of the request    ShareFetch                                       ShareAcknowledge
     0 (INITIAL_EPOCH)       a new session, in place of the member's old one  INVALID_SHARE_SESSION_EPOCH
@@ -8,8 +8,8 @@
     another epoch           INVALID_SHARE_SESSION_EPOCH
 
 A session belongs to a member of a group and lasts as long as its connection. When it ends, the records that the member
-has acquired are released. The number of sessions is limited; further members are refused after a wait. Loop thread
-only. Source: KIP-932.
+has acquired are released. The number of sessions is limited; the ShareFetch handler refuses further members after the
+request's wait time. Loop thread only. Source: KIP-932.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class ShareSession:
     def update(self, added: Collection[PartitionKey], forgotten: Collection[PartitionKey]) -> None:
         """Add and remove partitions, and go on to the next epoch.
 
-        Raises InvalidRequestError if there are too many then, without any change.
+        Raises InvalidRequestError, and changes nothing, if there would be too many.
         """
-        is_near = len(self.partitions) + len(added) > MOST_PARTITIONS
-        if is_near and len((self.partitions.keys() | added).difference(forgotten)) > MOST_PARTITIONS:
+        may_exceed = len(self.partitions) + len(added) > MOST_PARTITIONS
+        if may_exceed and len((self.partitions.keys() | added).difference(forgotten)) > MOST_PARTITIONS:
             raise InvalidRequestError(f"a share session has at most {MOST_PARTITIONS:,} partitions")
         for partition in added:
             self.partitions.setdefault(partition, True)
@@ -80,7 +80,9 @@ class ShareSessions:
         self._max_sessions = max_sessions
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._of_connection: dict[object, dict[SessionKey, None]] = {}
+        """Keys of each connection's sessions."""
         self._of_group: Counter[str] = Counter()
+        """Number of sessions of each group that has any."""
 
     def __len__(self) -> int:
         return len(self._sessions)

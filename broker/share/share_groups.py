@@ -2,17 +2,18 @@
 
     share partitions   (group, topic id, index) -> SharePartition, loaded from the share coordinator when first read
     sessions           partitions that each member reads, and its connection (``sessions``)
-    locks              one timer per share partition, which fires no later than its earliest lock expires
+    locks              one timer per share partition, which fires when the earliest lock expires, or before
 
-Every change of a share partition takes the same steps: compute it, write it to ``__share_group_state``, apply it in
-memory, wake the waiting fetches. Clients are answered when the written records are committed. In the purgatory a fetch
-waits under ``wake_key`` and under the partition that it reads. A request first ends all expired locks, because on a
-busy broker the timer may be late. Loop thread only.
+A share partition is one partition of a topic, as one share group reads it. Every change of a share partition except an
+acquisition takes the same steps: compute it, write it to ``__share_group_state``, apply it in memory, wake the waiting
+fetches. Clients are answered when the written records are committed. In the purgatory a fetch waits under ``wake_key``
+and under the partition that it reads. A request first ends the expired locks of the share partitions that it needs,
+because on a busy broker the timer may be late. Loop thread only.
 
-The store (the share coordinator's state) is authoritative. A share partition is dropped from memory when a change could
-not be stored, when another leader epoch begins, and when its group has no members: the next fetch reads the store
-again. In a cluster, a broker drops it when the group's last session on the broker ends, because the group's
-offsets may be reset after that.
+The store (the share coordinator's state) is authoritative. A share partition is dropped from memory when the store
+fences a change or loses one that was written. It is also dropped when another leader epoch begins, and when its group
+has no members. The next fetch reads the store again. In a cluster, a broker drops it when the group's last session on
+the broker ends, because the group's offsets may be reset after that.
 
 Source: KIP-932.
 """
@@ -81,9 +82,10 @@ class ServedPartition:
 
 
 class ShareGroups:
-    """All share partitions of a broker."""
+    """Share partitions that a broker serves, and the sessions and configurations of their groups."""
 
     def __init__(self, broker: Broker, store: Callable[[], ShareStates]) -> None:
+        """``store()`` returns the store of the states of share partitions."""
         self._broker = broker
         self._store = store
         self.configs = ShareConfigs(broker)
@@ -107,8 +109,8 @@ class ShareGroups:
         return self._store().when_open(key, replica.leader_epoch) if replica.is_leader else None
 
     def _find(self, key: StateKey) -> ServedPartition | None:
-        """Return a share partition from memory, after ending its expired locks; None without one. One of an earlier
-        leader epoch is dropped."""
+        """Return a share partition after ending its expired locks, or None if it is not in memory. If it was loaded in
+        an earlier leader epoch, it is dropped."""
         found = self._served.get(key)
         if found is not None and not found.is_led:
             self._forget([key])
@@ -123,7 +125,8 @@ class ShareGroups:
     def serve(self, key: StateKey) -> ServedPartition:
         """Return a share partition. If it is not in memory, its state is read from the store.
 
-        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, CoordinatorNotAvailableError while its state loads.
+        Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError, CoordinatorNotAvailableError
+        if its state cannot be read (yet), InvalidRequestError if it has no state.
         """
         found = self._find(key)
         if found is not None:
@@ -183,7 +186,8 @@ class ShareGroups:
         return self._write_and_apply(served, served.partition.acknowledge(member_id, batches, limits, now_ms))
 
     def take_back(self, session_key: SessionKey, partition: PartitionKey, runs: Iterable[AcquiredRecords]) -> None:
-        """Undo the acquisitions of a response that is not sent: the records are as they were before."""
+        """Undo the acquisitions of a response that is not sent: the records are available, with the delivery count that
+        they had before."""
         served = self._served.get(StateKey(session_key.group_id, *partition))
         if served is not None and runs:
             acquired = [Acquired(run.first_offset, run.last_offset, run.delivery_count) for run in runs]
@@ -191,8 +195,8 @@ class ShareGroups:
             self.wake(served.key)
 
     def release_session(self, session_key: SessionKey) -> Deferred[None]:
-        """End a session, if there is one, and release the records of its member. The Deferred completes when that is
-        committed."""
+        """End a session, if there is one, and release the records of its member. The Deferred completes when the
+        release is committed."""
         session = self.sessions.close(session_key)
         written = [] if session is None else self._release(session_key, session.partitions)
         is_last = session is not None and not self.sessions.has_group(session_key.group_id)
@@ -246,6 +250,9 @@ class ShareGroups:
         return written
 
     def _write(self, served: ServedPartition, change: Change) -> Deferred[None]:
+        """Write a change to the store. The Deferred completes when the change is committed. If the change is fenced, or
+        the Deferred fails, the share partition is dropped from memory. Raises KafkaError.
+        """
         written = Written(
             change.start_offset, change.delivery_complete_count, served.leader_epoch, change.batches, served.state_epoch
         )
@@ -269,7 +276,7 @@ class ShareGroups:
     # -- locks --------------------------------------------------------------------------------------------------
 
     def watch(self, served: ServedPartition) -> None:
-        """Set the timer for the expiry of the first lock, unless it fires before that already."""
+        """Set the timer for the expiry of the first lock, unless the timer that is set already fires early enough."""
         now_ms = self._broker.time.monotonic_ms()
         timer = served.timer
         if timer is not None:
@@ -297,7 +304,7 @@ def wake_key(key: StateKey) -> tuple[str, StateKey]:
 
 
 def start_offset_of(state: ShareState, reset: str, partition: Partition, now_ms: float) -> int:
-    """Return the group's start offset; without a stored one it follows from ``share.auto.offset.reset``."""
+    """Return the group's start offset. If none is stored, ``share.auto.offset.reset`` (``reset``) decides."""
     if state.start_offset != UNINITIALIZED_OFFSET:
         return state.start_offset
     if reset == EARLIEST:

@@ -2,7 +2,7 @@
 
     start_offset   all records below it are finished (acknowledged or archived)
     end_offset     the last offset that was acquired; with nothing in flight, the next offset to acquire
-    spans          states of the offsets from start to end (``spans``)
+    spans          states of the offsets from start to end (``coordinator.share_state.spans``)
 
 A member acquires records for the lock duration, and acknowledges each: accept, release, reject, or renew. Records that
 it releases, or does not acknowledge in time, are available again until the delivery count limit is reached. Records are
@@ -46,7 +46,8 @@ _STATES = {
 
 
 class Limits(NamedTuple):
-    """Limits from the group's configuration; read again for each request."""
+    """Limits from the group's configuration: time of a lock, deliveries of a record, offsets in flight, and whether
+    locks may be renewed. They are read again for each request."""
 
     lock_duration_ms: int = 30_000
     delivery_count: int = 5
@@ -55,7 +56,8 @@ class Limits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The delivery count from which records are delivered in ever smaller parts, to isolate a bad one."""
+        """The delivery count from which records are delivered in ever smaller parts, to isolate a record that breaks
+        its consumers."""
         return max(2, -(-self.delivery_count // 2))
 
 
@@ -97,8 +99,9 @@ class AcknowledgementBatch(NamedTuple):
 class Change(NamedTuple):
     """A change of a share partition: the state after it, and what must be stored before it is applied.
 
-    ``batches`` are the changed spans from the start offset on, which the store needs. ``is_news`` is False if nothing
-    must be stored: renewed locks are not.
+    ``batches`` are the changed spans from the start offset on, which the store needs. ``delivery_complete_count`` is
+    the number of finished offsets after the start offset. ``is_news`` is False if nothing must be stored: renewed locks
+    are not stored.
     """
 
     spans: list[Span]
@@ -150,7 +153,7 @@ class SharePartition:
     # -- acquiring ----------------------------------------------------------------------------------------------
 
     def acquire(self, request: AcquireRequest, limits: Limits, now_ms: float) -> list[Acquired]:
-        """Acquire for the member what is available in the batches. Only soft state changes."""
+        """Acquire for the member the available records of the batches. Nothing must be stored."""
         batches = request.batches
         if not batches or batches[-1].last_offset < self.start_offset:
             return []
@@ -195,7 +198,8 @@ class SharePartition:
             self._set(self._apply_changes(gone))
 
     def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[Acquired]) -> list[Acquired]:
-        """Archive records of aborted transactions, which no consumer may see. Returns ``acquired`` without them."""
+        """Archive records of aborted transactions, which no consumer of a group with ``read_committed`` may see.
+        Returns ``acquired`` without them."""
         for first, last in aborted:
             hidden = [(max(run.first, first), min(run.last, last)) for run in acquired]
             gone = [span.settle(ARCHIVED) for bounds in hidden for span in clip_between(self.spans, *bounds)]
@@ -278,6 +282,7 @@ class SharePartition:
         return self._give_back(due, limits)
 
     def _give_back(self, held: Iterable[Span], limits: Limits) -> Change:
+        """Return the change that makes acquired spans available, or archives them at the delivery count limit."""
         spans = [
             span.settle(self._state_after_return(span, AVAILABLE, limits)) for span in held if span.state is ACQUIRED
         ]
@@ -302,7 +307,8 @@ class SharePartition:
         return Change(spans, start_offset, end_offset, complete, batches, bool(stored))
 
     def commit(self, change: Change) -> None:
-        """Apply a change that was stored. The partition must not have changed since the change was computed."""
+        """Apply a change after it was written. Nothing else may have changed the share partition since it was
+        computed."""
         self._set(change)
 
     def _set(self, change: Change) -> None:
@@ -312,7 +318,8 @@ class SharePartition:
         self._may_have_available = True
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Drop the records below the log's start: they are not delivered again, and acknowledging them does nothing."""
+        """Drop the states of records below the log's start: these records are not delivered again, and acknowledging
+        them does nothing."""
         if log_start_offset <= self.start_offset:
             return
         kept = [span.clip(log_start_offset, span.last) for span in self.spans if span.last >= log_start_offset]
@@ -371,7 +378,8 @@ def isolated_size(part: Span, limits: Limits) -> int:
 
 
 def cut_at(request: AcquireRequest, first: int, left: int) -> int:
-    """Return the last of ``left`` offsets from ``first`` on; unless the request is strict, the end of its batch."""
+    """Return the last of ``left`` offsets from ``first`` on. Unless the request is strict, that is rounded up to the
+    last offset of a batch."""
     last = first + left - 1
     if request.strict:
         return last
