@@ -91,7 +91,7 @@ class Coordinators:
 
     @property
     def share_groups(self) -> ShareGroups:
-        """Share groups as the leader of their partitions serves them, built with the first share fetch or member."""
+        """Share partitions that this broker leads and serves, built with the first share fetch or member."""
         return self._share_groups.get()
 
     @property
@@ -218,7 +218,7 @@ class Coordinators:
         return TransactionCoordinator(runtime, markers=markers, config=config)
 
     def start(self) -> None:
-        """Load the internal topics, and remove the state of topics that were deleted before a crash."""
+        """Load the internal topics, and remove the state of deleted topics whose deletion may be unfinished."""
         if TRANSACTION_STATE_TOPIC in self._broker.metadata.topics:
             self.transactions.runtime.load_all()
         if GROUP_METADATA_TOPIC in self._broker.metadata.topics:

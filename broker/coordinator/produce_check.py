@@ -3,9 +3,9 @@
     transactions v1 (Produce up to v11) ... each partition must have been added by AddPartitionsToTxn
     transactions v2 (Produce v12+) ........ partitions are added here, with their first records
 
-Otherwise a late batch of a completed transaction would begin another transaction that never ends, and read_committed
-consumers would wait at its offset forever. Once the partition is in the transaction, the check costs one look-up per
-transactional request. Loop thread only.
+Without the check a late batch of a completed transaction would begin another transaction that never ends, and
+read_committed consumers would wait at its offset forever. Once the partition is in the transaction, the check costs one
+look-up per transactional request. Loop thread only.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def check_transactional_batch(
 def _check_by_peers(
     broker: Broker, version: int, partition: PartitionKey, producer: tuple[int, int], error: KafkaError
 ) -> Deferred[None]:
-    """Check by asking the coordinator, which is on another broker. Raises what ``check_transactional_batch`` raises."""
+    """Check by the answer that the coordinator, on another broker, gave before (``Peers.ask_coordinator``). Raises what
+    ``check_transactional_batch`` raises."""
     try:
         if broker.peers is None:
             raise error
@@ -85,7 +86,7 @@ def refuse_for_now(_error: KafkaError) -> NoReturn:
 
 
 def _for_producer(version: int, error: KafkaError) -> KafkaError:
-    """Return the error of a Produce response for the coordinator's error, one that the client's version knows."""
+    """Return the error of a Produce response for the coordinator's error: one that this version of Produce knows."""
     if isinstance(error, ProducerFencedError):
         return InvalidProducerEpochError()
     if isinstance(error, TransactionAbortableError) and version < _FIRST_VERSION_WITH_ABORTABLE:

@@ -3,11 +3,11 @@
     EndTxn, timeout or fence -> prepare record in the log -> markers to all partitions -> complete record
 
 Each step waits until the one before is committed. Otherwise a power loss could leave a marker without its prepare
-record, or a complete record without a marker: a transaction that never ends. If nothing has to wait, all steps of up to
-MARKERS_PER_TURN partitions are done in one turn of the loop, so clients seldom get CONCURRENT_TRANSACTIONS. A marker
-that cannot be written now (the directory is full) is tried again; none is needed if the topic was deleted, or the
-producer has a newer epoch. After a crash between two steps the loaded shard has the prepare record, and all markers are
-written again: a second marker changes nothing.
+record, or a complete record without a marker: a transaction that never ends. If nothing has to wait, all steps for a
+transaction of up to MARKERS_PER_TURN partitions are done in one turn of the loop. So clients seldom get
+CONCURRENT_TRANSACTIONS. A marker that cannot be written now (the directory is full) is tried again. None is needed if
+the topic was deleted, or the partition has a newer producer epoch or coordinator epoch. After a crash between two steps
+the loaded shard has the prepare record, and all markers are written again: a second marker changes nothing.
 
 Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 """
@@ -47,6 +47,7 @@ logger = logging.getLogger(__name__)
 MARKERS_PER_TURN = 100
 """Most markers written in one turn of the loop, in about 2 ms."""
 RETRY_MS = 1_000
+"""Pause before a step that failed is tried again."""
 
 _NEEDLESS = (UnknownTopicOrPartitionError, InvalidProducerEpochError, TransactionCoordinatorFencedError)
 """Errors that show that a marker is not needed: the topic was deleted, or the partition has a newer producer epoch or
@@ -57,7 +58,7 @@ class MarkerWriter(Protocol):
     """Writes transaction markers to partitions."""
 
     def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
-        """Begin to open the partition's log. Returns None if it is open or does not exist."""
+        """Begin to open the partition's log. Returns None if the log is open or does not exist."""
         ...
 
     def write(
@@ -69,12 +70,12 @@ class MarkerWriter(Protocol):
         coordinator_epoch: int,
         transaction_version: int,
     ) -> Deferred[None]:
-        """Append the marker. The Deferred completes when it is committed. Raises KafkaError."""
+        """Append the marker. The Deferred completes when the marker is committed. Raises KafkaError."""
         ...
 
 
 class TransactionCoordinator:
-    """Transactional ids over all partitions of ``__transaction_state``."""
+    """Transactional ids in those partitions of ``__transaction_state`` that this broker leads."""
 
     def __init__(
         self, runtime: CoordinatorRuntime[TransactionShard], *, markers: MarkerWriter, config: TransactionConfig
@@ -114,7 +115,8 @@ class TransactionCoordinator:
         self, transactional_id: str, producer: ProducerIdAndEpoch, partitions: Iterable[PartitionKey], version: int
     ) -> Deferred[None]:
         """Add partitions to the transaction. ``version`` is the client's transaction version. The Deferred completes
-        when that is committed. Raises what ``TransactionShard.add_partitions`` raises.
+        when the record with the partitions is committed. Raises what ``TransactionShard.add_partitions`` raises, and
+        NotCoordinatorError if the record cannot be stored.
         """
         shard = self._shard(transactional_id)
         try:
@@ -127,14 +129,15 @@ class TransactionCoordinator:
     def verify_partition(
         self, transactional_id: str, producer: ProducerIdAndEpoch, partition: PartitionKey
     ) -> Deferred[None]:
-        """Raise TransactionAbortableError unless the partition is part of the open transaction. The Deferred completes
-        when the records that added it are committed.
+        """Check that the partition is part of the open transaction. The Deferred completes when the record that added
+        the partition is committed. Raises what ``TransactionShard.verify_partition`` raises.
         """
         self._shard(transactional_id).verify_partition(transactional_id, producer, partition)
         return self.runtime.when_committed(transactional_id, None)
 
     def end(self, request: EndTxnRequest, version: int) -> Deferred[ProducerIdAndEpoch]:
-        """Answer EndTxn v0-5 once the prepare record is committed, with the next producer id and epoch."""
+        """Answer EndTxn v0-5 once the prepare record is committed, with the next producer id and epoch. Raises what
+        ``TransactionShard.end`` raises, and NotCoordinatorError if the record cannot be stored."""
         shard = self._shard(request.transactional_id)
         producer = (request.producer_id, request.producer_epoch)
         result = shard.end(request.transactional_id, producer, commit=request.committed, version=version)
@@ -159,10 +162,10 @@ class TransactionCoordinator:
     # -- markers ------------------------------------------------------------------------------------------------
 
     def finish(self, transaction: Transaction, marked: Sequence[Deferred[None]] = ()) -> None:
-        """Write the missing markers of a prepared transaction, then the complete record. If a step fails, it is tried
+        """Write the missing markers of a prepared transaction, then the complete record. A step that fails is tried
         again.
 
-        ``marked`` are the markers that were appended before."""
+        ``marked`` are waits for the commits of markers that were appended before."""
         decided = self.runtime.when_committed(transaction.transactional_id, None)
         self._go_on_after(decided, transaction, partial(self._mark, transaction, marked))
 
@@ -212,8 +215,8 @@ class TransactionCoordinator:
         waited_for.on_done(run_step)
 
     def _is_due(self, transaction: Transaction, committed: Deferred[None]) -> bool:
-        """Return whether this coordinator must still end the transaction. If the step before failed (``committed``),
-        returns False, and ending the transaction begins again later."""
+        """Return whether this coordinator must still end the transaction. If the step before failed, as ``committed``
+        says, returns False, and all markers are written again later."""
         try:
             shard = self.runtime.shard_for(transaction.transactional_id)
         except KafkaError:
@@ -230,12 +233,13 @@ class TransactionCoordinator:
         return error is None
 
     def _begin_again(self, transaction: Transaction) -> None:
-        """Have all markers written again later, also those that were written: a second one changes nothing."""
+        """Have all markers written again later, also those that were written: a second marker changes nothing."""
         transaction.unmarked = set(transaction.partitions)
         self._finish_later(transaction, RETRY_MS, ())
 
     def _write_markers(self, transaction: Transaction) -> tuple[float, list[Deferred[None]]]:
-        """Write the next markers. Returns the delay before the others are written, and the appended markers."""
+        """Append the next markers. Returns the delay before the remaining ones are written, in milliseconds, and the
+        waits for the commits of those that were appended."""
         written = []
         producer = (transaction.producer_id, transaction.producer_epoch)
         epoch = self.runtime.leader_epoch(transaction.transactional_id)
@@ -270,6 +274,7 @@ class TransactionCoordinator:
         return delay_ms, written
 
     def _finish_later(self, transaction: Transaction, delay_ms: float, marked: Sequence[Deferred[None]]) -> None:
+        """Call ``finish`` after a delay, if the transaction is still prepared then."""
         try:
             shard = self.runtime.shard_for(transaction.transactional_id)
         except KafkaError:
@@ -284,5 +289,5 @@ class TransactionCoordinator:
 
 
 def next_unmarked(transaction: Transaction) -> list[PartitionKey]:
-    """Return the partitions whose markers are written next, in one turn."""
+    """Return the partitions whose markers are written in the next turn."""
     return sorted(transaction.unmarked)[:MARKERS_PER_TURN]

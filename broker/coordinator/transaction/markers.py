@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 
 class BrokerMarkerWriter:
-    """The ``MarkerWriter`` of a broker, for the partitions of its topics and of its group coordinator."""
+    """The ``MarkerWriter`` of a broker: it appends markers to the partitions that the broker leads, and has ``peers``
+    write the others."""
 
     def __init__(self, broker: Broker, coordinators: Coordinators, peers: Peers | None = None) -> None:
-        """``peers`` writes markers to partitions that other brokers lead; without it they are refused."""
+        """``peers`` writes markers to partitions that other brokers lead; without it such markers are refused."""
         self._broker = broker
         self._peers = peers
         self._coordinators = coordinators
 
     def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
-        """Begin to open the partition's log in a thread. Returns None if it is open or does not exist."""
+        """Begin to open the partition's log in a thread. Returns None if the log is open or does not exist."""
         return opening_of(self._broker, *partition)
 
     def write(
@@ -47,14 +48,15 @@ class BrokerMarkerWriter:
         coordinator_epoch: int = 0,
         transaction_version: int = 0,
     ) -> Deferred[None]:
-        """Append the marker, on this broker or by the partition's leader. The Deferred completes when it is committed.
+        """Append the marker on this broker, or have the partition's leader append it. The Deferred completes when the
+        marker is committed.
 
         Raises UnknownTopicOrPartitionError and what the append raises.
         """
         end = EndTransactionMarker(commit, coordinator_epoch)
         try:
             return self._write_here(partition, producer, end, transaction_version)
-        except (NotLeaderOrFollowerError, NotCoordinatorError):  # the second one for __consumer_offsets
+        except (NotLeaderOrFollowerError, NotCoordinatorError):  # NotCoordinatorError for __consumer_offsets
             if self._peers is None:
                 raise
             from tidelog.broker.cluster.txn_markers import Marker  # only members of a cluster need it
@@ -77,14 +79,15 @@ class BrokerMarkerWriter:
             info = found.append_records(
                 memoryview(batch), origin=AppendOrigin.COORDINATOR, transaction_version=transaction_version
             )
-            self._note(partition, producer_id)
+            self._note_marker(partition, producer_id)
             return found.when_committed(info.last_offset)
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError
         appended = self._coordinators.groups.runtime.append_end_transaction(index, batch, transaction_version)
-        self._note(partition, producer_id)
+        self._note_marker(partition, producer_id)
         return appended
 
-    def _note(self, partition: PartitionKey, producer_id: int) -> None:
+    def _note_marker(self, partition: PartitionKey, producer_id: int) -> None:
+        """Have the producer's next transaction in this partition verified with its coordinator again."""
         if self._broker.peers is not None:
             self._broker.peers.note_marker(partition, producer_id)

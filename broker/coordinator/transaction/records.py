@@ -1,7 +1,7 @@
-"""Records of ``__transaction_state``: the last record of a transactional id has its state.
+"""Records of ``__transaction_state``: the last record of a transactional id has the id's state.
 
-They are written in version 1, the first with tagged fields, as by Kafka 4 with transaction version 2. Version 0 can be
-read.
+The records are written in version 1, the first with tagged fields, as by Kafka 4 with transaction version 2. Version 0
+can be read.
 Source: transaction-coordinator ``common/message/*.json`` of Kafka 4.3; KIP-98, KIP-890.
 """
 

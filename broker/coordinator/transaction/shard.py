@@ -1,6 +1,7 @@
-"""The state machine of one partition of ``__transaction_state``.
+"""The state machine of the transactional ids in one partition of ``__transaction_state``.
 
-Each method checks the producer against the transaction and returns the next record; ``replay`` applies it. Errors:
+Each request's method checks the producer against the transaction and returns the next record; ``replay`` applies the
+record. Errors:
 
     unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING
     another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
@@ -93,8 +94,9 @@ class TransactionShard:
     # -- InitProducerId -----------------------------------------------------------------------------------------
 
     def init_producer_id(self, request: InitProducerIdRequest) -> CoordinatorResult[InitProducerIdResponse]:
-        """Assign the producer's id and epoch. If a transaction is open, it is aborted in place of that, and the
-        response has the error CONCURRENT_TRANSACTIONS. Raises ConcurrentTransactionsError, ProducerFencedError.
+        """Assign the producer's id and epoch. If a transaction is open, it is aborted, nothing is assigned, and the
+        response has the error CONCURRENT_TRANSACTIONS. Raises ConcurrentTransactionsError while markers are being
+        written, ProducerFencedError.
         """
         transactional_id = request.transactional_id or ""
         transaction = self.transactions.get(transactional_id)
@@ -139,7 +141,8 @@ class TransactionShard:
         return CoordinatorResult(response, [_record(transactional_id, value)], on_append)
 
     def _next_identity(self, transaction: Transaction, request: InitProducerIdRequest) -> tuple[int, int, int]:
-        """Choose producer id, epoch, and the epoch that a retry of this request would have (KIP-360)."""
+        """Choose the producer id and epoch, and return with them the epoch that a retry of this request would have
+        (KIP-360). Raises ProducerFencedError."""
         expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         current = transaction.producer_epoch
         if transaction.is_epoch_exhausted and expected in (None, current):
@@ -193,7 +196,8 @@ class TransactionShard:
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool, version: int
     ) -> CoordinatorResult[ProducerIdAndEpoch]:
-        """Decide EndTxn v0-5. The response has the next producer id and epoch, which differ in transactions v2.
+        """Decide EndTxn v0-5. The response has the producer id and epoch of the producer's next transaction: in
+        transactions v2 the epoch, or the producer id, is a new one.
 
         Raises InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError, InvalidTxnStateError.
         """
@@ -239,7 +243,7 @@ class TransactionShard:
         return on_append
 
     def complete(self, transaction: Transaction) -> CoordinatorResult[None]:
-        """Complete the transaction, whose markers are all written."""
+        """Build the result with the complete record of a transaction whose markers are all written."""
         assert transaction.state in PREPARED
         value = transaction.complete(self._time.milliseconds())
         return CoordinatorResult(None, [_record(transaction.transactional_id, value)])
@@ -295,8 +299,8 @@ class TransactionShard:
         """Do nothing: this topic has no transactional records."""
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Return results that end the prepared transactions, and start the timeouts of open ones with the time that is
-        left."""
+        """Return results that end the prepared transactions. Start the timers of open transactions, with the remaining
+        time of their timeouts."""
         self._schedule_expiry()
         now_ms = self._time.milliseconds()
         for transaction in list(self.transactions.values()):
@@ -316,8 +320,8 @@ def _record(transactional_id: str, value: TransactionLogValue) -> CoordinatorRec
 
 
 def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> bool:
-    """Return whether a producer that sends its id may continue: it has the current id, or the previous one, which was
-    replaced because its epoch was exhausted.
+    """Return whether a producer that sends its id may continue: the id is the current one, or the previous one, which
+    was replaced because its epoch was exhausted.
     """
     if request.producer_id == transaction.producer_id:
         return True
@@ -325,7 +329,8 @@ def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> b
 
 
 def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
-    """Return whether this EndTxn of transactions v2 is a retry: its epoch is the one before EndTxn raised it."""
+    """Return whether this EndTxn of transactions v2 is a retry: the first EndTxn has raised the epoch that the producer
+    sends."""
     if transaction.client_version < 2 or transaction.state is ONGOING or transaction.state is EMPTY:
         return False
     producer_id, epoch = producer
@@ -337,8 +342,8 @@ def _is_retry(transaction: Transaction, producer: ProducerIdAndEpoch) -> bool:
 
 
 def _answer_repeat(transaction: Transaction, *, commit: bool) -> CoordinatorResult[ProducerIdAndEpoch]:
-    """Answer an EndTxn whose transaction is decided already. Raises InvalidTxnStateError if it was decided otherwise,
-    ConcurrentTransactionsError while markers are being written."""
+    """Answer an EndTxn whose transaction is decided already. Raises InvalidTxnStateError if the decision was the other
+    one, ConcurrentTransactionsError while markers are being written."""
     decided_commit = transaction.state in (PREPARE_COMMIT, COMPLETE_COMMIT)
     if decided_commit is not commit:
         raise InvalidTxnStateError

@@ -3,12 +3,12 @@
     Empty            <- Empty, CompleteCommit, CompleteAbort        InitProducerId
     Ongoing          <- Ongoing, Empty, CompleteCommit, CompleteAbort   partitions are added
     PrepareCommit    <- Ongoing                                     EndTxn; from now on it will be committed
-    PrepareAbort     <- Ongoing (version 2: Empty, Complete*)       EndTxn, timeout, or a new producer fences the old
+    PrepareAbort     <- Ongoing (v2: also Empty, Complete*)         EndTxn, timeout, or a new producer fences the old
     CompleteCommit   <- PrepareCommit                               all markers are written
     CompleteAbort    <- PrepareAbort
 
-Every transition is a ``TransactionLogValue``; ``Transaction.apply`` sets the state from it, when serving and when
-loading.
+(v2 is transactions v2, KIP-890.) The record of every transition has a ``TransactionLogValue``; ``Transaction.apply``
+sets the state from it, when serving and when loading.
 
 Epochs. InitProducerId raises the epoch. A fence (timeout, or InitProducerId during an open transaction) also raises it.
 Its markers have the raised epoch, so the old producer can append nothing after the abort. In transactions v2 (KIP-890)
@@ -59,13 +59,15 @@ COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
 
 PREPARED = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
+"""States in which no transaction is open or being ended."""
 
 
 class Transaction:
-    """State of a transactional id by its last record. Only ``apply`` changes it; loop thread only.
+    """State of a transactional id by its last record. Loop thread only.
 
-    ``last_producer_epoch`` is not in the log: a retry of InitProducerId after a restart is fenced, as in Kafka.
-    ``unmarked`` are the partitions of a prepared transaction whose marker is not written yet.
+    Only ``apply`` changes what is in the log. Two attributes are not in the log: ``last_producer_epoch`` is the epoch
+    that a retry of the last InitProducerId has; after a restart such a retry is fenced, as in Kafka. ``unmarked`` are
+    the partitions of a prepared transaction whose marker is not written yet.
     """
 
     __slots__ = (
@@ -90,7 +92,7 @@ class Transaction:
         self.apply(value)
 
     def apply(self, value: TransactionLogValue) -> None:
-        """Set all attributes from a record."""
+        """Set the attributes that a record has. All partitions of a prepared transaction are unmarked then."""
         self.producer_id = value.producer_id
         self.previous_producer_id = value.previous_producer_id
         self.next_producer_id = value.next_producer_id
@@ -122,7 +124,7 @@ class Transaction:
     def _build_next(
         self, state: TransactionState, now_ms: int, partitions: Iterable[PartitionKey]
     ) -> TransactionLogValue:
-        """Build the value of another state. As in Kafka, the current producer id becomes the previous one."""
+        """Build the value of the next state. As in Kafka, the current producer id becomes the previous one."""
         return TransactionLogValue(
             producer_id=self.producer_id,
             previous_producer_id=self.producer_id,
@@ -159,7 +161,7 @@ class Transaction:
 
     def prepare(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:
         """Build the value of PrepareCommit or PrepareAbort. Transactions v2 raise the epoch; ``next_producer_id`` is -1
-        unless it is exhausted.
+        unless the epoch is exhausted.
         """
         value = self._build_next(PREPARE_COMMIT if commit else PREPARE_ABORT, now_ms, self.partitions)
         value.client_transaction_version = client_version
