@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 FIRST_VERSION_THAT_ADDS = 12
+"""First version of Produce in whose transactions the broker adds the partitions (transactions v2)."""
 _FIRST_VERSION_WITH_ABORTABLE = 11
+"""First version of Produce that knows TRANSACTION_ABORTABLE."""
 _RETRIABLE = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
 
 

@@ -205,6 +205,7 @@ class ShareGroups:
         return when_all(written, None)
 
     def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> list[Deferred[None]]:
+        """Release the member's records in these partitions. Returns the waits for the commits."""
         limits = self.config(session_key.group_id).limits
         written = []
         for topic_id, index in partitions:

@@ -9,10 +9,11 @@ it releases, or does not acknowledge in time, are available again until the deli
 first acquired in whole batches of the log, so a member may acquire offsets that have no record, which it acknowledges
 as a gap.
 
-Acquisitions are soft state: a restart forgets them, and the records are available again. Every other change is made
-durable first: ``acknowledge``, ``release`` and ``expire`` return a :class:`Change` and alter nothing; the caller writes
-it to ``__share_group_state`` and then passes it to ``commit``. After a restart, offsets within the stored range that
-have no stored state were in flight, and are available.
+Acquisitions are soft state: a restart forgets them, and the records are available again. Records that compaction,
+deletion or an aborted transaction removed are archived in memory only, too: after a restart the next fetches find them
+again. Every other change is made durable first: ``acknowledge``, ``release`` and ``expire`` return a :class:`Change`
+and alter nothing; the caller writes it to ``__share_group_state`` and then passes it to ``commit``. After a restart,
+offsets within the stored range that have no stored state were in flight, and are available.
 
 Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (acquire mode), KIP-1222 (renewal).
 """
@@ -77,7 +78,7 @@ class Acquired(NamedTuple):
 
 
 class AcquireRequest(NamedTuple):
-    """Request of a member for records, with the batches that were read for it from ``fetch_offset`` on."""
+    """Request of a member for records, with the batches that were read for the request from ``fetch_offset`` on."""
 
     member_id: str
     fetch_offset: int
@@ -85,7 +86,8 @@ class AcquireRequest(NamedTuple):
     max_records: int
     batch_size: int
     strict: bool
-    """Whether ``max_records`` is exact (acquire mode RECORD_LIMIT); else it is rounded up to the end of a batch."""
+    """Whether ``max_records`` is exact (acquire mode RECORD_LIMIT). If not, the number of records is rounded up to the
+    end of a batch."""
 
 
 class AcknowledgementBatch(NamedTuple):
@@ -226,8 +228,8 @@ class SharePartition:
     ) -> Change:
         """Return the change by a member's acknowledgements, all or none.
 
-        Raises InvalidRecordStateError for records that the member has not acquired, InvalidRequestError for offsets
-        after those that were ever acquired.
+        Raises InvalidRecordStateError for records that the member has not acquired or acknowledges twice, and for
+        renewals if the group does not allow them. Raises InvalidRequestError for offsets after all that were acquired.
         """
         spans: list[Span] = []
         for batch in batches:
@@ -240,6 +242,7 @@ class SharePartition:
         return self._apply_changes(spans)
 
     def _check_known(self, batch: AcknowledgementBatch) -> None:
+        """Check that the acknowledged offsets overlap with the spans, and end within them."""
         if not self.spans or batch.last < self.spans[0].first:
             raise InvalidRecordStateError(
                 "Batch record not found. The request batch offsets are not found in the cache."

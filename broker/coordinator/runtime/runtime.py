@@ -238,7 +238,7 @@ class CoordinatorRuntime(Generic[S]):
         watermark has passed all records of the partition.
 
         ``decided_by`` is the shard of a result that was not decided in this turn; no other shard executes it. Raises
-        NotCoordinatorError if that shard, or without it any, is not served. If the append fails, raises its KafkaError,
+        NotCoordinatorError if the partition has no shard, or another one. If the append fails, raises its KafkaError,
         or what ``on_append`` raises for it. The Deferred fails with NotCoordinatorError if the records are not
         committed.
         """
@@ -384,6 +384,8 @@ class CoordinatorRuntime(Generic[S]):
         return deferred_value(None) if job is None else job.done
 
     def _decide(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> Decided[S]:
+        """Have a loaded shard decide. If it is given up, its successor decides for the same ``end_offset``."""
+
         def begin_again() -> None:
             self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
 
@@ -398,8 +400,7 @@ class CoordinatorRuntime(Generic[S]):
         """Append a transaction marker (a control batch), and replay it if the partition is loaded. The Deferred
         completes when the marker is committed.
 
-        Raises KafkaError. If the partition is being loaded, the loading reaches the marker: it ends at the end of the
-        log.
+        Raises KafkaError. If the partition is being loaded, the marker is replayed with the rest of its log.
         """
         marker = RecordBatch(batch)
         self._log.append(partition, batch, transaction_version)

@@ -66,9 +66,9 @@ class StateKey(NamedTuple):
 class ShareState:
     """State of one share partition: start offset, batches of records with delivery counts, and epochs.
 
-    No batch begins below the start offset. The start offset may be -1 until the first change: until then the leader of
-    the partition chooses one by ``share.auto.offset.reset``. ``delivery_complete_count`` is the number of finished
-    records after the start offset, -1 if it is not known.
+    No batch begins below the start offset. The start offset may be -1 until a leader of the partition first writes one:
+    until then each leader chooses one by ``share.auto.offset.reset``. ``delivery_complete_count`` is the number of
+    finished records after the start offset, -1 if it is not known.
     """
 
     start_offset: int
@@ -104,7 +104,7 @@ class _Held:
 
 
 class ShareStateShard:
-    """State machine of the share states of one partition of the topic."""
+    """State machine of the share partitions' states in one partition of ``__share_group_state``."""
 
     def __init__(
         self,

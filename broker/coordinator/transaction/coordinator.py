@@ -116,7 +116,7 @@ class TransactionCoordinator:
     ) -> Deferred[None]:
         """Add partitions to the transaction. ``version`` is the client's transaction version. The Deferred completes
         when the record with the partitions is committed. Raises what ``TransactionShard.add_partitions`` raises, and
-        NotCoordinatorError if the record cannot be stored.
+        NotCoordinatorError if the disk cannot store the record.
         """
         shard = self._shard(transactional_id)
         try:
@@ -137,7 +137,7 @@ class TransactionCoordinator:
 
     def end(self, request: EndTxnRequest, version: int) -> Deferred[ProducerIdAndEpoch]:
         """Answer EndTxn v0-5 once the prepare record is committed, with the next producer id and epoch. Raises what
-        ``TransactionShard.end`` raises, and NotCoordinatorError if the record cannot be stored."""
+        ``TransactionShard.end`` raises, and NotCoordinatorError if the disk cannot store the record."""
         shard = self._shard(request.transactional_id)
         producer = (request.producer_id, request.producer_epoch)
         result = shard.end(request.transactional_id, producer, commit=request.committed, version=version)

@@ -2,7 +2,7 @@
 
     Empty            <- Empty, CompleteCommit, CompleteAbort        InitProducerId
     Ongoing          <- Ongoing, Empty, CompleteCommit, CompleteAbort   partitions are added
-    PrepareCommit    <- Ongoing                                     EndTxn; from now on it will be committed
+    PrepareCommit    <- Ongoing                                     EndTxn; the transaction will be committed
     PrepareAbort     <- Ongoing (v2: also Empty, Complete*)         EndTxn, timeout, or a new producer fences the old
     CompleteCommit   <- PrepareCommit                               all markers are written
     CompleteAbort    <- PrepareAbort
