@@ -86,6 +86,12 @@ def test_a_dry_run_changes_nothing(shell: Shell) -> None:
     assert (len(found["partitions"]), found["configs"]) == (1, [])
 
 
+def test_a_dry_run_shows_that_a_topic_is_there_already(shell: Shell) -> None:
+    create(shell, "made-before", "-p", "1")
+    words = ["topic", "create", "made-before", "made-later", "--dry-run", "--if-not-exists"]
+    assert shell.text(*words) == "topic made-before is there already\ntopic made-later would be created\n"
+
+
 def test_topics_as_text_are_aligned_columns(shell: Shell) -> None:
     create(shell, "columns", "-p", "3", "-r", "1")
     lines = shell.text("topic", "list").splitlines()

@@ -166,10 +166,10 @@ def create(
 
 
 def _created_text(row: Mapping[str, Any], dry_run: bool) -> str:
+    if "partitions" not in row:
+        return f"topic {row['name']} is there already"
     if dry_run:
         return f"topic {row['name']} would be created"
-    if not row["created"]:
-        return f"topic {row['name']} is there already"
     size = f": {row['partitions']} partitions, {row['replicas']} replicas" if row["partitions"] else ""
     return f"created topic {row['name']}{size}"
 
