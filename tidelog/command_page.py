@@ -1,4 +1,4 @@
-"""``docs/command-line.md``, generated from the declarations of all commands.
+"""Generator of ``docs/command-line.md`` from the declarations of all commands.
 
 python -m tidelog.command_page > docs/command-line.md
 """
@@ -25,9 +25,10 @@ ACLs and transactions talk to any Kafka broker.
   has its keys for TLS and SASL.
 - **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`). Headings are
   bold on a terminal, unless `NO_COLOR` is set.
-- **Errors** are one line on standard error. Exit codes: 0 done, 1 failure, 2 wrong usage or configuration,
-  130 interrupted, 141 the reader of standard output went away.
-- **Completion**: `source <(tidelog completion bash)`; `zsh` and `fish` likewise.
+- **Errors** are one line on standard error; `cluster start` adds the end of a node's log. Exit codes: 0 done,
+  1 failure, 2 wrong usage or configuration, 130 interrupted, 141 the reader of standard output went away.
+- **Completion**: `source <(tidelog completion bash)`; `zsh` likewise; for fish
+  `tidelog completion fish | source`.
 
 `--bootstrap`, `--profile` and `--timeout` are left out below where a command has all three.
 """
@@ -35,7 +36,7 @@ COMMON = {"bootstrap", "profile", "timeout"}
 
 
 def page() -> str:
-    """Build the page."""
+    """Build the text of the page."""
     lines = [HEAD, "| command | what it does |", "|---|---|"]
     lines += [f"| [`{name}`](#tidelog-{name}) | {entry.help} |" for name, entry in COMMANDS.items()]
     context = click.Context(root, info_name="tidelog")
@@ -47,7 +48,7 @@ def page() -> str:
 
 
 def describe(command: click.Command, context: click.Context) -> Iterator[str]:
-    """Yield the lines for a command, and for those below it."""
+    """Yield the lines for a command and for its subcommands."""
     level = "##" if context.parent is not None and context.parent.parent is None else "###"
     yield f"\n{level} {context.command_path}\n"
     yield inspect.cleandoc(command.help or "").replace("\b\n", "") + "\n"
@@ -77,7 +78,7 @@ def option_row(option: click.Option, context: click.Context) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape what a table cell may not hold."""
+    """Put a text on one line and escape ``|``, for a table cell of Markdown."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -1,7 +1,7 @@
 """A blocking connection between an ``Observer``, which reads a cluster's metadata log, and the controllers.
 
-The connection sends one request at a time and waits for the response; the observer chooses controller and request. It
-is for commands; a broker has connections of its own.
+The connection sends one request at a time and waits for the response; the observer chooses controller and request.
+Commands use it; a broker has connections of its own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidelog.protocol.messages import fetch, fetch_snapshot
 
 DEFAULT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 5.0
-"""Timeout of one response, in seconds; a controller delays a Fetch by half a second if there are no new records."""
+"""Timeout of one response, in seconds; without new records a controller delays a Fetch by half a second."""
 MIN_FETCH_VERSION = 17
 """The Fetch of Kafka 3.9, the first whose responses have the leader's endpoint for observers (KIP-853)."""
 
 
 class NotAControllerError(Exception):
-    """The process at the address is not a controller of a quorum."""
+    """The process at the address is not a controller, or one of a Kafka before 3.9."""
 
 
 class CatchUpError(Exception):
@@ -65,13 +65,15 @@ class MetadataFollower:
         self.step()
         while not self.observer.is_caught_up:
             if time.monotonic() > deadline:
-                reason = self.observer.last_failure or f"{self._address} has committed nothing in its epoch"
+                reason = self.observer.last_failure or (
+                    f"{self._address} did not send all committed records, or has committed nothing in its epoch"
+                )
                 raise CatchUpError(f"no metadata within {timeout_s:g} s: {reason}")
             self.step()
         return self.observer.image
 
     def step(self) -> Published | None:
-        """Send one request, when it is due; return the new image, if the response changed it.
+        """Wait until the next request is due, and send it; return the new image, if the response changed it.
 
         Raises NotAControllerError, and the errors of ``Observer.take_answer``.
         """

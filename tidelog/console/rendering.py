@@ -1,7 +1,6 @@
-"""HTML of pages: the templates, which escape every value, and the formats of numbers, times and links.
+"""HTML of the console's pages: Jinja2 templates, which escape every value, and formats of numbers, times and links.
 
-Jinja2 with autoescaping. No value becomes markup: no template marks one as safe, and ``link`` quotes all parts of a
-URL. Any thread.
+No value becomes markup: no template marks a value as safe, and ``link`` quotes all parts of a URL. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tidelog.console.view import Page
 TEMPLATES = Path(__file__).with_name("templates")
 STATIC = Path(__file__).with_name("static")
 NAME_LIMIT = 160
-"""Limit of a name in a table, in bytes of HTML."""
+"""Limit of a text that ``format_name`` shows, in bytes of HTML, without the ellipsis."""
 CHART_WIDTH, CHART_HEIGHT = 600, 120
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _UNIT = 1024
@@ -57,7 +56,7 @@ def link(*path: str | int, **parameters: str | int | None) -> str:
 
 
 def format_size(count: float | None) -> str:
-    """Format a number of bytes in the largest fitting unit."""
+    """Format a number of bytes with a unit from B to PiB; a dash if the number is unknown (None or negative)."""
     if count is None or count < 0:
         return "–"
     for unit in _UNITS:
@@ -68,14 +67,14 @@ def format_size(count: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Format a number with thousands separators."""
+    """Format a number with thousands separators; None as a dash."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
 
 
 def format_moment(time_ms: int | None) -> str:
-    """Format a time in ms as UTC; a dash if there is none."""
+    """Format a timestamp in ms as UTC; a dash if there is none (None or negative)."""
     if time_ms is None or time_ms < 0:
         return "–"
     try:
@@ -85,7 +84,7 @@ def format_moment(time_ms: int | None) -> str:
 
 
 def format_duration(milliseconds: float | None) -> str:
-    """Format a time span in the largest of ms, s, min and h that gives at least 2."""
+    """Format a time span in the largest of h, min and s that gives at least 2, otherwise in ms; None as a dash."""
     if milliseconds is None:
         return "–"
     for unit, size in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
@@ -99,7 +98,7 @@ def format_duration(milliseconds: float | None) -> str:
 
 
 def format_name(text: str | None) -> str:
-    """Cut a name that clients chose to NAME_LIMIT."""
+    """Cut a name, or another text of any length, at NAME_LIMIT, with an ellipsis; None is a dash."""
     if text is None:
         return "–"
     cut = clip(text, NAME_LIMIT)
@@ -107,7 +106,10 @@ def format_name(text: str | None) -> str:
 
 
 def chart_points(values: Sequence[float]) -> str:
-    """Compute the points of a line over the width of a chart; its largest value is at the top."""
+    """Compute the points of a chart's SVG polyline; the top is the largest value, or 1 if all values are smaller.
+
+    The text is empty for fewer than two values.
+    """
     if len(values) < 2:
         return ""
     top = max(max(values), 1)

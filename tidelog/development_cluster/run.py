@@ -1,7 +1,9 @@
-"""The run of a cluster on one machine: it finds or downloads jars, starts the nodes, and stops them.
+"""``tidelog cluster start``: runs a controller of Apache Kafka and Tidelog brokers until a signal, or until one ends.
 
-Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) stop all nodes cleanly. So does SIGINT in the background of a
-script, where shells start commands with that signal ignored; after ``nohup`` SIGHUP stays ignored.
+The controller runs in a JVM; its jars come from ``--kafka DIR``, or are downloaded once.
+
+Ctrl-C, SIGTERM and a terminal that closes (SIGHUP) stop all nodes cleanly. SIGINT also does if it was ignored at the
+start, as in a command that a script runs in the background (``&``). After ``nohup`` SIGHUP stays ignored.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from tidelog.development_cluster.layout import HOST, Layout, choose_ports, taken
 from tidelog.development_cluster.nodes import NodeError, Nodes
 
 WATCH_S = 0.5
+"""Interval at which the processes are checked."""
 MIN_JAVA = 17
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -106,7 +109,8 @@ def find_java() -> str:
     done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     version = java_version(done.stderr)
     if version < MIN_JAVA:
-        raise NodeError(f"the controller needs Java {MIN_JAVA} or later, and {java} is Java {version}")
+        found = f"Java {version}" if version else "of an unknown version"
+        raise NodeError(f"the controller needs Java {MIN_JAVA} or later, and {java} is {found}")
     return java
 
 
@@ -126,7 +130,10 @@ def check_ports(layout: Layout) -> None:
 
 
 def class_path(options: StartOptions) -> str:
-    """Return the class path of the controller. Raises JarsError."""
+    """Return the class path of the controller; without ``--kafka``, download the jars that the cache lacks first.
+
+    Raises JarsError.
+    """
     if options.kafka is not None:
         return class_path_of(options.kafka)
     cache = default_cache(os.environ)
@@ -141,7 +148,7 @@ def class_path(options: StartOptions) -> str:
 
 
 def announce(layout: Layout, nodes: Nodes, *, as_json: bool) -> None:
-    """Print the addresses of the cluster, once it is ready."""
+    """Print the addresses of a cluster that is ready."""
     members = [
         {
             "id": node_id,

@@ -134,11 +134,11 @@ def test_the_secret_does_not_leave_this_machine_by_a_proxy(issuer: Issuer, monke
 @pytest.mark.parametrize(
     ("properties", "told"),
     [
-        ({}, "expected a file: or https: URL"),
-        ({URL_KEY: "http://issuer.example/token", **CLIENT}, "expected a file: or https: URL"),
-        ({URL_KEY: "ftp://127.0.0.1/token", **CLIENT}, "expected a file: or https: URL"),
-        ({URL_KEY: "file:token"}, "expected a file: or https: URL"),
-        ({URL_KEY: "https://[::1/token", **CLIENT}, "expected a file: or https: URL"),
+        ({}, "expected a file:/// or https: URL"),
+        ({URL_KEY: "http://issuer.example/token", **CLIENT}, "expected a file:/// or https: URL"),
+        ({URL_KEY: "ftp://127.0.0.1/token", **CLIENT}, "expected a file:/// or https: URL"),
+        ({URL_KEY: "file:token"}, "expected a file:/// or https: URL"),
+        ({URL_KEY: "https://[::1/token", **CLIENT}, "expected a file:/// or https: URL"),
         ({URL_KEY: "https://issuer.example/token", ID_KEY: "ann"}, "no client id or no secret"),
         ({URL_KEY: "file:///token", HANDLER_KEY: "x.Y"}, "OAuthBearerLoginCallbackHandler"),
         ({URL_KEY: "file:///token", JAAS_KEY: "x.Y required;"}, "OAuthBearerLoginModule"),

@@ -51,7 +51,7 @@ _ANY = 1
 
 
 class Acl(NamedTuple):
-    """An ACL with the names above; in a filter, None matches anything."""
+    """An ACL; its types, operation and permission are names in the tables above. In a filter, None matches anything."""
 
     resource_type: str | None = None
     resource_name: str | None = None

@@ -37,7 +37,7 @@ NO_LEADER = -1
 
 
 class Partition(NamedTuple):
-    """One partition: leader (NO_LEADER when there is none), replicas and in-sync replicas by node id."""
+    """One partition: leader (NO_LEADER when there is none), replicas, in-sync and offline replicas, by node id."""
 
     partition: int
     leader: int
@@ -77,8 +77,10 @@ def list_topics(cluster: Cluster) -> list[Topic]:
 
 
 def describe_topics(cluster: Cluster, names: Sequence[str]) -> list[Topic]:
-    """Return these topics, in this order, without creating any. Raises ClientError, KafkaError, also if one is
-    missing."""
+    """Return the named topics, in the order of the names. Raises ClientError, KafkaError, also if a topic is missing.
+
+    The broker is asked not to create missing topics.
+    """
     asked = [MetadataRequestTopic(name=name) for name in names]
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
     answer = cluster.ask(request, MetadataResponse, _METADATA)
@@ -89,9 +91,9 @@ def describe_topics(cluster: Cluster, names: Sequence[str]) -> list[Topic]:
 
 
 def create_topic(cluster: Cluster, topic: NewTopic, *, validate_only: bool = False) -> Topic:
-    """Create a topic, and return it with the id and the number of partitions and replicas in the response.
+    """Create a topic, or only check the request. Returns the topic with its id and numbers of partitions and replicas.
 
-    Leaders and replicas are not in the response: they are -1. Raises ClientError, KafkaError.
+    The response has no leaders and no replica ids: they are -1. Raises ClientError, KafkaError.
     """
     configs = [CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()]
     creatable = CreatableTopic(
@@ -117,7 +119,7 @@ def delete_topic(cluster: Cluster, name: str) -> None:
 
 
 def add_partitions(cluster: Cluster, name: str, total: int, *, validate_only: bool = False) -> None:
-    """Add partitions to a topic up to ``total``. Raises ClientError, KafkaError."""
+    """Add partitions to a topic until it has ``total``. Raises ClientError, KafkaError."""
     asked = CreatePartitionsTopic(name=name, count=total, assignments=None)
     request = CreatePartitionsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS, validate_only=validate_only)
     (answer,) = cluster.ask(request, CreatePartitionsResponse).results

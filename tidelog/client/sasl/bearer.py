@@ -1,12 +1,15 @@
-"""Bearer tokens of a client, by the keys of Kafka's clients: from a file, or from an issuer that knows the client.
+"""Bearer tokens of a client, from a file or from an issuer, configured with the keys of Kafka's clients.
 
-sasl.oauthbearer.token.endpoint.url                    a file: URL, read at each login, so that another program may
-                                                       renew the token; or an https: URL (http: only on this machine)
-sasl.oauthbearer.client.credentials.client.id          for https: the client's id at the issuer, for the grant
-sasl.oauthbearer.client.credentials.client.secret      client_credentials of RFC 6749, and its secret
-sasl.oauthbearer.scope                                 for https: the scope to request
-sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret, scope and
-                                                       ssl.truststore.location (PEM), in place of the keys above
+sasl.oauthbearer.token.endpoint.url                    a file:/// URL, read at each login, so that another program may
+                                                       renew the token; or the issuer's https: URL (http: only on this
+                                                       machine), asked by the grant client_credentials of RFC 6749
+sasl.oauthbearer.client.credentials.client.id          the client's id, for an issuer
+sasl.oauthbearer.client.credentials.client.secret      the client's secret, for an issuer
+sasl.oauthbearer.scope                                 the scope to request, for an issuer; optional
+sasl.login.callback.handler.class                      optional: only Kafka's OAuthBearerLoginCallbackHandler
+sasl.jaas.config                                       Kafka's OAuthBearerLoginModule: clientId, clientSecret and scope
+                                                       are used if the keys above are missing;
+                                                       ssl.truststore.location (PEM): trusted certificates of the issuer
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ SCOPE_KEY = "sasl.oauthbearer.scope"
 HANDLER_KEY = "sasl.login.callback.handler.class"
 HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
 KEYS = frozenset({URL_KEY, ID_KEY, SECRET_KEY, SCOPE_KEY, HANDLER_KEY})
-"""All supported keys."""
+"""Keys of this mechanism alone; ``credentials`` adds those that all mechanisms share."""
 MAX_BYTES = 64 * 1024
+"""Bytes that are read of a file or response; a longer one is not read to its end."""
 TIMEOUT_S = 10.0
 _TOKEN = re.compile(r"[-_.a-zA-Z0-9]+")
 
@@ -49,7 +53,7 @@ class BearerCredentials:
     client_secret: str = field(default="", repr=False)
     scope: str = ""
     authority: str | None = None
-    """File of certificates that are trusted for the issuer; None: those of the system."""
+    """File of the certificates that are trusted for the issuer; None: the system's certificates."""
     mechanism: str = OAUTHBEARER
     user: str = "the bearer of a token"
     """Text for messages: the user's name is in the token, which only the broker reads."""
@@ -72,7 +76,10 @@ class BearerCredentials:
             return file.read(MAX_BYTES).strip()
 
     def _ask(self) -> str:
-        """Ask the endpoint for a token. Raises OSError, ValueError."""
+        """Ask the issuer for a token; return an empty text if the response has none.
+
+        Raises ClientError, OSError, ValueError.
+        """
         from http.client import HTTPException
         from urllib.error import HTTPError
 
@@ -130,7 +137,7 @@ def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str,
     if found.url.startswith("file:///"):
         return found
     if not is_safe(found.url):
-        raise ClientError(f"{URL_KEY}={found.url}: expected a file: or https: URL, or http: on this machine")
+        raise ClientError(f"{URL_KEY}={found.url}: expected a file:/// or https: URL, or http: on this machine")
     if not found.client_id or not found.client_secret:
         raise ClientError(f"no client id or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
     return found

@@ -18,7 +18,7 @@ from tidelog.client.wire import ClientError
 MECHANISM_KEY, JAAS_KEY = "sasl.mechanism", "sasl.jaas.config"
 USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
 KEYS = frozenset({MECHANISM_KEY, JAAS_KEY, USER_KEY, PASSWORD_KEY, *BEARER_KEYS})
-"""All supported keys."""
+"""All supported keys of SASL."""
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that brokers refuse in a user's name, and surrogates, which UTF-8 cannot encode."""
 _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
