@@ -43,7 +43,7 @@ class ThreadLoad:
 
 
 def load_of_main_thread(wall_ms: Callable[[], float]) -> ThreadLoad | None:
-    """Return the load of the main thread, which runs the event loop; None where threads have no CPU clocks."""
+    """Return the load of the main thread, which runs the event loop; None on other systems than Linux."""
     identity = threading.main_thread().ident
     if sys.platform != "linux" or identity is None:
         return None

@@ -1,4 +1,7 @@
-"""Limit of bytes per second, shared by all cleaner threads: ``log.cleaner.io.max.bytes.per.second``."""
+"""Limit of bytes that all cleaner threads together read and write per second.
+
+The limit is ``log.cleaner.io.max.bytes.per.second``.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +12,23 @@ from tidelog.log.system.time import Time
 
 
 class Throttle:
-    """Limiter of bytes per second to ``rate``, which may change. ``wait(seconds)`` sleeps and may end early. Any
-    thread."""
+    """Limiter to ``rate`` bytes per second; ``rate`` may be changed at any time. ``wait(seconds)`` sleeps, and ends
+    early when the cleaner stops. Any thread."""
 
     def __init__(self, rate: float, time: Time, wait: Callable[[float], object]) -> None:
         self.rate = rate
         self._time = time
         self._wait = wait
         self._lock = threading.Lock()
-        self._paid_until_ms = time.monotonic_ms()
+        self._allowed_at_ms = time.monotonic_ms()  # when the rate allows the bytes that are counted so far
 
     def take(self, size: int) -> None:
-        """Count ``size`` bytes and wait until the rate allows them."""
+        """Count ``size`` bytes and wait until the rate allows them; a wait below 1 ms is left to the next call."""
         if size <= 0:
             return
         with self._lock:
             now = self._time.monotonic_ms()
-            owed_until = max(self._paid_until_ms, now) + 1000.0 * size / self.rate
-            self._paid_until_ms = owed_until
-        if owed_until - now >= 1.0:
-            self._wait((owed_until - now) / 1000.0)
+            allowed_at = max(self._allowed_at_ms, now) + 1000.0 * size / self.rate
+            self._allowed_at_ms = allowed_at
+        if allowed_at - now >= 1.0:
+            self._wait((allowed_at - now) / 1000.0)

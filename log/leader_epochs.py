@@ -1,8 +1,8 @@
 """Leader epochs of a log and the offset at which each began (KIP-101, KIP-279).
 
 Invariant: epochs strictly grow and start offsets do not decrease. Each batch has its leader's epoch, so the file
-``leader-epoch-checkpoint`` can always be rebuilt from the records. It is written at once, but synced only with the next
-flush of the log, and an unreadable file is rebuilt.
+``leader-epoch-checkpoint`` can always be rebuilt from the records. Each change is written at once (recovery writes all
+its changes at its end), but synced only with the next flush of the log. An unreadable file is rebuilt.
 """
 
 from __future__ import annotations

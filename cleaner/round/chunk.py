@@ -16,7 +16,7 @@ from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.record.record_batch import Buffer
 
-#: Most batches in a chunk, one row each; if more were read, the others are read again as the next chunk.
+#: Largest number of batches in a chunk, one row each. If more were read, the others are read again as the next chunk.
 TABLE_ROWS = 4096
 
 
@@ -66,9 +66,10 @@ class Chunk:
 class Step:
     """Readable batches for one step of a pass: ``rows`` (first, end) of ``table``, whose bytes are in ``buffer``.
 
-    The buffer begins at byte ``position`` of the file. ``ordinal`` and ``bytes_read`` are the reader's counts after
-    these rows. ``is_plain`` says that no batch was expanded. ``keys`` are the records' keys, if ``prepare`` parsed
-    them.
+    The buffer begins at byte ``position`` of the file. ``ordinal`` is the ordinal after the last record of these rows.
+    ``bytes_read`` counts all bytes that the reader has read, up to the end of the chunk. ``is_plain`` says that no
+    batch was expanded. ``keys`` has (key position, key size, ordinal) of each record with a key, if the ``prepare`` of
+    :class:`Reading` parsed them.
     """
 
     buffer: ByteArray
@@ -88,7 +89,7 @@ def prepare_nothing(step: Step) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Request to read bytes ``span`` of a segment, from the beginning of a batch to the end of one.
+    """Request to read the bytes ``span`` (first, end) of a segment: from the beginning of a batch to the end of one.
 
     ``next_base_offset`` is the lowest offset after the segment; ``ordinal`` is the first record's. ``prepare`` is
     called for each step in order, before the pass gets it, perhaps in another thread.
@@ -102,7 +103,8 @@ class Reading:
 
 
 def store_expanded(chunk: Chunk, row: IntegerArray, header: memoryview, records: Buffer, state: BatchState) -> None:
-    """Copy an expanded batch into the scratch, and note its position, size and ``state`` in its row."""
+    """Copy an expanded batch into the scratch: ``header``, then ``records``. Note the position and size of its records,
+    and ``state``, in its row."""
     start = chunk.reserve(BATCH_OVERHEAD + len(records))
     body = start + BATCH_OVERHEAD
     view = chunk.buffer.data

@@ -130,7 +130,7 @@ class SegmentReader:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of all batches up to the current step."""
+        """Bytes read so far, up to the end of the current step's chunk."""
         return self._step.bytes_read
 
     def close(self) -> None:

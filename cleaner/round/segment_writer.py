@@ -1,9 +1,9 @@
-"""Writer of the new segment of a group: created at the first change, written once, with the index entries of appends.
+"""Writer of the new segment that replaces a group of segments with the batches that the cleaner keeps of them.
 
-A *group* is neighbouring segments that the new segment replaces. Until the first change nothing is written and only
-index entries are collected: a group without a change is not rewritten. At the first change the unchanged bytes before
-it are copied from the old files (``copy_file_range``); filtered batches follow. Index entries are those that appends of
-the single batches would have made, so a rebuild makes the same indices.
+A *group* is one or more neighbouring segments. Until the first change nothing is written and only index entries are
+collected: a group without a change is not rewritten. At the first change the unchanged bytes before it are copied from
+the old files (``copy_file_range``); filtered batches follow. Index entries are those that appends of the single batches
+would have made, so a rebuild makes the same indices.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Invariants:
 
 - ``size`` is the end of the last complete append. Bytes after it are a failed append that could not be cut back, or a
   write in progress; no reader reads them.
-- An append is one ``pwrite`` at ``size``. When it fails, the file is cut back to ``size``. When even that fails, the
-  next append cuts it back before it writes.
+- An append writes at ``size``: by ``pwrite``, or by ``copy_file_range`` from another segment. When it fails, the file
+  is cut back to ``size``. When even that fails, the next ``append`` cuts it back before it writes.
 - The descriptor is reference-counted. The segment holds one reference, each slice one more; the last release closes
   it. So its number cannot be given to another file while a ``sendfile`` still uses it (docs/internals/faults.md, F22).
   ``retain`` on a closed file reopens nothing: it raises, and the reader looks for the offset again in a newer segment
@@ -78,7 +78,7 @@ class FileRecords:
     def shared(self) -> SharedFile:
         """The open file, opened on first use.
 
-        Raises KafkaStorageError if the file is closed.
+        Raises KafkaStorageError if it cannot be opened, or was closed or sealed before.
         """
         shared = self._shared
         return shared if shared is not None else self._open()

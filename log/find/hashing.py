@@ -5,8 +5,9 @@
     key hash     = |h("topic#key")|, 0 where that overflows        4 bytes, never negative
     tag hash     = h(tag)                                          8 bytes, sign kept
 
-For ASCII these are the numbers that RocketMQ stores. They collide easily ("Aa" and "BB"): after finding a record by
-its hash, compare the key or the header itself.
+The key is the record's key; the tag is the value of its tag header (``tidelog.log.find.engine.reference``). For ASCII
+these are the numbers that RocketMQ stores. They collide easily ("Aa" and "BB"): after finding a record by a hash,
+compare its key or its tag.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class SegmentScan:
     def scan(self, chunk: Any, start: int, size: int, file_position: int) -> bool:
         """Walk over ``chunk[start:size]``, whose byte 0 lies at ``file_position`` of the file.
 
-        Returns True if the tables are full: call it again from ``consumed`` on. False: the chunk ends within a batch
-        or, with ``is_stopped``, the plain walk has to take the batch at ``consumed``.
+        Returns True if a table is full: call it again from ``consumed`` on. False: no complete batch is left in the
+        chunk or, with ``is_stopped``, the plain walk has to take the batch at ``consumed``.
         """
         held = words.hold(chunk)
         offsets = words.hold_writable(self._tables[0])
@@ -98,10 +98,10 @@ class SegmentScan:
         return [(table[2 * number], table[2 * number + 1]) for number in range(self._epoch_count)]
 
     def needed_rows(self) -> list[tuple[int, ...]]:
-        """Return the rows of the last call that a replay needs for the same state as all rows, in order.
+        """Return the rows of the last call, in order, from which the same producer state is rebuilt as from all rows.
 
-        These are, of each producer, the first row, the last five, all control batches, and the first transactional
-        batch after each control batch. So a log of one busy producer needs a handful of rows for each chunk.
+        These are, of each producer, the first row, the last five data batches, all control batches, and the first
+        batch of each transaction. So a log of one busy producer needs a handful of rows for each chunk.
         """
         if self._row_count == 0:
             return []

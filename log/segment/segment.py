@@ -69,8 +69,8 @@ class SegmentRead(NamedTuple):
 
 
 class BatchesToAppend(NamedTuple):
-    """Whole batches and what their append changes: index entries in the form of the files, the position in the last of
-    them, and the segment's largest timestamp after the append."""
+    """Whole batches and what their append changes: index entries in the form of the files, the position that the last
+    offset index entry has, and the segment's largest timestamp after the append."""
 
     records: Buffer
     offset_entries: bytes
@@ -238,7 +238,7 @@ class LogSegment:
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The first batch's largest timestamp, which the cleaner takes for the segment's age; 2^63 - 1 if there is
+        """The first batch's largest timestamp, by which the cleaner judges the segment's age; 2^63 - 1 if there is
         none."""
         first = _first_timestamp(self) if self._rolling_timestamp is None else self._rolling_timestamp
         return first if first >= 0 else 2**63 - 1

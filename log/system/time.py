@@ -35,7 +35,7 @@ class SystemTime:
 
 
 class ManualTime:
-    """A clock that moves only when told; for tests and simulations."""
+    """Clocks that only ``advance`` and ``jump_wall`` move, for tests and simulations."""
 
     __slots__ = ("_monotonic_ms", "_wall_ms")
 

@@ -37,7 +37,7 @@ def relocate(result: ValidationResult, next_offset: int) -> ValidationResult:
         for summary in result.batches
     )
     for summary in summaries:
-        # An old entry has its own offset, which is the last one: a wrapper has the offset of its last message.
+        # The offset field of an old message is its own offset; that of a wrapper is the offset of its last message.
         _OFFSET.pack_into(view, summary.position, summary.base_offset if magic == MAGIC_V2 else summary.last_offset)
     newest = result.offset_of_max_timestamp
     return result._replace(

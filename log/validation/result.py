@@ -24,10 +24,13 @@ class BatchSummary(NamedTuple):
 
 
 class ValidationResult(NamedTuple):
-    """Records ready to append. ``records`` is the producer's buffer if all was done in place, else new bytes.
+    """Records ready to append. ``records`` is the producer's buffer if offsets and timestamps could be set in it, else
+    new bytes.
 
     ``offset_of_max_timestamp`` is the last offset of the first batch that holds the largest timestamp, as in Kafka's
     time index; -1 when there is no timestamp (magic 0). ``log_append_time_ms`` is -1 under create time.
+    ``shallow_count`` is the number of batches, or of outer messages of magic 0 and 1. ``sizes_changed`` says that the
+    batches were rebuilt, so their sizes may differ from the producer's.
     """
 
     records: Buffer

@@ -1,5 +1,6 @@
-"""DescribeUserScramCredentials (key 50): mechanisms and iterations of users, never secrets (KIP-554). Null asks for
-all.
+"""DescribeUserScramCredentials (key 50): mechanisms and iterations of users, never secrets (KIP-554).
+
+Null ``users`` asks for all users.
 """
 
 from __future__ import annotations
