@@ -68,7 +68,8 @@ def group_config(values: Mapping[str, Any]) -> GroupConfig:
 
 
 def transaction_config(values: Mapping[str, Any]) -> TransactionConfig:
-    """Select the part of a parsed configuration (Kafka's dotted keys) that transactions need."""
+    """Select the part of a parsed configuration (Kafka's dotted keys) that transactions need. Missing keys get
+    defaults."""
     return replace(TransactionConfig(), **_select_given(TransactionConfig, values))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 FEATURE = "share.version"
+"""Kafka's feature whose level says whether share groups are enabled."""
 READ_COMMITTED = "read_committed"
 """Value of ``share.isolation.level``; without it records of open and aborted transactions are delivered too."""
 

@@ -117,7 +117,7 @@ class ShareRead:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[_Read], Results]:
-        """Read each partition that has records to acquire, in order. Returns the reads that found records, and the
+        """Read each partition that may have records to acquire, in order. Returns the reads that found records, and the
         errors of other partitions."""
         errors: Results = {}
         ready: list[ServedPartition] = []

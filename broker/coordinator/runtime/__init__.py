@@ -1,5 +1,5 @@
 """The runtime that all coordinators use: it loads the shards of an internal topic (a state machine for each partition),
-appends their records, replays these, and runs timers.
+appends the shards' records, replays the records, and runs the shards' timers.
 
 Imports: no other package of the coordinators.
 Invariant: records are appended, then replayed, then the request is answered; after a failed append nothing is replayed.

@@ -1,4 +1,4 @@
-"""Runtime of a coordinator over an internal topic: it loads shards, appends their records, and replays these.
+"""Runtime of a coordinator over an internal topic: it loads shards, appends their records, and replays the records.
 
     request -> shard of its key -> CoordinatorResult -> append its records as one batch -> replay them
             -> the high watermark passes them -> response
