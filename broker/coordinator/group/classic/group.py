@@ -67,7 +67,7 @@ VALID_PREVIOUS_STATES: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
 
 
 class ClassicMember:
-    """One member. ``protocols`` is in the member's order of preference; times in milliseconds.
+    """A member of a classic group. ``protocols`` is in the member's order of preference; times in milliseconds.
 
     ``awaiting_join`` and ``awaiting_sync`` are the responses for which the member waits. ``is_new`` is true until the
     member's first generation begins.
@@ -120,8 +120,9 @@ class ClassicGroup:
     """Members and generation of one group; loop thread only.
 
     ``static_members`` maps instance ids to member ids. ``pending_join_members`` are member ids that were given out and
-    have not joined (KIP-394); ``pending_sync_members`` have sent no SyncGroup in this generation.
-    ``subscribed_topics`` is None if unknown.
+    have not joined (KIP-394); ``pending_sync_members`` have sent no SyncGroup in this generation. ``subscribed_topics``
+    is None if unknown. ``new_member_added`` tells that a member has joined since the initial delay began or was
+    extended (KIP-134).
     """
 
     group_type = "Classic"

@@ -8,7 +8,7 @@ epoch, and the assignment is the member's current assignment after reconciliatio
     SyncGroup    answered with the member's partitions, unless a new rebalance has begun meanwhile
     Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is below the group's, or the member must
                  revoke partitions or can get more
-    LeaveGroup   removes all members that the request names
+    LeaveGroup   removes the classic members that the request names; each name is answered with its own error code
 
 No request waits: a member gets the partitions that are free now, and rejoins when a Heartbeat is answered
 REBALANCE_IN_PROGRESS. Loop thread only.

@@ -5,10 +5,10 @@
     SyncGroup of the leader ...... the assignment is appended to the log; then -> Stable, all SyncGroups are answered
     a member is late or leaves ... -> PreparingRebalance again
 
-``join`` and ``sync`` decide about requests; this module has the transitions that they share, and those by timers. The
-timers, by key: ("heartbeat", group, member) the session; ("join", group) the end of PreparingRebalance; ("sync", group)
-members that joined but never sent SyncGroup. A member keeps the Deferred of its waiting request, which is completed
-exactly once: with the outcome, or with an error upon which the client rejoins.
+``join`` and ``sync`` decide about requests; this module has the transitions of state that both use, and those that a
+timer causes. The timers, by key: ("heartbeat", group, member) the session; ("join", group) the end of
+PreparingRebalance; ("sync", group) members that joined but never sent SyncGroup. A member keeps the Deferred of its
+waiting request, which is completed exactly once: with the outcome, or with an error upon which the client rejoins.
 
 Only a new group, the leader's assignment, an empty generation and a static member's new id are written to the log.
 While serving, such a record is not replayed (``CoordinatorResult.replay``): the group is changed before the append, or
@@ -298,7 +298,7 @@ def _has_joined(member: ClassicMember) -> bool:
 
 def _waits(member: ClassicMember) -> bool:
     """Return whether a member waits in JoinGroup or SyncGroup on an open connection, and so has no session timeout. A
-    new member has one all the same: its client may be gone.
+    new member times out even while it waits, because its client may be gone.
     """
     if member.is_new:
         return False

@@ -1,8 +1,8 @@
 """SyncGroup, Heartbeat and LeaveGroup to a classic group.
 
 SyncGroup: the leader's request has the assignment, which is appended to the log before any member gets it; the other
-members wait for that. In a stable group a repeated request is answered at once. LeaveGroup v3+ has a list of members,
-each answered with its own error; an admin client names static members by instance id only.
+members' requests wait for this append. In a stable group a repeated request is answered at once. LeaveGroup v3+ has a
+list of members, each answered with its own error; an admin client names static members by instance id only.
 
 Source: SyncGroup v0-5, Heartbeat v0-4, LeaveGroup v0-5; KIP-345, KIP-559.
 """
@@ -134,7 +134,9 @@ class ClassicSync:
     # -- LeaveGroup ---------------------------------------------------------------------------------------------
 
     def leave(self, group: ClassicGroup, members: list[MemberIdentity]) -> CoordinatorResult[LeaveGroupResponse]:
-        """Remove the leaving members. Each gets its own error code; one rebalance follows for all."""
+        """Remove the leaving members. Each gets its own error code; one rebalance follows for all. Raises
+        CoordinatorNotAvailableError.
+        """
         if group.state is DEAD:
             raise CoordinatorNotAvailableError
         responses = [self._leave_one(group, member) for member in members]
