@@ -1,11 +1,14 @@
 """Timers of consumer groups' members. When one fires, the member is removed (``expire``).
 
-    ("session", group, member)   the member sent no request for its session timeout
-    ("revoke", group, member)    it did not revoke its lost partitions, in this epoch, within its rebalance timeout
-    ("rejoin", group, member)    a classic member was told of a rebalance, and did not rejoin within that timeout
-    ("collect", group, member)   a classic member joined, and did not send SyncGroup within that timeout
+    ("session", group, member)   the member sent no request within its session timeout
+    ("revoke", group, member)    it is still in the epoch in which it had to revoke partitions, after its rebalance
+                                 timeout
+    ("rejoin", group, member)    a classic member was answered REBALANCE_IN_PROGRESS, and did not rejoin within its
+                                 rebalance timeout
+    ("collect", group, member)   a classic member joined, and did not send SyncGroup within its rebalance timeout
 
-A classic member has a session timeout of its own, and the last two timers in place of the second. Loop thread only.
+A classic member names its session timeout in JoinGroup; other members have that of the group. A classic member has the
+timers "rejoin" and "collect" in place of "revoke". Loop thread only.
 
 Source: KIP-848.
 """

@@ -2,8 +2,8 @@
 
 A heartbeat, or a JoinGroup of a classic member (``classic.members``), takes these steps, each over the same ``Draft``:
 
-    apply_subscription   the member's subscription is compared with the known one; the group epoch rises if it changed,
-                         or if any subscribed topic of the group did
+    apply_subscription   the member's subscription is compared with the known one; the group epoch rises if the
+                         subscription, or any subscribed topic of the group, changed
     update_target        if the group epoch is above the target's, the assignor computes a new target for all members,
                          unless the last one is younger than the group's assignment interval
     move_towards_target  the member goes one step towards its target (``reconciliation``)
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 MayDescribe = Callable[["RequestContext", str], bool]
-"""Returns whether a client may DESCRIBE a topic."""
+"""Function that returns whether a client may DESCRIBE a topic."""
 
 
 @dataclass(slots=True)
@@ -106,8 +106,8 @@ class DraftSteps:
         self._may_describe = may_describe
 
     def apply_subscription(self, draft: Draft, subscription: Subscription, context: RequestContext) -> None:
-        """Set the member's subscription, and raise the group epoch if need be. Raises
-        InvalidRegularExpressionError."""
+        """Set the member's subscription, and raise the group epoch if the subscription or a subscribed topic changed.
+        Raises InvalidRegularExpressionError."""
         group, before = draft.group, draft.subscription
         draft.subscription = subscription
         is_new = draft.member_id not in group.members

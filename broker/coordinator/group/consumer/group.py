@@ -6,7 +6,8 @@
     Stable        the current assignment of every member is its target
 
 Every partition has at most one owner. ``owners`` has the member that is assigned a partition or must still revoke it;
-no other member gets the partition before that. All of this is in the log; after a restart only the timers start again.
+no other member gets the partition until this one has given it up. All of this is in the log; after a restart only the
+timers start again.
 
 Source: KIP-848, KIP-1251; records 3 to 8 and 16 of ``__consumer_offsets``.
 """
@@ -49,7 +50,8 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClassicSpec:
-    """Further settings of a member of the classic protocol: its session timeout, and its protocols in order."""
+    """Further settings of a member of the classic protocol: its session timeout, and its protocols with their
+    metadata, in its order of preference."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -89,7 +91,8 @@ NEW_MEMBER = CurrentAssignment()
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a pattern matched (record 16), with the version of the metadata and the time then."""
+    """The topics that a pattern matched (record 16), with the version of the metadata and the time at which they
+    were matched."""
 
     topics: tuple[str, ...]
     version: int
@@ -114,7 +117,11 @@ class ConsumerMember:
 
 
 class ConsumerGroup(ModernGroup[ConsumerMember]):
-    """One group; loop thread only."""
+    """One group; loop thread only.
+
+    ``static_members`` maps instance ids to member ids, ``owners`` partitions to member ids, and ``regexes`` patterns to
+    the topics that they matched.
+    """
 
     group_type = "Consumer"
     protocol_type = "consumer"

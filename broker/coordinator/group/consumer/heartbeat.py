@@ -194,7 +194,7 @@ class ConsumerHeartbeats:
             return self.draft_member_or_new(group, member_id, records)
         draft = self.draft_member(group, member, records)
         if request.member_epoch == JOIN_EPOCH and draft.current.epoch != JOIN_EPOCH:
-            draft.current = NEW_MEMBER  # it lost its epoch, and its partitions with it
+            draft.current = NEW_MEMBER  # the client lost its epoch, and gave up its partitions
         elif request.member_epoch != draft.current.epoch:
             check_epoch(draft.current, request)
         return draft
@@ -319,8 +319,9 @@ def check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> None:
-    """Check the epoch of a heartbeat. The previous epoch is accepted too, as the response with the new one may be lost.
-    Raises FencedMemberEpochError.
+    """Check the epoch of a heartbeat that is not the member's current one. The previous epoch is accepted, as the
+    response with the new one may be lost, if the member reports only partitions that are assigned to it. Raises
+    FencedMemberEpochError.
     """
     if request.member_epoch == current.previous_epoch and is_subset(owned_of(request), current.assigned):
         return
