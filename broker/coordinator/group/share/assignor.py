@@ -3,8 +3,9 @@
     as many partitions as members, or more   each partition has one member; members' numbers differ by one at most
     more members than partitions             each member has one partition; partitions' numbers differ by one at most
 
-A member keeps its partitions as far as that allows. If members subscribe to different topics, each topic is assigned by
-itself to its subscribers. Pure functions over values, in steps: 10,000 partitions take 20 ms. Source: KIP-932.
+A member keeps its partitions as far as these limits allow. If members subscribe to different topics, each topic is
+assigned by itself to its subscribers. Pure functions over values, in steps: 10,000 partitions take 20 ms. Source:
+KIP-932.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ def _keep_current(
 def _assign_readers(
     without: list[set[Partition]], targets: list[Partition], readers: dict[Partition, int]
 ) -> Steps[None]:
-    """Assign each member without partitions one that has the fewest members."""
+    """Assign to each member without partitions the partition that has the fewest members."""
     by_readers = [(readers[partition], number) for number, partition in enumerate(targets)]
     heapify(by_readers)
     for assigned in without:

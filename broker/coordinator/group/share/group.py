@@ -3,9 +3,10 @@
     Empty     no members
     Stable    has members: a share group has no rebalance that members wait for
 
-Several members may read one partition; none owns any. A member's current assignment is its target after its next
-heartbeat. ``initialized`` has the partitions with a state in ``__share_group_state``; only they are assigned.
-``deleting`` has the topics whose states are being deleted: some states may still exist, but they are not used.
+Several members may read one partition; none owns any. At its next heartbeat a member gets its target as its current
+assignment, in one step. ``initialized`` has the partitions with a state in ``__share_group_state``; only they are
+assigned. ``deleting`` has the topics whose states are being deleted: some states may still exist, but they are not
+used.
 
 Source: KIP-932; records 10 to 15 of ``__consumer_offsets``.
 """

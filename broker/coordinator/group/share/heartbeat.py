@@ -72,8 +72,9 @@ Uninitialized = dict[bytes, frozenset[int]]
 
 @dataclass(slots=True)
 class Decision:
-    """Result of a heartbeat, with the partitions that need a state and the members that need an assignment. If there
-    are any, the caller provides them and calls ``heartbeat`` again; else it appends the result."""
+    """Result of a heartbeat, with the partitions that need a state and the assignor's input if a new target is needed.
+    If there is either, the caller creates the states, runs the assignor, and calls ``heartbeat`` again. Else it appends
+    the result."""
 
     result: HeartbeatResult
     epoch: int = 0
@@ -130,7 +131,8 @@ class ShareHeartbeats:
     def heartbeat(
         self, context: RequestContext, request: ShareGroupHeartbeatRequest, assigned: Assigned | None = None
     ) -> Decision:
-        """Return the decision on a heartbeat. ``assigned`` is the assignor's result for the previous decision on it.
+        """Return the decision on a heartbeat. ``assigned`` is the assignor's result for the previous decision on this
+        heartbeat.
 
         Raises InvalidRequestError, GroupIdNotFoundError, GroupMaxSizeReachedError, UnknownMemberIdError,
         FencedMemberEpochError.

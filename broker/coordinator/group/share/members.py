@@ -122,7 +122,8 @@ class ShareMembers:
         return group is None or group.is_empty
 
     def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
-        """Delete the states of a group without members, then ``finish`` it. Raises KafkaError."""
+        """Delete the states of a group without members, then return what ``finish`` returns, which deletes the group.
+        Raises KafkaError."""
         return (yield from self._changes.run_alone(group_id, self._changes.delete_group(group_id, finish)))
 
     # -- offsets of groups ---------------------------------------------------------------------------------------
@@ -166,7 +167,7 @@ class ShareMembers:
         return keys
 
     def _with_lag(self, states: Mapping[StateKey, ShareState | None]) -> Steps[list[tuple[str, int]]]:
-        """Return the partitions that have a lag: those with a start offset, in topics that exist."""
+        """Return the partitions whose lag can be computed (``has_lag``), in topics that exist."""
         found = []
         for number, (key, state) in enumerate(states.items()):
             if not number % ITEMS_PER_STEP:
@@ -228,7 +229,8 @@ class ShareMembers:
         return alter.AlterShareGroupOffsetsResponse(responses=topics)
 
     def _group_to_alter(self, group_id: str) -> tuple[ShareGroup, bool]:
-        """Return the group, which has no members, or a new one, and whether it exists already."""
+        """Return the group, and whether it exists already; else the group is a new one. Raises InvalidGroupIdError,
+        GroupIdNotFoundError for a group of another kind, NonEmptyGroupError."""
         known = self._runtime.shard_for(group_id).groups.get(group_id)
         return self._changes.empty_group(group_id) if known or not group_id else ShareGroup(group_id), bool(known)
 
@@ -239,8 +241,8 @@ class ShareMembers:
         added: dict[bytes, InitializedTopic],
         waits: list[Deferred[None]],
     ) -> Steps[alter.AlterShareGroupOffsetsResponseTopic]:
-        """Initialize the states of one topic's partitions. They are added to ``added``, and Deferreds that complete
-        when they are committed to ``waits``."""
+        """Initialize the states of one topic's partitions. The partitions are added to ``added``. Deferreds that
+        complete when the states are committed are added to ``waits``."""
         image = self._metadata.find(asked.topic_name)
         topic = alter.AlterShareGroupOffsetsResponseTopic(topic_name=asked.topic_name)
         if image is not None:
@@ -308,8 +310,8 @@ class ShareMembers:
 
 
 def has_lag(state: ShareState) -> bool:
-    """Return whether the lag of a share partition can be computed: its start offset is known, and the number of records
-    that the group has finished."""
+    """Return whether the lag of a share partition can be computed: its start offset is known, and so is the number of
+    records from there on that the group has finished."""
     return state.start_offset != UNINITIALIZED_OFFSET and state.delivery_complete_count >= 0
 
 

@@ -77,7 +77,8 @@ class StateChanges:
         return group
 
     def delete_group(self, group_id: str, finish: Callable[[], T]) -> Steps[T]:
-        """Delete all states of a group, then ``finish`` it. Raises KafkaError."""
+        """Delete all states of a group, then return what ``finish`` returns, which deletes the group. Raises
+        KafkaError."""
         group = self.empty_group(group_id)
         yield from self.delete_states(group, group.topics_with_states())
         return finish()
