@@ -50,7 +50,10 @@ def assign_sticky(
 
 
 class _Share:
-    """Share of tasks of one member: the tasks that are left divided by the members that are left, rounded up."""
+    """Largest number of tasks for one member: tasks divided by members, rounded up.
+
+    A member that reaches this number leaves the division with its tasks; then it is computed again for the others.
+    """
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members

@@ -7,7 +7,8 @@
     Stable        the current assignment of every member is its target
 
 A task is a partition of a subtopology. It is active on one member; standby tasks keep copies of its state on others. No
-process has a task twice, and no member gets an active task before its former owner has reported that it gave it up.
+process has a task twice. No member gets an active task before the task's former owner has reported to have given it up,
+or was removed.
 
 Only ``replay`` changes the durable state. Soft state, which a restart loses, is the configured topology, the epoch of
 endpoints, and the member that requested the shutdown of the application. Loop thread only.
@@ -55,14 +56,14 @@ class StreamsMemberState(Enum):
 
 
 class TaskSet(NamedTuple):
-    """Tasks of one member, by role."""
+    """Tasks of one member, by role. Warm-up tasks are in the protocol, but are never assigned."""
 
     active: Tasks = {}  # noqa: RUF012 - never changed
     standby: Tasks = {}  # noqa: RUF012 - never changed
     warmup: Tasks = {}  # noqa: RUF012 - never changed
 
     def intersects(self, other: TaskSet) -> bool:
-        """Return whether both have some task in the same role."""
+        """Return whether both have a task in common, in the same role."""
         return any(
             not partitions.isdisjoint(theirs.get(name, frozenset()))
             for mine, theirs in zip(self, other, strict=True)
@@ -212,7 +213,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         return given is not None and epoch >= given
 
     def validate_offset_delete(self) -> None:
-        """Do nothing: the topology is always known here, and each topic is checked by itself."""
+        """Do nothing: the topology says which topics the members read, and each topic is checked by itself."""
 
 
 def is_reconciled(current: StreamsAssignment, epoch: int) -> bool:

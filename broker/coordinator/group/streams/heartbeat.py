@@ -3,13 +3,14 @@
     1. the member is found or created, and its epoch is checked
     2. the first member's topology becomes the group's; it is compared with the existing topics (``topology``)
     3. if the member, the topology, its topics or the settings changed, the group epoch rises
-    4. if the group epoch is above the target's, the assignor computes a new target. A new group waits for an initial
-       delay before that, in which others may join; later the last target must be at least as old as the
-       assignment interval
+    4. if the group epoch is above the target's, the assignor computes a new target. A group whose first member joins
+       waits for an initial delay before that, in which others may join; later the last target must be at least as
+       old as the assignment interval
     5. the member goes one step towards its target (``reconciliation``)
 
 The steps only add records; ``replay`` changes the group when these are in the log. A heartbeat without news adds none.
-Missing internal topics are returned to the caller, which creates them; the next heartbeat finds them.
+Missing internal topics (repartition and changelog topics) are returned to the caller, which creates them. The next
+heartbeat finds them.
 
 Timers: ("streams-session", group, member), ("streams-revoke", group, member), ("streams-delay", group). Loop thread
 only. Source: StreamsGroupHeartbeat v0 as of Kafka 4.3, which refuses static members, patterns and warm-up tasks.
@@ -215,7 +216,7 @@ class StreamsHeartbeats:
         )
 
     def _find_group(
-        self, request: StreamsGroupHeartbeatRequest, most: int, records: list[CoordinatorRecord]
+        self, request: StreamsGroupHeartbeatRequest, max_size: int, records: list[CoordinatorRecord]
     ) -> StreamsGroup:
         group = self._groups.get(request.group_id)
         is_joining = request.member_epoch == JOIN_EPOCH
@@ -228,14 +229,15 @@ class StreamsHeartbeats:
             return StreamsGroup(request.group_id)
         if not isinstance(group, StreamsGroup):
             raise GroupIdNotFoundError(f"Group {request.group_id} is not a streams group.")
-        if is_joining and len(group.members) >= most and request.member_id not in group.members:
-            raise GroupMaxSizeReachedError(f"The streams group has reached its maximum capacity of {most} members.")
+        if is_joining and len(group.members) >= max_size and request.member_id not in group.members:
+            raise GroupMaxSizeReachedError(f"The streams group has reached its maximum capacity of {max_size} members.")
         return group
 
     # -- 2. the topology ----------------------------------------------------------------------------------------
 
     def _configure(self, draft: Draft) -> int:
-        """Compare the topology with the existing topics. Returns the hash of the topics that it needs."""
+        """Compare the topology with the existing topics. Returns the hash of the topics that the topology
+        needs."""
         group = draft.group
         if group.configured is not None and group.metadata_version == self._metadata.changes:
             draft.configured = group.configured

@@ -32,7 +32,8 @@ from tidelog.broker.coordinator.group.streams.group import (
 
 @dataclass(slots=True)
 class Held:
-    """Tasks of other members, also those that they must still revoke: all active ones, and all of one process."""
+    """Tasks of other members, also those that they must still revoke. ``active`` has the active tasks of all of them,
+    ``in_process`` the tasks in any role of those in one process."""
 
     active: set[TaskId] = field(default_factory=set)
     in_process: set[TaskId] = field(default_factory=set)

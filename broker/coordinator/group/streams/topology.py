@@ -4,8 +4,8 @@ A topology is a list of subtopologies. Each reads topics (sources of the applica
 another subtopology writes) and has state stores, each with a changelog topic. A task reads partition p of all topics of
 its subtopology.
 
-    repartition topics   have the number of partitions in the topology; else the largest number among the topics that
-                         the writing subtopology reads. Copartitioned topics all have the same number
+    repartition topics   have the number of partitions that the topology gives; else the largest number among the topics
+                         that the writing subtopology reads. Copartitioned topics all have the same number
     changelog topics     have as many partitions as the subtopology has tasks
 
 The broker creates repartition and changelog topics. ``configure`` is a pure function of the topology and the partition
@@ -77,7 +77,7 @@ class Subtopology:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of all topics that it reads."""
+        """Names of all topics that the subtopology reads."""
         return (*self.source_topics, *(topic.name for topic in self.repartition_sources))
 
 
@@ -289,7 +289,7 @@ def _copartition(
     names: set[str], fixed: set[str], repartition: set[str], count_of: Callable[[str], int]
 ) -> dict[str, int]:
     """Return the common partition count of copartitioned topics for the repartition topics among them. Topics in
-    ``fixed`` have a given one. Raises ConfigurationError if the counts differ."""
+    ``fixed`` have a count that the topology gives. Raises ConfigurationError if the counts differ."""
     counts = {name: count_of(name) for name in sorted(names)}
     flexible = {name: count for name, count in counts.items() if name in repartition}
     others = {name: count for name, count in counts.items() if name not in repartition}
