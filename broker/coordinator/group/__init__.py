@@ -3,6 +3,6 @@
 A shard has all groups of one partition of ``__consumer_offsets``.
 
 Imports: ``tidelog.broker.coordinator.share_state`` and ``runtime``; never ``transaction``.
-Invariant: methods of the shard return a CoordinatorResult; a group changes when its records are replayed. Classic
-groups change before, or in the callback of the append.
+Invariant: the shard's methods append nothing themselves. They return the records (``runtime.result``), and a group
+changes when these are replayed. Classic groups change before the append, or in its callback.
 """

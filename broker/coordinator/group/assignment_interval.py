@@ -1,9 +1,9 @@
-"""The least interval between two target assignments of a group (KIP-1263): ``*.assignment.interval.ms``.
+"""Shortest interval between two target assignments of a group (KIP-1263): ``*.assignment.interval.ms``.
 
 Changes within the interval are collected: each of them raises the group's epoch, and the first heartbeat of any member
 after the interval computes one target assignment for all of them. The default is 0, without delay. Apache Kafka's
-default of one second collects the members of large groups. In a small group it lets the second member wait for its
-next heartbeat, five seconds later.
+default of one second collects the members of large groups. In a small group, one second would make the second member
+wait for its partitions until its next heartbeat, five seconds later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def may_assign(assigned_at_ms: int, interval_ms: int, now_ms: int) -> bool:
     """Return whether a target assignment may be computed now. ``assigned_at_ms`` is the time of the last one, 0 if
     unknown.
 
-    Both times are of the wall clock, because the log keeps them over a restart. If the last one is in the future, the
-    clock was set back, and the assignment does not wait for that time.
+    Both times are of the wall clock, because the log keeps ``assigned_at_ms`` over a restart. If it is in the future,
+    the clock was set back, and the next assignment does not wait for it.
     """
     return interval_ms == 0 or assigned_at_ms == 0 or not 0 <= now_ms - assigned_at_ms < interval_ms

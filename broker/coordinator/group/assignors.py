@@ -2,11 +2,12 @@
 
     uniform   all members get the same number of partitions, or one more, as far as subscriptions allow; a member keeps
               its partitions unless it has too many
-    range     for each topic, neighbouring partitions to each member in the order of instance id, then member id: topics
-              with the same number of partitions are assigned alike, so that they can be joined
+    range     for each topic, neighbouring partitions to each member, in the order of instance ids (of member ids, for
+              members without): topics with equal partition counts and subscribers are assigned alike, so that an
+              application can join them
 
 Pure functions over values. ``uniform`` first removes partitions that a member may not keep. It then assigns each free
-partition to the subscribed member with the fewest. At last it moves single partitions from the member with the most to
+partition to the subscribed member with the fewest. Finally it moves single partitions from the member with the most to
 the one with the fewest, until they differ by one at most. Each move lowers the sum of squares of the members' counts,
 so the moves come to an end. Source: KIP-848.
 """
@@ -25,7 +26,8 @@ EMPTY_ASSIGNMENT: Assignment = {}
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """Input of an assignor for one member: its topic ids, its instance id, and its current target assignment."""
+    """Input of an assignor for one member: the ids of its subscribed topics, its instance id, and its current target
+    assignment."""
 
     topics: frozenset[bytes]
     instance_id: str | None = None
@@ -124,8 +126,8 @@ def _move_to_equal(owned: _Owned, members: Members) -> None:
 
 
 def _take_one(owned: _Owned, members: Members, receiver: str) -> bool:
-    """Move one partition of the receiver's topics to it, from the member with the most that has one. Returns False if
-    no member with such a partition has at least two partitions more than the receiver."""
+    """Move one partition of the receiver's topics to it. The giver is the member with the most partitions among those
+    that have such a partition. Returns False if none of these has at least two partitions more than the receiver."""
     wanted = members[receiver].topics
     minimum = len(owned[receiver]) + 2
     for giver in sorted(owned, key=lambda member_id: (-len(owned[member_id]), member_id)):

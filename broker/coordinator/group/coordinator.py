@@ -1,4 +1,4 @@
-"""The group coordinator, as handlers call it: it finds a group's shard, executes its result, and returns the response.
+"""The group coordinator, as handlers call it. It lets a group's shard decide, appends the records, and answers.
 
 A shard has all groups of one partition of ``__consumer_offsets``.
 
@@ -201,7 +201,8 @@ class GroupCoordinator:
         return self._execute(group_id, self.runtime.shard_for(group_id).delete_group(group_id))
 
     def describe_group(self, context: RequestContext, group_id: str, *, operations: bool) -> DescribedGroup:
-        """Answer DescribeGroups v0-6 for one group. One that does not exist is Dead, and from v6 on an error."""
+        """Answer DescribeGroups v0-6 for one group. A group that does not exist or is not classic is described as Dead,
+        from v6 on with an error."""
         try:
             group = self.runtime.shard_for(group_id).group(group_id)
             if not isinstance(group, ClassicGroup):
@@ -244,8 +245,9 @@ class GroupCoordinator:
         return (yield from wait_for(self.runtime.when_all_committed(listed)))
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Remove the committed offsets of a deleted topic, so that a new topic of its name has none. The Deferred
-        completes when that is done, or fails with the KafkaError of an append."""
+        """Remove the committed offsets of a deleted topic, so that a new topic of its name has none, and the topic from
+        the share groups' lists of states. The Deferred completes when that is done, or fails with the KafkaError of an
+        append."""
         return self.runtime.execute_in_all(lambda shard, end: shard.topic_deleted(topic, topic_id, end))
 
 

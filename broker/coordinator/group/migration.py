@@ -7,8 +7,8 @@
                 classic one with their target assignments, and rebalances. If a static classic member replaces that last
                 one, no partition moves
 
-One batch has the tombstones of the old kind of group and the records of the new: after a crash the group is completely
-of one kind.
+One batch has the tombstones of the old kind of group and the records of the new kind: after a crash the group is
+completely of one kind.
 
 The clients' own format of subscriptions and assignments (ConsumerProtocol) is read and written here. Loop thread only.
 Source: KIP-848.
@@ -85,7 +85,8 @@ class Migration:
     def upgrade(self, group: ClassicGroup, records: list[CoordinatorRecord]) -> ConsumerGroup:
         """Convert a classic group because a member of the consumer protocol joins, and add the records for that.
 
-        Raises GroupIdNotFoundError if the policy forbids it, or the group is not of consumers or too large.
+        Raises GroupIdNotFoundError if the policy forbids it, if the group is not of consumers or is too large, or if a
+        member's subscription or assignment cannot be parsed.
         """
         policy = self._config.group_consumer_migration_policy
         if policy not in UPGRADES or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -164,7 +165,7 @@ class Migration:
 
     def may_downgrade(self, group: ConsumerGroup, leaving_id: str, *, replaced: bool) -> bool:
         """Return whether the group may become classic when this member leaves or is replaced by a classic one: only
-        classic members would be left, and the policy allows it."""
+        classic members would be left, and the policy and ``group.max.size`` allow it."""
         leaving = group.members[leaving_id]
         left = [member for member in group.members.values() if member is not leaving]
         if leaving.subscription.classic is not None or any(m.subscription.classic is None for m in left):
@@ -193,7 +194,8 @@ class Migration:
         return records, on_append
 
     def _classic_group(self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None) -> ClassicGroup:
-        """Build a stable classic group of this epoch. A member ``joining`` gets the target of the leaving one."""
+        """Build a stable classic group, whose generation is the consumer group's epoch. A member ``joining`` gets the
+        target of the leaving one."""
         classic = ClassicGroup(group.group_id, now_ms=self._rebalance.time.milliseconds(), state=STABLE)
         classic.generation_id = group.epoch
         classic.protocol_type = CONSUMER_PROTOCOL_TYPE

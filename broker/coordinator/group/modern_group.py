@@ -1,11 +1,11 @@
 """Common base of consumer, share and streams groups: the broker assigns partitions or tasks, in numbered epochs.
 
-    epoch             raised when members or topics change
+    epoch             raised when members, subscriptions or topics change
     assignment_epoch  the epoch for which ``target`` was computed
-    assigned_at_ms    the time of that, 0 if unknown
+    assigned_at_ms    when ``target`` was computed, in ms of the wall clock; 0 if unknown
     target            member -> its target assignment
 
-Changed by ``replay`` only. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
+Only ``replay`` changes these. Loop thread only. Source: KIP-848, KIP-932, KIP-1071 (Kafka calls them modern groups).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class EpochGroup(Generic[M, T]):
             raise NonEmptyGroupError
 
     def retention_start_ms(self, commit_timestamp_ms: int) -> int | None:
-        """Return when the retention begins of an offset that was committed at this time: at its commit."""
+        """Return when the retention of an offset begins: at its commit."""
         return commit_timestamp_ms
 
 

@@ -1,12 +1,15 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete for the groups of one partition, and expiry of offsets.
 
 A commit makes one record per partition. Partitions that cannot be committed (unknown topic, metadata too large) get
-their own errors; the others are committed. From v10 on, OffsetCommit and OffsetFetch name topics by id; they are stored
-by name, as in Kafka.
+their own errors; the others are committed. From v10 on, OffsetCommit and OffsetFetch name topics by id; the offsets are
+stored by topic name, as in Kafka.
 
-Retention (KIP-211): offsets expire ``offsets.retention.minutes`` after an event. In a group with members it is the
-commit, and only offsets of topics that no member reads expire. A classic group must be stable for that. In an empty
-classic group the event is that it became empty; in other empty groups, and those that never had members, the commit.
+Retention (KIP-211): offsets expire ``offsets.retention.minutes`` after an event. In a group with members the event is
+the commit, and only offsets of topics that no member reads expire. In a classic group with members none expires while
+the group is not stable, or its members' subscriptions are not known. In an empty classic group the event is that the
+group became empty; in other empty groups, and those that never had members, it is the commit. An offset that an old
+client committed with a retention time of its own expires at the end of that time instead, under
+the same conditions.
 
 Source: OffsetCommit v0-10, TxnOffsetCommit v0-5, OffsetFetch v0-10, OffsetDelete v0; KIP-447 (require stable).
 """
@@ -71,7 +74,8 @@ if TYPE_CHECKING:
 
 INVALID_OFFSET = -1
 EXPIRY_PART = 128
-"""Number of offsets and groups after which a step of expiry ends, and most offsets in one part: about 1 ms of work."""
+"""Number of offsets and groups after which a step of expiry ends, and largest number of offsets in one part: about 1 ms
+of work."""
 
 TopicPartitionKey = tuple[str, int]
 
@@ -87,7 +91,8 @@ class OffsetCommits:
         self.expiry_clock = RetentionClock(time)
 
     def partitions_of(self, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> Iterator[tuple[bytes, int]]:
-        """Yield the topic ids and partitions of a request, without topics that do not exist, which get errors later."""
+        """Yield the topic ids and partitions of a request. Topics whose names do not exist are left out; they get
+        errors later."""
         for topic in request.topics:
             topic_id = topic.topic_id if isinstance(topic, OffsetCommitRequestTopic) else ZERO_UUID
             if topic_id == ZERO_UUID:

@@ -5,8 +5,9 @@
 
 Record type 0 is the key of offset commits before Kafka 0.9. It has the fields of type 1 and is read as type 1.
 
-Values are written in the versions that Kafka 3.x and 4.x write, so that each broker opens the other's directory. These
-are GroupMetadataValue 3, OffsetCommitValue 3 (1 when an old client gave a retention time), and 0 for the others.
+Values are written in the versions that Kafka 3.x and 4.x write, so that Kafka and this broker can open each other's
+directories. These are GroupMetadataValue 3, OffsetCommitValue 3 (1 when an old client gave a retention time), and 0 for
+the others.
 
 A record whose type is not declared here comes from a newer Kafka: loading skips it, and it stays in the log.
 

@@ -1,6 +1,7 @@
 """The state machine of one partition of ``__consumer_offsets``: its groups and their offsets.
 
-Each request has a method, which returns a CoordinatorResult; ``replay`` applies records. The parts:
+Each request has a method. One that may change a group returns a CoordinatorResult: the response, and the records to
+append. ``replay`` applies records. The parts:
 
     groups          group id -> group, of any kind
     joins, syncs    requests of classic groups, and ``rebalance`` for both
@@ -201,7 +202,8 @@ class GroupShard:
     def commit_offsets(
         self, context: RequestContext, request: OffsetCommitRequest
     ) -> CoordinatorResult[OffsetCommitResponse]:
-        """Answer OffsetCommit v0-10. Without a group, a commit without generation creates a simple group."""
+        """Answer OffsetCommit v0-10. Without a group, a commit without generation creates a simple group, which
+        has only offsets."""
         group = self.groups.get(request.group_id)
         generation_id = request.generation_id_or_member_epoch
         if group is not None:
@@ -251,7 +253,8 @@ class GroupShard:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Answer OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, and what ``check_epoch`` raises."""
+        """Answer OffsetFetch v0-10 for one group. Raises UnknownMemberIdError, StaleMemberEpochError,
+        IllegalGenerationError."""
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup | StreamsGroup) and (
             request.member_id is not None or request.member_epoch >= 0
@@ -277,8 +280,8 @@ class GroupShard:
         return CoordinatorResult(None, [*self.offsets.tombstones(group_id), *tombstones_of(group)])
 
     def topic_deleted(self, topic: str, topic_id: bytes, end_offset: int) -> Parts:
-        """Remove the offsets of a deleted topic, except those committed at ``end_offset`` or later, and note that share
-        groups have no state for it any more.
+        """Remove the offsets of a deleted topic, except those committed at ``end_offset`` or later, and remove the
+        topic from the share groups' lists of states.
         """
         for tombstones in self.commits.tombstones_of_topic(topic, end_offset):
             yield CoordinatorResult(None, tombstones)
@@ -326,7 +329,8 @@ class GroupShard:
         self.offsets.replay_end_transaction(producer_id, committed=committed)
 
     def on_loaded(self) -> list[CoordinatorResult[None]]:
-        """Start the timers of the loaded groups' members, with full session timeouts."""
+        """Start the timer of expiry, and those of the loaded groups' members, with full session timeouts. A classic
+        group that is larger than ``group.max.size`` begins a rebalance."""
         self._schedule_expiry()
         self.commits.expiry_clock.now()  # so that a jump of the clock before the first expiry is noticed too
         results = []
@@ -356,7 +360,8 @@ class GroupShard:
 
 
 def expire(shard: GroupShard, now_ms: int) -> Parts:
-    """Yield results with the tombstones of expired offsets and unused groups. They may be a million, so in parts."""
+    """Yield results with the tombstones of expired offsets and unused groups. These come in parts, because there
+    may be a million."""
     records: list[CoordinatorRecord] = []
     checked = count = 0
     for group_id in list(shard.groups):
@@ -396,7 +401,7 @@ def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
 
 
 def remove_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
-    """Yield the record by which a share group no longer has states for a topic, if it has any."""
+    """Yield the record that removes a topic from a share group's lists of states, if the topic is in them."""
     if topic_id in group.topics_with_states():
         left = {known: topic for known, topic in group.initialized.items() if known != topic_id}
         deleting = {known: name for known, name in group.deleting.items() if known != topic_id}
@@ -404,8 +409,8 @@ def remove_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRec
 
 
 def is_unused(offsets: OffsetStore, group: Group, removed: int) -> bool:
-    """Return whether a group has no members, and no offsets but ``removed`` ones whose tombstones are not replayed yet.
-    A share group stays until it is deleted."""
+    """Return whether a group has neither members, nor ids given to future members, nor open transactions, and no
+    offsets but ``removed`` ones whose tombstones are not replayed yet. A share group stays until it is deleted."""
     if isinstance(group, ShareGroup) or not group.is_empty or group.pending_join_members:
         return False
     return offsets.count(group.group_id) == removed and not offsets.has_open_transactions(group.group_id)

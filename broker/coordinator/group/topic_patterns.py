@@ -1,7 +1,7 @@
 """Regular expressions of clients: for topics in subscriptions, and for transactional ids in ListTransactions.
 
-They are run by RE2, as in Apache Kafka. Its time is linear in the text, so no pattern can block the broker. It has no
-look-around and no back references. The package (google-re2) is imported with the first pattern.
+They are run by RE2, as in Apache Kafka. The time of RE2 is linear in the text, so no pattern can block the broker.
+RE2 has no look-around and no back references. The package (google-re2) is imported with the first pattern.
 
 Source: KIP-848 (ConsumerGroupHeartbeat v1), KIP-1152 (ListTransactions v2).
 """
@@ -19,6 +19,7 @@ MAX_PATTERN_LENGTH = 1_024
 MAX_COMPILED_BYTES = 1 << 20
 """Largest size of a compiled pattern; larger ones are refused."""
 KEPT_PATTERNS = 256
+"""Number of compiled patterns that stay in memory."""
 
 
 class Pattern(Protocol):
@@ -55,6 +56,6 @@ def compile_pattern(text: str) -> Pattern:
 
 
 def matching_topics(text: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """Collect the names that the whole pattern matches, sorted. Raises InvalidRegularExpressionError."""
+    """Collect the topics whose whole name the pattern matches, sorted. Raises InvalidRegularExpressionError."""
     fullmatch = compile_pattern(text).fullmatch
     return tuple(sorted(name for name in topics if fullmatch(name)))
