@@ -156,8 +156,8 @@ def test_the_registry_is_asked_by_curl_and_by_the_commands(shell: PageShell) -> 
     latest, setting = example("schema-registry.md", "curl http://127.0.0.1:8081/subjects").commands
     assert json.loads(json.loads(shell.run(latest))["schema"])["name"] == "Order"
     assert json.loads(shell.run(setting)) == {"compatibility": "FULL"}
-    export, produce, consume = example("schema-registry.md", "export TIDELOG_REGISTRY").commands
-    shell.run(f"{export}; {produce}")
+    export, schema, produce, consume = example("schema-registry.md", "export TIDELOG_REGISTRY").commands
+    shell.run(f"{export}; {schema}; {produce}")
     with shell.running(f"env {export.removeprefix('export ')} {consume}") as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["value"] == {"id": 4711}
