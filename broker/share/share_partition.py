@@ -9,11 +9,11 @@ it releases, or does not acknowledge in time, are available again until the deli
 first acquired in whole batches of the log, so a member may acquire offsets that have no record, which it acknowledges
 as a gap.
 
-Acquisitions are soft state: a restart forgets them, and the records are available again. Records that compaction,
-deletion or an aborted transaction removed are archived in memory only, too: after a restart the next fetches find them
-again. Every other change is made durable first: ``acknowledge``, ``release`` and ``expire`` return a :class:`Change`
-and alter nothing; the caller writes it to ``__share_group_state`` and then passes it to ``commit``. After a restart,
-offsets within the stored range that have no stored state were in flight, and are available.
+Acquisitions are soft state: a restart forgets them, and the records are available again. Records that were compacted or
+deleted, or whose transaction was aborted, are archived or dropped in memory only, too: after a restart the next fetches
+do so again. Every other change is made durable first: ``acknowledge``, ``release`` and ``expire`` return a
+:class:`Change` and alter nothing; the caller writes it to ``__share_group_state`` and then passes it to ``commit``.
+After a restart, offsets within the stored range that have no stored state were in flight, and are available.
 
 Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (acquire mode), KIP-1222 (renewal).
 """
@@ -37,6 +37,7 @@ from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
 UNINITIALIZED_OFFSET = -1
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
+"""Acknowledge types of the protocol."""
 
 _STATES = {
     GAP: RecordState.ARCHIVED,
@@ -44,6 +45,7 @@ _STATES = {
     RELEASE: RecordState.AVAILABLE,
     REJECT: RecordState.ARCHIVED,
 }
+"""Acknowledge type -> state of the record after it."""
 
 
 class Limits(NamedTuple):

@@ -49,8 +49,8 @@ class Call(NamedTuple):
     fields_of: Callable[[ShareState], dict[str, Any]]
     """Converts a state to the fields of a partition's result."""
     needs_topic: bool = True
-    """Whether the call is refused if the share partition's topic does not exist. If False, the call is refused only if
-    the share partition has no state."""
+    """Whether the call is refused if the share partition's topic does not exist. If False, a missing topic is no error,
+    but a missing state is."""
 
 
 def written_of(partition: writing.PartitionData) -> Written:
