@@ -154,6 +154,7 @@ class OffsetCommits:
         return 0 if image is None else image.partition_count
 
     def _check(self, partition_count: int, partition: int, metadata: str | None) -> int:
+        """Return the error code of a commit for one partition, NONE if it is valid."""
         if not 0 <= partition < partition_count:
             return UnknownTopicOrPartitionError.code
         if metadata is not None and len(metadata) > self._config.offset_metadata_max_bytes:

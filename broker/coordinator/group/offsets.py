@@ -37,6 +37,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 TopicOffsets = dict[str, dict[int, OffsetAndMetadata]]
+"""Topic -> partition -> commit."""
 
 NO_OFFSETS: TopicOffsets = {}
 

@@ -139,7 +139,7 @@ class ClassicMembers:
             protocol_type=CONSUMER_PROTOCOL_TYPE,
             protocol_name=request.protocols[0].name,
         )
-        settle = self._consumers.settle(draft)
+        finish = self._consumers.build_append_callback(draft)
 
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
@@ -147,7 +147,7 @@ class ClassicMembers:
                     JoinGroupResponse(error_code=append_error_for_client(error).code, member_id=member_id)
                 )
                 return
-            settle(None)
+            finish(None)
             self._clocks.restart_session(group.group_id, member_id, draft.subscription)
             self._clocks.note_joined(group.group_id, member_id, draft.subscription)
             deferred.complete(response)

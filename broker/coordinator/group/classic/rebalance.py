@@ -119,7 +119,7 @@ class ClassicRebalance:
     # -- sessions -----------------------------------------------------------------------------------------------
 
     def schedule_session(self, group: ClassicGroup, member: ClassicMember) -> None:
-        """Restart the member's session timer, after a request of it."""
+        """Restart the member's session timer, after one of its requests."""
         self.schedule_expiration(group, member.member_id, member.session_timeout_ms)
 
     def schedule_expiration(self, group: ClassicGroup, member_id: str, timeout_ms: int) -> None:

@@ -42,7 +42,7 @@ class ConsumerClocks:
         self._expire = expire
 
     def restart_session(self, group_id: str, member_id: str, subscription: Subscription) -> None:
-        """Restart the member's session timer, after a request of it."""
+        """Restart the member's session timer, after one of its requests."""
         classic = subscription.classic
         timeout_ms = self._session_timeout_ms(group_id) if classic is None else classic.session_timeout_ms
         self._timer.schedule(

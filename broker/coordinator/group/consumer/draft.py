@@ -1,4 +1,4 @@
-"""Draft: the change of a consumer group by one request, with the member as it will be and the records so far.
+"""Draft: the change of a consumer group by one request, with the member after the change and the records so far.
 
 A heartbeat, or a JoinGroup of a classic member (``classic.members``), takes these steps, each over the same ``Draft``:
 
@@ -54,7 +54,7 @@ MayDescribe = Callable[["RequestContext", str], bool]
 
 @dataclass(slots=True)
 class Draft:
-    """The group as it is, one member as it will be, and the records so far.
+    """The group before the change, one member after it, and the records so far.
 
     ``replaced`` is the old id of a static member that has a new one; ``upgraded`` is the classic group that ``group``
     replaces. ``regexes`` is None until the group's patterns are resolved again.

@@ -125,10 +125,10 @@ class ConsumerHeartbeats:
             response.assignment = assignment_response(draft.current.assigned)
         self.clocks.restart_session(draft.group.group_id, draft.member_id, draft.subscription)
         self.clocks.watch_revocation(draft.group.group_id, draft.member_id, draft.subscription, draft.current)
-        return CoordinatorResult(response, draft.records, self.settle(draft))
+        return CoordinatorResult(response, draft.records, self.build_append_callback(draft))
 
-    def settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """Return the callback that finishes a heartbeat once its records are appended."""
+    def build_append_callback(self, draft: Draft) -> Callable[[KafkaError | None], None]:
+        """Build the callback that finishes a request once its records are appended: timers and soft state."""
         version = self.steps.metadata.changes
 
         def on_append(error: KafkaError | None) -> None:
@@ -257,7 +257,7 @@ class ConsumerHeartbeats:
         return CoordinatorResult(response, records)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """Remove a member one of whose timers has fired. With an ``epoch``, only if that is still the member's."""
+        """Remove a member one of whose timers has fired. With an ``epoch``, only if the member is still in it."""
         group = self._groups.get(group_id)
         if not isinstance(group, ConsumerGroup):
             return None

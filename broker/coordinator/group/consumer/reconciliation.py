@@ -19,6 +19,7 @@ from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.consumer.group import CurrentAssignment, MemberState
 
 Owned = Mapping[bytes, frozenset[int]] | None
+"""Topic id -> partitions that a member reports to own; None if its request has no report."""
 
 
 def reconcile(

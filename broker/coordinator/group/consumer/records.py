@@ -76,7 +76,7 @@ def _read_spec(value: ClassicMemberMetadata | None) -> ClassicSpec | None:
 
 
 def target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """Build the record of the epoch for which the target was computed, and the time of that (KIP-1263)."""
+    """Build the record of the epoch for which the target was computed, and when this was done (KIP-1263)."""
     value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 

@@ -84,7 +84,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Draft:
-    """Change by one heartbeat: the group as it is, the member as it will be, and the records so far."""
+    """Change by one heartbeat: the group before it, the member after it, and the records so far."""
 
     group: ShareGroup
     member_id: str
@@ -159,10 +159,11 @@ class ShareHeartbeats:
         if request.subscribed_topic_names is not None or before.assigned != draft.current.assigned:
             response.assignment = assignment_response(draft.current.assigned)
         self._schedule_session(group.group_id, draft.member_id)
-        result = CoordinatorResult(response, draft.records, self._settle(draft))
+        result = CoordinatorResult(response, draft.records, self._build_append_callback(draft))
         return Decision(result, draft.epoch, uninitialized, unassigned)
 
-    def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
+    def _build_append_callback(self, draft: Draft) -> Callable[[KafkaError | None], None]:
+        """Build the callback after the append, which notes the version of the metadata that the draft was made with."""
         version = self._metadata.changes
 
         def on_append(error: KafkaError | None) -> None:

@@ -60,7 +60,7 @@ def share_member_record(group_id: str, member_id: str, subscription: ShareSubscr
 
 
 def share_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """Build the record of the epoch for which the target was computed, and the time of that (KIP-1263)."""
+    """Build the record of the epoch for which the target was computed, and when this was done (KIP-1263)."""
     value = ShareGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(ShareGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 

@@ -24,6 +24,7 @@ from tidelog.broker.coordinator.group.streams.topology import ConfiguredSubtopol
 logger = logging.getLogger(__name__)
 
 _Find = Callable[[TaskId], str | None]
+"""Function from a task to the member that should get it; None if there is no such member."""
 
 
 @dataclass(frozen=True, slots=True)

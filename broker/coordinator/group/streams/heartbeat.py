@@ -103,7 +103,7 @@ class StreamsDecision:
 
 @dataclass(slots=True)
 class Draft:
-    """Change by one heartbeat: the group as it is, the member as it will be, and the records so far."""
+    """Change by one heartbeat: the group before it, the member after it, and the records so far."""
 
     group: StreamsGroup
     config: StreamsConfig
@@ -167,11 +167,11 @@ class StreamsHeartbeats:
         add_statuses(draft, response)
         self._schedule_session(request.group_id, draft.member_id, draft.config.session_timeout_ms)
         self._watch_revocation(draft)
-        result = CoordinatorResult(response, draft.records, self._settle(draft))
+        result = CoordinatorResult(response, draft.records, self._build_append_callback(draft))
         return StreamsDecision(result, draft.configured.missing)
 
-    def _settle(self, draft: Draft) -> Callable[[KafkaError | None], None]:
-        """Return the callback after the append, which sets the soft state of the group."""
+    def _build_append_callback(self, draft: Draft) -> Callable[[KafkaError | None], None]:
+        """Build the callback after the append, which sets the soft state of the group."""
         version = self._metadata.changes
         is_known = draft.group.group_id in self._groups
 
@@ -410,7 +410,7 @@ class StreamsHeartbeats:
             self._timer.schedule(key, draft.spec.rebalance_timeout_ms, lambda: self._expire(group_id, member_id, epoch))
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
-        """Remove a member one of whose timers has fired. With an ``epoch``, only if that is still the member's."""
+        """Remove a member one of whose timers has fired. With an ``epoch``, only if the member is still in it."""
         group = self._groups.get(group_id)
         if not isinstance(group, StreamsGroup):
             return None

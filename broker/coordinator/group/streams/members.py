@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHOWN_ERRORS = 3
+"""Largest number of topics whose errors are in the text of a status; of the others the text has the number."""
 
 
 class StreamsMembers:
@@ -126,4 +127,4 @@ def log_failure(name: str, done: Deferred[TopicImage]) -> None:
     try:
         done.result()
     except KafkaError as error:
-        logger.warning("topic %s of a streams group cannot be created; its next heartbeat tries again: %s", name, error)
+        logger.warning("topic %s of a streams group cannot be created; the next heartbeat tries again: %s", name, error)

@@ -69,7 +69,7 @@ def streams_member_record(group_id: str, member_id: str, spec: StreamsMemberSpec
 
 
 def streams_target_epoch_record(group_id: str, epoch: int, now_ms: int) -> Record:
-    """Build the record of the epoch for which the target was computed, and the time of that."""
+    """Build the record of the epoch for which the target was computed, and when this was done."""
     value = schema.StreamsGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return Record(schema.StreamsGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
