@@ -1,4 +1,4 @@
-"""Run of one cleaning round by a cleaner thread: imports, aborts and throttling between chunks, report.
+"""Run of one cleaning round by a cleaner thread, which can abort it or wait for the throttle between chunks.
 
 The first round imports numpy, which holds the interpreter lock for long. So the thread lowers its priority only
 afterwards: a thread of low priority that loses the CPU while it holds the lock keeps the event loop waiting.
@@ -111,7 +111,10 @@ class RoundRunner:
         return lambda: not load.is_busy()
 
     def _check(self, cleanable: LogToClean, size: int) -> None:
-        """Check for aborts and wait for the throttle, before a chunk of ``size`` bytes. Raises CleaningAbortedError."""
+        """Abort the round if it must end, else wait for the throttle: ``size`` bytes were read or will be written.
+
+        Raises CleaningAbortedError.
+        """
         if self._stopping():
             raise CleaningAbortedError(f"cleaning of {cleanable.topic_partition} stops with the cleaner")
         if cleanable.log.is_closed:
@@ -146,6 +149,6 @@ class RoundRunner:
 
 def abort_if_truncated(cleanable: LogToClean) -> None:
     """Raise CleaningAbortedError if the log was truncated in the round: a superseded record may be its key's newest
-    again, and the new records are not clean."""
+    again, and records that were appended after the truncation are dirty."""
     if cleanable.log.clean_bound < cleanable.first_uncleanable_offset:
         raise CleaningAbortedError(f"the log of {cleanable.topic_partition} was truncated")

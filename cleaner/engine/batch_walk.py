@@ -3,7 +3,8 @@
 - ``scan_batches`` divides a chunk into batches, in a batch table, and checks lengths, magic and CRC;
 - ``parse_records`` lists the keys of the table's readable batches, to be hashed;
 - ``find_control_types`` finds which control batches are commit markers and which are abort markers;
-- ``filter_batches`` writes the batches without the records that are removed; unchanged batches are copied.
+- ``filter_batches`` writes the batches without the records that are removed; unchanged batches are copied;
+- ``index_entries`` builds the index entries of written batches.
 
 Every record is walked by ``_record``, which checks all its lengths against the record and the record against the
 batch; if that fails, the batch becomes POISON and its bytes are kept. Nothing is read outside of the buffer: headers

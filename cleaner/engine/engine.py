@@ -38,8 +38,12 @@ _DRAIN_BUCKETS = 64 * 1024
 
 
 class KeyMap(Protocol):
-    """Map from a key's digest to the key's largest ordinal. Of two records with one key, the bit of the smaller ordinal
-    is set."""
+    """Map from a key's digest to the key's largest ordinal. Of two records with one key, the one with the smaller
+    ordinal is superseded.
+
+    ``bits`` are the superseded bits of the clean section and of the dirty section (``batch_table.DIRTY_ORDINALS``), in
+    which the bits of superseded records are set.
+    """
 
     limit: int  # the most keys that the map takes
 

@@ -319,7 +319,7 @@ class CleaningRound:
 
     def _clean_span(self, segment: LogSegment, end: int, ordinal: int, span: tuple[int, int], copy: _Copy) -> None:
         position, read_before = span[0], self._reader.bytes_read
-        for rows in self._reader.chunks(Reading(segment, end, ordinal, span)):
+        for rows in self._reader.steps(Reading(segment, end, ordinal, span)):
             self._hooks.check(self._reader.bytes_read - read_before)
             read_before = self._reader.bytes_read
             markers = self._engine.decide(self._reader.buffer, self._reader.table, rows, copy.transactions)

@@ -1,4 +1,4 @@
-"""Reader of a segment in steps of readable batches: divided into batches, decompressed, converted, numbered.
+"""Reader of a segment in steps: it divides the bytes into batches, decompresses, converts and numbers them.
 
 A buffer holds a chunk of the segment and, after it, scratch memory for batches that must be expanded. Compressed
 batches are decompressed there after a copy of their header. Old message sets (magic 0 and 1) become version 2 batches
@@ -78,7 +78,7 @@ def is_always_allowed() -> bool:
 
 
 class SegmentReader:
-    """Reader of segments for one round. ``buffer`` and ``table`` are valid from one step of ``chunks`` to the next.
+    """Reader of segments for one round. ``buffer`` and ``table`` are valid until ``steps`` yields the next step.
 
     With an engine that works without the interpreter lock, a helper thread reads, checks, decompresses and prepares the
     next step meanwhile, if ``reads_ahead`` returns True.
@@ -143,14 +143,14 @@ class SegmentReader:
         """The keys of the current step's records, if ``prepare`` has parsed them."""
         return self._step.keys
 
-    def chunks(self, reading: Reading) -> Iterator[tuple[int, int]]:
+    def steps(self, reading: Reading) -> Iterator[tuple[int, int]]:
         """Yield the rows (first, end) of each step. Records are numbered from ``reading.ordinal`` on.
 
         Raises UnframedSegmentError; KafkaStorageError if the file cannot be read or was closed.
         """
         self._ordinal, self._segment = reading.ordinal, reading.segment.base_offset
         self._step = replace(self._step, ordinal=reading.ordinal)
-        steps = self._steps(reading)
+        steps = self._read_steps(reading)
         pending = self._read_ahead(steps)
         try:
             while (ready := next(steps, None) if pending is None else pending.result()) is not None:
@@ -167,7 +167,7 @@ class SegmentReader:
             return None
         return self._helper.submit(next, steps, None)
 
-    def _steps(self, reading: Reading) -> Generator[Step, None, None]:
+    def _read_steps(self, reading: Reading) -> Generator[Step, None, None]:
         """Yield steps. A step's buffer and table stay unchanged until the second step after it is begun."""
         segment = reading.segment
         self._offsets = offsets = (segment.base_offset, reading.next_base_offset)
@@ -269,7 +269,8 @@ class SegmentReader:
         self._ordinal += int(ends[-1]) if len(ends) else 0
 
     def _expand(self, chunk: Chunk) -> Iterator[tuple[int, int]]:
-        """Expand the rows that need it, and yield (first, end) of those that are done when the scratch is full."""
+        """Expand the rows that need it. Yield (first, end) of the rows done whenever the scratch is full, and at the
+        end."""
         table = chunk.table[: chunk.rows]
         packed = table[:, at.STATE] == _PACKED
         chunk.is_plain = not packed.any()

@@ -110,7 +110,7 @@ class KeyIndex:
             self._first_ordinals[segment.base_offset] = ordinal
             before = reader.bytes_read
             try:
-                for rows in reader.chunks(Reading(segment, end, ordinal, (0, segment.size), prepare)):
+                for rows in reader.steps(Reading(segment, end, ordinal, (0, segment.size), prepare)):
                     self._check(reader.bytes_read - before)
                     before = reader.bytes_read
                     bits.reserve(reader.ordinal - first)

@@ -14,7 +14,7 @@ _OF_DAY = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_MS = 2**63 - 1
 _MS_DIGITS = 9
-"""Fewest digits of a number that is taken for milliseconds; one with fewer could be meant as a year or as seconds."""
+"""Fewest digits of a number that is taken for milliseconds: ``20261121``, with eight, is a date."""
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:

@@ -238,7 +238,7 @@ def _slot(producers: Integers, producer: int) -> int:
 
 
 def _mark_needed(rows: Integers, count: int, producers: Integers, marks: Integers, needed: Integers) -> None:
-    """Mark the rows that a replay needs. ``producers`` and ``marks`` are working memory for _SLOTS items each."""
+    """Mark the rows that ``needed_rows`` returns. ``producers`` and ``marks`` are working memory for _SLOTS items."""
     for slot in range(_SLOTS):
         producers[slot] = -1
         marks[slot] = 0

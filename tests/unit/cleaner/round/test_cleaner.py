@@ -476,7 +476,7 @@ def test_a_length_that_claims_the_rest_of_the_segment_gets_no_memory(
     reader = SegmentReader(engine, 1024, 1 << 20)
 
     with pytest.raises(UnframedSegmentError, match="no batch begins at byte 0"):
-        list(reader.chunks(Reading(segment, 2**31, 0, (0, segment.size))))
+        list(reader.steps(Reading(segment, 2**31, 0, (0, segment.size))))
     reader.close()
 
     assert len(reader.buffer) < 2048
@@ -493,7 +493,7 @@ def test_a_large_batch_is_read(tmp_path: Path, engine: Engine, monkeypatch: pyte
         LogWriter(log).append([(b"a", b"v" * 70_000)])
     reader = SegmentReader(engine, 1024, 1 << 20)
 
-    rows = list(reader.chunks(Reading(log.segments.first, 2**31, 0, (0, log.segments.first.size))))
+    rows = list(reader.steps(Reading(log.segments.first, 2**31, 0, (0, log.segments.first.size))))
     reader.close()
 
     assert rows == [(0, 1)]
@@ -512,7 +512,7 @@ def test_old_messages_far_from_each_other_become_batches_of_their_own(tmp_path: 
     stored[far : far + 8] = (2**32).to_bytes(8, "big")
     path.write_bytes(stored)
 
-    rows = list(reader.chunks(Reading(log.segments.first, 2**33, 0, (0, len(stored)))))
+    rows = list(reader.steps(Reading(log.segments.first, 2**33, 0, (0, len(stored)))))
     reader.close()
 
     assert rows == [(0, 2)]
