@@ -99,6 +99,17 @@ def values(found: Iterator[FoundRecord | None], partition: int = 0) -> list[byte
     return [cast(bytes, one.value) for one in found if one is not None and one.partition == partition]
 
 
+def test_a_start_at_the_epoch_counts_more_than_a_committed_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.append(b"old")
+    log.append(b"new")
+    monkeypatch.setattr(reading, "committed_offsets", lambda cluster, group, places: {PLACES[0]: 1})
+    monkeypatch.setattr(reading, "list_offsets", lambda cluster, times: dict.fromkeys(times, 0))
+    since_the_epoch = Range(None, 0, None, follow=False, isolation_level=0)
+    assert values(by_group(ModelCluster(log), since_the_epoch)) == [b"old", b"new"]
+    assert values(by_group(ModelCluster(log), since_the_epoch._replace(begin_ms=None))) == [b"new"]
+
+
 @WAYS
 def test_rounds_of_aborted_batches_do_not_end_the_read(read: Read) -> None:
     log = Log()

@@ -17,7 +17,7 @@ class Manager:
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(path.replace("@", "\0", 1))
+        self._socket.bind(f"\0{path[1:]}" if path.startswith("@") else path)
         self._socket.setblocking(False)
         self.address = path
 
@@ -34,9 +34,9 @@ class Manager:
         self._socket.close()
 
 
-@pytest.fixture(params=["file", "abstract"])
+@pytest.fixture(params=["notify", "user@1", None], ids=["file", "file with an at sign", "abstract"])
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
-    manager = Manager(str(tmp_path / "notify") if request.param == "file" else f"@tidelog-test-{os.getpid()}")
+    manager = Manager(str(tmp_path / request.param) if request.param else f"@tidelog-test-{os.getpid()}")
     yield manager
     manager.close()
 

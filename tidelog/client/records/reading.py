@@ -158,7 +158,7 @@ class MemberReading:
         """Begin to read the assigned partitions, from their committed offsets on unless the user gives a start."""
         self._read.clear()
         partitions, wanted = self._member.assignment, self._wanted
-        has_begin = bool(wanted.offset or wanted.begin_ms)
+        has_begin = wanted.offset is not None or wanted.begin_ms is not None
         committed = {} if has_begin else committed_offsets(self._cluster, self._group, partitions)
         first = {**first_positions(self._cluster, partitions, wanted), **committed}
         self._reading.begin(first, last_positions(self._cluster, partitions, wanted))

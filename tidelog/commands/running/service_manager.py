@@ -25,7 +25,8 @@ class ServiceManager:
     """The service manager that started this process. Loop thread only."""
 
     def __init__(self, environment: Mapping[str, str], loop: AbstractEventLoop) -> None:
-        self._address = environment[SOCKET].replace("@", "\0", 1)
+        address = environment[SOCKET]
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address  # @: an abstract socket
         self._loop = loop
         self._interval_s = watchdog_interval_s(environment)
         self._timer: TimerHandle | None = None
