@@ -113,7 +113,7 @@ def test_topics_as_text_are_aligned_columns(shell: Shell) -> None:
         (["topic", "delete", "not-there"], "topic not-there: "),
         (["topic", "add-partitions", "not-there", "-n", "1"], "topic not-there: "),
         (["config", "get", "topic", "not-there"], "topic not-there"),
-        (["config", "get", "broker", "77"], "no broker '77'; there are 1"),
+        (["config", "get", "broker", "77"], "no broker '77'; the brokers' ids are 1"),
         (["config", "set", "topic", "not-there", "retention.ms=1"], "topic not-there"),
         (["log-dirs", "--topic", "not-there"], "topic not-there"),
     ],

@@ -158,13 +158,13 @@ class Client:
             raise
 
     def answer(self, response_type: type[_Response]) -> _Response:
-        """Read the response to the oldest request in flight. Raises ClientError."""
+        """Read the response to the oldest request in flight. Raises ClientError; InvalidRequestError if malformed."""
         try:
             return self._wire.decode(self._read_frame(), response_type)
         except OSError as error:
             self.is_broken = True
             raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
-        except BaseException:  # ClientError, or a signal
+        except BaseException:  # ClientError, InvalidRequestError, or a signal
             self.is_broken = True
             raise
 

@@ -1,4 +1,4 @@
-"""The client's side of a secured connection, by the keys of Kafka's clients: TLS with PEM stores, SASL.
+"""The client's side of a secured connection, configured with the keys of Kafka's clients: TLS with PEM stores, SASL.
 
 security.protocol                       PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL
 ssl.truststore.location, .certificates  trusted certificates and revocation lists, as a file or as text; by default

@@ -21,7 +21,10 @@ _Response = TypeVar("_Response", bound=Message)
 
 
 class ClientError(Exception):
-    """The broker cannot be reached, or sends no valid response. The message has the address."""
+    """A request has no usable result: no connection, no valid response, or wrong settings or arguments of the client.
+
+    The message names the address, the key or the option.
+    """
 
 
 class _Waiting(NamedTuple):
@@ -53,7 +56,7 @@ class Wire:
         header = struct.pack(">hhih", api_key, version, self._correlation_id, len(client_id)) + client_id
         if request_header_version(api_key, version) >= 2:
             header += b"\0"
-        # Only responses may have parts that are files.
+        # The cast is right: parts that are ranges of files occur in responses only.
         first, *rest = cast("list[Buffer]", request.encode_parts(version)) or [b""]
         size = len(header) + len(first) + sum(len(part) for part in rest)
         self._waiting.append(_Waiting(self._correlation_id, response_header_version(api_key, version), version))
@@ -67,7 +70,7 @@ class Wire:
         return int(size)
 
     def decode(self, frame: Buffer, response_type: type[_Response]) -> _Response:
-        """Decode the response to the oldest request in flight. Raises ClientError."""
+        """Decode the response to the oldest request in flight. Raises ClientError; InvalidRequestError if malformed."""
         expected, header_version, version = self._waiting.popleft()
         (correlation_id,) = LENGTH.unpack_from(frame)
         if correlation_id != expected:

@@ -3,7 +3,8 @@
 The jobs are functions of ``tidelog.pipeline.jobs``. This module calls them and prints their results;
 ``pipeline_options`` has their options.
 
-Exit codes: 0 success; 1 the job failed, an audit found a fault, or a table is not complete; 2 wrong command line.
+Exit codes: 0 success; 1 the job failed, an audit found a fault, or a table is not complete; 2 wrong options, paths
+or configuration, or a Python package is missing.
 """
 
 from __future__ import annotations
@@ -268,7 +269,7 @@ def _fields(results: Sequence[Any]) -> list[dict[str, Any]]:
 
 
 def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
-    """Export once per interval, until a signal ends it after the current run."""
+    """Export once per interval until a signal; the export that runs at the signal is completed."""
     from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.exporting.follow import Follower
     from tidelog.pipeline.jobs.runner import require_running
@@ -476,13 +477,15 @@ add_job(
     "audit", "Check logs on disk: checksums, gaps, duplicates, indices; and against an exported table.", audit_options()
 )
 add_job(
-    "index", "Build key, tag, offset and time indices of a stopped broker's logs, as the broker would.", index_options()
+    "index",
+    "Build a stopped broker's indices of offsets, times, keys (index.keys) and tags (index.tag.header), as it would.",
+    index_options(),
 )
 add_job("compact", "Compact a stopped broker's logs, as its cleaner would.", compact_options())
-add_job("replay", "Write a range of a log into a topic again, once, however often it is run.", replay_options())
+add_job("replay", "Write a range of a log into a topic; run again, it writes no record twice.", replay_options())
 add_job(
     "backfill",
-    "Write the rows of Parquet files into a topic, once, however often it is run.\n\n"
+    "Write the rows of Parquet files into a topic; run again, it writes no row twice.\n\n"
     "PATH are Parquet files, or directories of them.",
     backfill_options(),
 )

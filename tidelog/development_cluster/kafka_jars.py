@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0
 
 
 class JarsError(Exception):
-    """The jars are missing and cannot be downloaded; the message says what to do."""
+    """A directory has no jars of Apache Kafka 4, or a jar cannot be downloaded or has a wrong digest."""
 
 
 class Artifact(NamedTuple):
@@ -42,7 +42,7 @@ class Artifact(NamedTuple):
         return f"{self.name}-{self.version}.jar"
 
     def url(self, repository: str) -> str:
-        """Return its address in a Maven repository."""
+        """Return the jar's address in a Maven repository."""
         group = self.group.replace(".", "/")
         return f"{repository.rstrip('/')}/{group}/{self.name}/{self.version}/{self.file_name}"
 

@@ -40,7 +40,7 @@ OWN_SOURCES = {
     "client-metrics": ("client metrics",),
     "group": ("group",),
 }
-"""Sources of values that were set for the resource itself, by its type."""
+"""Resource type -> sources of values that were set for the resource or, for a broker, for all brokers."""
 _NODE_RESOURCES = ("broker", "broker-logger")
 _SET, _DELETE = 0, 1
 _EMPTY_NAME = ""
@@ -113,10 +113,10 @@ def is_of_one_node(resource: Resource) -> bool:
 
 
 def address_for(cluster: Cluster, resource: Resource) -> Address:
-    """Return the address of the broker whose configuration the resource is. Raises ClientError."""
+    """Return the address of the broker that has the resource's configuration. Raises ClientError."""
     brokers = cluster.brokers()
     if not resource.name.isdecimal() or int(resource.name) not in brokers:
-        raise ClientError(f"no broker {resource.name!r}; there are {', '.join(map(str, sorted(brokers)))}")
+        raise ClientError(f"no broker {resource.name!r}; the brokers' ids are {', '.join(map(str, sorted(brokers)))}")
     return brokers[int(resource.name)]
 
 

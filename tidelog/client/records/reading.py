@@ -29,8 +29,8 @@ COMMIT_S = 5.0
 
 
 class NotTakenError(Exception):
-    """The receiver could not process the last record. It is thrown into the generator, so the record is not
-    committed."""
+    """The caller could not process the last record. The caller throws this error into the generator of records, which
+    then does not commit the record."""
 
 
 class Range(NamedTuple):
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
 
 class Reading:
-    """Rounds of a fetcher up to given ends. Failures of a moved or missing leader are retried for RETRY_S."""
+    """Rounds of a fetcher up to given ends. If a leader has moved or is missing, it retries for RETRY_S."""
 
     def __init__(self, cluster: Cluster, fetcher: Fetcher) -> None:
         self._cluster = cluster

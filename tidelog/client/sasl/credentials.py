@@ -1,4 +1,4 @@
-"""User, password and mechanism of a client, by the keys of Kafka's clients.
+"""User, password and mechanism of a client, configured with the keys of Kafka's clients.
 
 sasl.mechanism                  PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, or OAUTHBEARER, whose keys are in ``bearer``
 sasl.jaas.config                Kafka's PlainLoginModule or ScramLoginModule with username and password

@@ -58,7 +58,7 @@ class ServiceManager:
 
 
 def watchdog_interval_s(environment: Mapping[str, str]) -> float:
-    """Return the seconds between two WATCHDOG messages: half of systemd's limit, 0 if none is set."""
+    """Return the seconds between two WATCHDOG messages: half of systemd's limit; 0 if this process has none."""
     text = environment.get(WATCHDOG, "")
     if environment.get(WATCHDOG_PROCESS, str(os.getpid())) != str(os.getpid()) or not text.isdecimal():
         return 0.0
