@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
 
 from tests.support.admin import Admin
-from tests.support.readers import Place, Seen
+from tests.support.readers import Position, Seen
 from tests.support.real_text import real_lines
 from tests.support.toolchains import Record
 from tests.support.writers import record_of
@@ -41,10 +41,10 @@ def ends(times: int) -> dict[int, int]:
     return {partition: times * end for partition, end in ENDS.items()}
 
 
-def expected(times: int = 1, *, headers: bool = True) -> dict[Place, Seen]:
+def expected(times: int = 1, *, headers: bool = True) -> dict[Position, Seen]:
     """Map partition and offset to the record, after all records were sent ``times`` times to an empty topic."""
     next_offset = dict.fromkeys(range(PARTITIONS), 0)
-    found: dict[Place, Seen] = {}
+    found: dict[Position, Seen] = {}
     for partition, record in times * placed():
         place = (partition, next_offset[partition])
         found[place] = record if headers else bare(record)
@@ -57,9 +57,9 @@ def bare(record: Seen) -> Seen:
     return Seen(record.key, record.value, ())
 
 
-def by_place(records: Iterable[Record]) -> dict[Place, Seen]:
+def by_place(records: Iterable[Record]) -> dict[Position, Seen]:
     """Map partition and offset to the record. Raises AssertionError if one offset was read twice."""
-    found: dict[Place, Seen] = {}
+    found: dict[Position, Seen] = {}
     for record in records:
         assert (record.partition, record.offset) not in found, f"{record} was read twice"
         found[record.partition, record.offset] = record.seen

@@ -30,9 +30,9 @@ class Seen:
     headers: tuple[tuple[str, bytes], ...]
 
 
-Place = tuple[int, int]
+Position = tuple[int, int]
 """Partition and offset."""
-Reader = Callable[[str, str, Mapping[int, int]], dict[Place, Seen]]
+Reader = Callable[[str, str, Mapping[int, int]], dict[Position, Seen]]
 """A function of bootstrap address, topic, and each partition's end offset, which reads all records below the ends."""
 
 
@@ -40,18 +40,18 @@ class OffsetTwiceError(AssertionError):
     """A client got a record with the same offset twice."""
 
 
-def _put(found: dict[Place, Seen], place: Place, seen: Seen) -> None:
+def _put(found: dict[Position, Seen], place: Position, seen: Seen) -> None:
     if place in found:
         raise OffsetTwiceError(place)
     found[place] = seen
 
 
-def _is_complete(found: Mapping[Place, Seen], ends: Mapping[int, int]) -> bool:
+def _is_complete(found: Mapping[Position, Seen], ends: Mapping[int, int]) -> bool:
     """Return whether every partition's last record was read. The topics are not compacted and have no markers."""
     return all(end == 0 or (partition, end - 1) in found for partition, end in ends.items())
 
 
-def read_with_confluent(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
+def read_with_confluent(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Position, Seen]:
     """Read with confluent-kafka (librdkafka)."""
     consumer = confluent_kafka.Consumer(
         {
@@ -62,7 +62,7 @@ def read_with_confluent(bootstrap: str, topic: str, ends: Mapping[int, int]) -> 
             "check.crcs": True,
         }
     )
-    found: dict[Place, Seen] = {}
+    found: dict[Position, Seen] = {}
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, 0) for partition in ends])
         deadline = time.monotonic() + READ_TIMEOUT_S
@@ -82,7 +82,7 @@ def _seen(message: Any) -> Seen:
     return Seen(message.key(), message.value(), tuple(message.headers() or ()))
 
 
-def read_with_kafka_python(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
+def read_with_kafka_python(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Position, Seen]:
     """Read with kafka-python."""
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -93,7 +93,7 @@ def read_with_kafka_python(bootstrap: str, topic: str, ends: Mapping[int, int]) 
         max_partition_fetch_bytes=FETCH_BYTES,
         max_poll_records=10_000,
     )
-    found: dict[Place, Seen] = {}
+    found: dict[Position, Seen] = {}
     try:
         partitions = [kafka.TopicPartition(topic, partition) for partition in ends]
         consumer.assign(partitions)
@@ -110,12 +110,12 @@ def read_with_kafka_python(bootstrap: str, topic: str, ends: Mapping[int, int]) 
     return found
 
 
-def read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
+def read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Position, Seen]:
     """Read with aiokafka, on an event loop of its own."""
     return asyncio.run(_read_with_aiokafka(bootstrap, topic, ends))
 
 
-async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
+async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Position, Seen]:
     consumer = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
         enable_auto_commit=False,
@@ -123,7 +123,7 @@ async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int
         check_crcs=True,
         max_partition_fetch_bytes=FETCH_BYTES,
     )
-    found: dict[Place, Seen] = {}
+    found: dict[Position, Seen] = {}
     await consumer.start()
     try:
         partitions = [aiokafka.TopicPartition(topic, partition) for partition in ends]
@@ -141,7 +141,7 @@ async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int
     return found
 
 
-def read_with_kcat(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Place, Seen]:
+def read_with_kcat(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Position, Seen]:
     """Read with kcat, which prints the lengths of key and value before them, so they may have any bytes. Headers must
     have neither ``,`` nor ``=``.
     """
@@ -151,14 +151,14 @@ def read_with_kcat(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, env=environment, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
-    found: dict[Place, Seen] = {}
+    found: dict[Position, Seen] = {}
     for place, seen in _parse_kcat(done.stdout):
         _put(found, place, seen)
     assert _is_complete(found, ends), f"kcat ended after {len(found)} records"
     return found
 
 
-def _parse_kcat(output: bytes) -> Iterator[tuple[Place, Seen]]:
+def _parse_kcat(output: bytes) -> Iterator[tuple[Position, Seen]]:
     at = 0
     while at < len(output):
         line_end = output.index(b"\n", at)

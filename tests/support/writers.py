@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import confluent_kafka
 
-from tests.support.readers import Place, Seen
+from tests.support.readers import Position, Seen
 from tests.support.real_text import Line
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -25,7 +25,7 @@ def record_of(line: Line) -> Seen:
 class Acknowledged:
     """Delivery reports. ``records`` holds what the broker acknowledged, by partition and offset."""
 
-    records: dict[Place, Seen] = field(default_factory=dict)
+    records: dict[Position, Seen] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def ends(self) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""The export of the soak: a table of Parquet files that the command extends, run after run, beside the broker."""
+"""A party of the soak that exports topics to a table of Parquet files, again and again, while the broker runs."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Exporter(Party):
         self.counts["runs"] += 1
         if done.returncode:
             self.counts["runs that ended with an error"] += 1
-            told = done.stderr.strip()
-            if not may_fail or "Traceback" in told or len(told.splitlines()) > 1:
-                self.faults.append(f"an export ended with {done.returncode}: {told}")
+            message = done.stderr.strip()
+            if not may_fail or "Traceback" in message or len(message.splitlines()) > 1:
+                self.faults.append(f"an export ended with {done.returncode}: {message}")
 
     def check(self) -> None:
         self._export()
@@ -55,7 +55,9 @@ class Exporter(Party):
         found = {(row["partition"], row["offset"]): (row["key"], row["value"]) for row in rows}
         if len(found) != len(rows):
             self.faults.append(f"{topic}: {len(rows) - len(found)} rows are in the table twice")
-        for place in sorted(wanted.keys() | found.keys()):
-            if wanted.get(place) != found.get(place):
-                read, exported = wanted.get(place), found.get(place)
-                self.faults.append(f"{topic}-{place[0]}@{place[1]}: {read!r:.60} is read, {exported!r:.60} exported")
+        for position in sorted(wanted.keys() | found.keys()):
+            if wanted.get(position) != found.get(position):
+                read, exported = wanted.get(position), found.get(position)
+                self.faults.append(
+                    f"{topic}-{position[0]}@{position[1]}: {read!r:.60} is read, {exported!r:.60} exported"
+                )

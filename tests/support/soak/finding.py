@@ -1,8 +1,7 @@
-"""Look-ups of the soak by key and tag, beside the writer of their topic."""
+"""A party of the soak that writes a topic and looks up its records by key and by tag."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,16 +15,17 @@ TAGS = (b"paid", b"open", b"sent")
 
 
 class Finder(PlainWriter):
-    """Writes keyed and tagged records and asks for them: all that was acknowledged before is found, nothing else."""
+    """Writes keyed and tagged records. A look-up finds every record acknowledged before it, and none with another key.
+
+    At the end, look-ups give the same records as a scan of the topic.
+    """
 
     keys = 200
-    most = 4
+    max_records = 4
     pause_s = 0.1
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, topic, {**configs, "index.keys": "true", "index.tag.header": "kind"})
-        self.by_key: dict[bytes, set[int]] = defaultdict(set)
-        self.noted = 0
 
     def send(self, number: int) -> None:
         self.put(number, self.key_of(number), value_of(number), [("kind", TAGS[number % 3])])
@@ -41,7 +41,7 @@ class Finder(PlainWriter):
         try:
             found = list(Tidelog(self.world.bootstrap).find(self.ledger.topic, key=key))
         except (ClientError, OSError) as error:
-            self.counts[f"told {type(error).__name__}"] += 1
+            self.counts[f"got {type(error).__name__}"] += 1
             return
         self.counts["look-ups"] += 1
         self._compare(f"key {key!r}", before, found, key)
@@ -69,8 +69,8 @@ class Finder(PlainWriter):
     ) -> None:
         got = {(record.partition, record.offset) for record in found}
         wanted = {
-            place
-            for place, read in scan.items()
+            position
+            for position, read in scan.items()
             if (not key or read.key == key) and (not tag or TAGS[numbers_of([read.value])[0] % 3] == tag)
         }
         if got != wanted or len(got) != len(found):

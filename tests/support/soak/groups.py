@@ -9,25 +9,27 @@ from confluent_kafka import Consumer, KafkaException
 
 from tests.support.admin import Admin
 from tests.support.kafka_python import kafka, take_up_join
-from tests.support.readers import Place
+from tests.support.readers import Position
 from tests.support.soak.party import Party, World
 from tests.support.soak.patience import Patience
-from tests.support.soak.reading import committed
-from tests.support.soak.writers import QUICK
+from tests.support.soak.reading import committed_offsets
+from tests.support.soak.writers import FAST_RECONNECT
 
 POLL_S = 0.05
 CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500, "partition.assignment.strategy": "range"}
 CONSUMER = {"group.protocol": "consumer"}
 
-
 STUCK = "RebalanceInProgressError"
-MOST_REFUSALS = 40
-"""A kafka-python member whose poll ends inside a rebalance may wait on, without a request to the broker, until it is
-closed: the error comes from the client. After so many in a row another one takes its place."""
+"""The error of each commit of a kafka-python member whose poll ended inside a rebalance.
+
+Such a member may never go on, as it sends no more requests: the error comes from the client itself.
+"""
+MAX_REFUSALS = 40
+"""A member with this many commits in a row that failed with ``STUCK`` is closed."""
 
 
 class LibrdkafkaMember:
-    """A member by librdkafka, in a group of the classic or of the consumer protocol."""
+    """A member by librdkafka, in a group of the classic or of the consumer protocol. ``refusals``: see MAX_REFUSALS."""
 
     refusals = 0
 
@@ -39,11 +41,11 @@ class LibrdkafkaMember:
             "enable.auto.commit": False,
             "topic.metadata.refresh.interval.ms": 2_000,
         }
-        self.consumer: Any = Consumer({**QUICK, **fixed, **settings})
+        self.consumer: Any = Consumer({**FAST_RECONNECT, **fixed, **settings})
         self.consumer.subscribe([topic])
 
-    def poll(self) -> list[Place]:
-        """Poll for records; return the places of those that came."""
+    def poll(self) -> list[Position]:
+        """Poll for records; return the positions of those that came."""
         messages = self.consumer.consume(200, timeout=POLL_S)
         return [(each.partition(), each.offset()) for each in messages if each.error() is None]
 
@@ -51,7 +53,7 @@ class LibrdkafkaMember:
         """Commit what was read: the error's name, empty when it was acknowledged."""
         try:
             self.consumer.commit(asynchronous=False)
-        except KafkaException as error:  # nothing to commit, a rebalance, the broker is away
+        except KafkaException as error:  # nothing to commit, a rebalance, or the broker is not running
             return str(error.args[0].name())
         return ""
 
@@ -61,7 +63,7 @@ class LibrdkafkaMember:
 
 
 class KafkaPythonMember:
-    """A member by kafka-python, in a classic group together with librdkafka's members."""
+    """A member by kafka-python, in a classic group with members by librdkafka. ``refusals``: see MAX_REFUSALS."""
 
     refusals = 0
 
@@ -78,8 +80,8 @@ class KafkaPythonMember:
             partition_assignment_strategy=[kafka.coordinator.assignors.range.RangePartitionAssignor],
         )
 
-    def poll(self) -> list[Place]:
-        """Poll for records; return the places of those that came."""
+    def poll(self) -> list[Position]:
+        """Poll for records; return the positions of those that came."""
         found = self.consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=200)
         take_up_join(self.consumer)
         return [(each.partition, each.offset) for records in found.values() for each in records]
@@ -100,7 +102,7 @@ class KafkaPythonMember:
 class Group(Party):
     """One group: up to four members, all driven by this thread. At the end it has read and committed everything."""
 
-    most = 4
+    max_members = 4
     pause_s = 0.02
 
     def __init__(self, world: World, topic: str, group: str, *, protocol: str) -> None:
@@ -116,14 +118,14 @@ class Group(Party):
         if self.protocol == "classic" and self.chance.random() < 0.3:
             try:
                 self.members.append(KafkaPythonMember(self.world, self.group, self.topic))
-            except kafka.errors.KafkaError as error:  # the broker is away
-                self.counts[f"told {type(error).__name__}"] += 1
+            except kafka.errors.KafkaError as error:  # the broker is not running
+                self.counts[f"got {type(error).__name__}"] += 1
         else:
             settings = CLASSIC if self.protocol == "classic" else CONSUMER
             self.members.append(LibrdkafkaMember(self.world, self.group, self.topic, dict(settings)))
 
     def turn(self) -> None:
-        if not self.members or (len(self.members) < self.most and self.chance.random() < 0.01):
+        if not self.members or (len(self.members) < self.max_members and self.chance.random() < 0.01):
             self._join()
         for member in list(self.members):
             self._read(member)
@@ -131,19 +133,19 @@ class Group(Party):
             self.members.pop(self.chance.randrange(len(self.members))).close()
             self.counts["left"] += 1
 
-    def _read(self, member: LibrdkafkaMember | KafkaPythonMember, commits: float = 0.5) -> None:
-        places = member.poll()
-        for partition, offset in places:
+    def _read(self, member: LibrdkafkaMember | KafkaPythonMember, commit_chance: float = 0.5) -> None:
+        positions = member.poll()
+        for partition, offset in positions:
             self.counts["again"] += offset in self.seen[partition]
             self.seen[partition].add(offset)
-        if (places or commits == 1.0) and self.chance.random() < commits:
+        if (positions or commit_chance == 1.0) and self.chance.random() < commit_chance:
             self._commit(member)
 
     def _commit(self, member: LibrdkafkaMember | KafkaPythonMember) -> None:
         error = member.commit()
-        self.counts[f"commits told {error}" if error else "commits"] += 1
+        self.counts[f"commits refused with {error}" if error else "commits"] += 1
         member.refusals = member.refusals + 1 if error == STUCK else 0
-        if member.refusals >= MOST_REFUSALS:
+        if member.refusals >= MAX_REFUSALS:
             self.members.remove(member)
             member.close()
             self.counts["replaced"] += 1
@@ -153,7 +155,7 @@ class Group(Party):
         return {number: admin.offset(self.topic, number, "latest") for number in range(admin.topics()[self.topic])}
 
     def _committed(self) -> dict[int, int]:
-        return committed(self.world.bootstrap, self.group, self.topic)
+        return committed_offsets(self.world.bootstrap, self.group, self.topic)
 
     def check(self) -> None:
         ends = self._ends()
@@ -162,7 +164,7 @@ class Group(Party):
             if not self.members:
                 self._join()
             for member in list(self.members):
-                self._read(member, commits=1.0)
+                self._read(member, commit_chance=1.0)
         for member in self.members:
             member.close()
         self.counts["read"] = self._count_read()

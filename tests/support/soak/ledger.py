@@ -5,39 +5,42 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from tests.support.readers import Place
+from tests.support.readers import Position
 from tests.support.soak.reading import Found, numbers_of, value_of
 
 
 class Ledger:
-    """Numbers that were sent to a topic; each is acknowledged at one place, or its fate is unknown."""
+    """The numbers sent to a topic, and the position of each that was acknowledged.
+
+    ``sent`` is their count: they begin at 0. A number without an acknowledgement may be in the topic, or not.
+    """
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.sent = 0
-        self.acknowledged: dict[Place, int] = {}
+        self.acknowledged: dict[Position, int] = {}
 
-    def acknowledge(self, place: Place, number: int) -> str | None:
-        """Note an acknowledgement; return a fault if another record has the place already."""
-        if self.acknowledged.setdefault(place, number) != number:
-            return f"{self.at(place)} was acknowledged for {self.acknowledged[place]} and for {number}"
+    def acknowledge(self, position: Position, number: int) -> str | None:
+        """Note an acknowledgement; return a fault if another number was acknowledged at the same position."""
+        if self.acknowledged.setdefault(position, number) != number:
+            return f"{self.position_text(position)} was acknowledged for {self.acknowledged[position]} and for {number}"
         return None
 
-    def at(self, place: Place) -> str:
-        """Return a place as TOPIC-PARTITION@OFFSET, for a fault's text."""
-        return f"{self.topic}-{place[0]}@{place[1]}"
+    def position_text(self, position: Position) -> str:
+        """Return a position as TOPIC-PARTITION@OFFSET, for a fault's text."""
+        return f"{self.topic}-{position[0]}@{position[1]}"
 
-    def missing(self, found: Mapping[Place, Found]) -> Iterator[str]:
-        """Yield acknowledged records that are not read at their offset."""
-        for place, number in self.acknowledged.items():
-            read = found.get(place)
+    def missing(self, found: Mapping[Position, Found]) -> Iterator[str]:
+        """Yield a fault for each acknowledged number that is not read at its position."""
+        for position, number in self.acknowledged.items():
+            read = found.get(position)
             if read is None:
-                yield f"{self.at(place)}: {number} was acknowledged, nothing is read there"
+                yield f"{self.position_text(position)}: {number} was acknowledged, nothing is read there"
             elif read.value != value_of(number):
-                yield f"{self.at(place)}: {number} was acknowledged, {read.value!r:.40} is read there"
+                yield f"{self.position_text(position)}: {number} was acknowledged, {read.value!r:.40} is read there"
 
-    def gaps(self, found: Mapping[Place, Found]) -> Iterator[str]:
-        """Yield offsets without a record, in a topic that has no markers and is not compacted."""
+    def gaps(self, found: Mapping[Position, Found]) -> Iterator[str]:
+        """Yield a fault for each partition with offsets that no record has. No markers, no compaction in the topic."""
         counts = Counter(partition for partition, _ in found)
         for partition, count in sorted(counts.items()):
             offsets = {offset for number, offset in found if number == partition}
@@ -45,11 +48,16 @@ class Ledger:
                 left_out = sorted(set(range(max(offsets))) - offsets)
                 yield f"{self.topic}-{partition}: offsets {left_out[:10]} are left out"
 
-    def repetitions(self, found: Mapping[Place, Found]) -> Iterator[str]:
-        """Yield numbers that an idempotent producer sent once and that are read more often, or were not sent."""
+    def repetitions(self, found: Mapping[Position, Found]) -> Iterator[str]:
+        """Yield a fault for each number that is read twice or more, and for each that was never sent.
+
+        Right for idempotent producers only: a retry of another producer may write a number twice.
+        """
         for number, count in Counter(numbers_of(read.value for read in found.values())).items():
             if count > 1:
-                places = [self.at(place) for place, read in found.items() if read.value == value_of(number)]
-                yield f"{number} was sent once and is read {count} times: {places}"
+                positions = [
+                    self.position_text(position) for position, read in found.items() if read.value == value_of(number)
+                ]
+                yield f"{number} was sent once and is read {count} times: {positions}"
             if number >= self.sent:
                 yield f"{number} was never sent to {self.topic}"

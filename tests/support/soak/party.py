@@ -1,4 +1,4 @@
-"""A client of the soak: a thread that does one thing over and over until the soak ends, and then checks it."""
+"""The base class of the soak's parties: a thread that acts as a client, and checks the broker's data at the end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-KNOWN_LINES = 20
-"""So many faults of one party are printed at most."""
+MAX_FAULTS = 20
+"""Faults of one party that are printed; of further ones only the number."""
 
 
 @dataclass
 class World:
-    """The broker's address and directory, the seed, and the end: common to all parties."""
+    """What all parties share: the broker's port and data directory, a directory for own files, the seed, the end."""
 
     port: int
     data_directory: Path
@@ -31,7 +31,7 @@ class World:
 
 
 class Party(threading.Thread):
-    """One client. ``counts`` tells what it did, ``faults`` what went wrong, with topics and offsets."""
+    """One or a few clients. ``counts`` has how often they did what, ``faults`` what went wrong, as lines of text."""
 
     pause_s = 0.05
     """The pause between two turns."""
@@ -47,11 +47,11 @@ class Party(threading.Thread):
         """Work until the end; an exception that escapes is a fault."""
         try:
             self.work()
-        except Exception:  # noqa: BLE001 - told by the soak
+        except Exception:  # noqa: BLE001 - reported by the soak
             self.faults.append(traceback.format_exc())
 
     def work(self) -> None:
-        """Take turns until the soak is stopped, then do what is left."""
+        """Call ``turn`` again and again until the soak is stopped, then ``finish``."""
         while not self.world.stopped.wait(self.pause_s):
             self.turn()
         self.finish()
@@ -60,16 +60,16 @@ class Party(threading.Thread):
         """Do one piece of work."""
 
     def finish(self) -> None:
-        """End the operations that are under way."""
+        """Complete the operations that are under way."""
 
     def check(self) -> None:
         """Compare what the broker holds with what it acknowledged. Faults go to ``faults``."""
 
-    def checked(self) -> None:
+    def run_check(self) -> None:
         """Check; an exception that escapes is a fault."""
         try:
             self.check()
-        except Exception:  # noqa: BLE001 - told by the soak
+        except Exception:  # noqa: BLE001 - reported by the soak
             self.faults.append(traceback.format_exc())
 
     def stack(self) -> str:
@@ -77,9 +77,9 @@ class Party(threading.Thread):
         frame = sys._current_frames().get(self.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-6:])
 
-    def told(self) -> list[str]:
-        """Return the faults, shortened."""
-        more = len(self.faults) - KNOWN_LINES
-        return [f"{self.name}: {fault}" for fault in self.faults[:KNOWN_LINES]] + (
+    def fault_lines(self) -> list[str]:
+        """Return the first faults, and a line with the number of the others."""
+        more = len(self.faults) - MAX_FAULTS
+        return [f"{self.name}: {fault}" for fault in self.faults[:MAX_FAULTS]] + (
             [f"{self.name}: and {more} more"] if more > 0 else []
         )

@@ -1,4 +1,4 @@
-"""Limits of the soak's waits. They grow with what was written, and no wait ends while something comes.
+"""Limits of the soak's waits. They grow with the bytes written, and no wait ends as long as it makes progress.
 
 A loaded machine takes long to read what it wrote in an hour, and the soak must still end with a result.
 """
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE_S = 120.0
-"""The longest a client waits for one answer, the broker's restarts included."""
+"""Seconds that a client waits for one answer at most, restarts of the broker included."""
 SLOWEST_BYTES_PER_S = 1e6
-"""Bytes of a data directory that a command gets through on a machine that does much else."""
+"""Bytes of a data directory that a command reads per second, at least, on a machine with much other work."""
 
 
 class Patience:
@@ -37,7 +37,7 @@ class Patience:
 def patience_for(directory: Path) -> float:
     """Return the seconds that a command may take which reads all of a data directory."""
     size = 0
-    for root, _, names in os.walk(directory):  # which goes on where the broker removes a directory meanwhile
+    for root, _, names in os.walk(directory):  # walk() skips a directory that the broker removes meanwhile
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 size += os.stat(os.path.join(root, name)).st_size

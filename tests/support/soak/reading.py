@@ -1,4 +1,4 @@
-"""Reading all of a topic at the end of a soak, and waiting until it can be read."""
+"""Readers of a whole topic and of a group's committed offsets, for the checks at the end of a soak."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from tests.support.admin import Admin
-from tests.support.readers import Place
+from tests.support.readers import Position
 from tests.support.soak.patience import Patience
 
 
@@ -23,9 +23,10 @@ class NotReadError(AssertionError):
     """The end of a topic is not reached: a transaction is open, or records are not served."""
 
 
-def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[Place, Found]:
-    """Read every record up to the end of all partitions (with ``committed`` up to the high watermark: no transaction
-    may be open). Raises NotReadError, KafkaException.
+def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[Position, Found]:
+    """Read every record below the high watermarks; ``committed`` leaves out those of aborted transactions.
+
+    With ``committed`` no transaction may be open. Raises NotReadError, KafkaException.
     """
     partitions = Admin(bootstrap).topics()[topic]
     consumer = Consumer(
@@ -48,27 +49,27 @@ def read_all(bootstrap: str, topic: str, *, committed: bool = True) -> dict[Plac
         consumer.close()
 
 
-def read_to(consumer: Any, topic: str, ends: dict[int, int], patience: Patience) -> dict[Place, Found]:
-    """Read what is assigned up to these ends, as long as records come. Raises NotReadError, KafkaException."""
-    found: dict[Place, Found] = {}
+def read_to(consumer: Any, topic: str, ends: dict[int, int], patience: Patience) -> dict[Position, Found]:
+    """Read the assigned partitions up to ``ends``, as long as records come. Raises NotReadError, KafkaException."""
+    found: dict[Position, Found] = {}
     waiting = {number for number, end in ends.items() if end}
     while waiting:
         if patience.is_over((len(found), len(waiting))):
-            raise NotReadError(f"{topic}: partitions {sorted(waiting)} do not come to their ends {ends}")
+            raise NotReadError(f"{topic}: partitions {sorted(waiting)} are not read to their ends {ends}")
         for message in consumer.consume(5_000, timeout=0.2):
-            error, place = message.error(), (message.partition(), message.offset())
+            error, position = message.error(), (message.partition(), message.offset())
             if error is None:
-                if place in found:
-                    raise NotReadError(f"{topic}-{place[0]}@{place[1]} was read twice")
-                found[place] = Found(message.key(), message.value())
+                if position in found:
+                    raise NotReadError(f"{topic}-{position[0]}@{position[1]} was read twice")
+                found[position] = Found(message.key(), message.value())
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            elif place[1] >= ends[place[0]]:
-                waiting.discard(place[0])
+            elif position[1] >= ends[position[0]]:
+                waiting.discard(position[0])
     return found
 
 
-def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
+def committed_offsets(bootstrap: str, group: str, topic: str) -> dict[int, int]:
     """Return the group's committed offset of each partition, 0 for one without. Raises KafkaException."""
     admin = Admin(bootstrap)
     parts = [TopicPartition(topic, number) for number in range(admin.topics()[topic])]
@@ -78,10 +79,10 @@ def committed(bootstrap: str, group: str, topic: str) -> dict[int, int]:
 
 
 def numbers_of(values: Iterable[bytes | None]) -> list[int]:
-    """Return the number each value begins with."""
+    """Return the number that each value begins with; null values are left out."""
     return [int(value.partition(b"/")[0]) for value in values if value is not None]
 
 
 def value_of(number: int) -> bytes:
-    """Make the value of a number: the number, and up to 400 bytes more that follow from it."""
+    """Make the value of a number: its digits, ``/``, and up to 399 times ``x``, as many as follow from the number."""
     return b"%d/" % number + b"x" * (number * 7919 % 400)

@@ -1,4 +1,4 @@
-"""Memory, descriptors and threads of a process over time, and whether they grow."""
+"""Samples of a process's memory, descriptors and threads, and the test of whether these grow."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 POINTS = 120
-"""Samples a slope is made of: 7,140 pairs."""
+"""A longer series is thinned to 120 up to 239 samples, so a slope is a median of 28,441 pairs at most."""
 
 
 class Sample(NamedTuple):
-    """Figures of a process at one moment. ``files``: descriptors of the data directory, which grow with it."""
+    """Figures of a process at one moment.
+
+    ``files``: descriptors of files in the data directory, whose number grows with the data. ``descriptors``: others.
+    """
 
     at_s: float
     rss_bytes: int
@@ -47,7 +50,7 @@ def sample(pid: int, data_directory: Path) -> Sample:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Compute the growth per second by Theil and Sen: the median over all pairs, which single peaks do not move."""
+    """Compute the growth per second by Theil and Sen: the median slope of all pairs, which single peaks do not move."""
     step = max(1, len(points) // POINTS)
     pairs = combinations(points[::step], 2)
     return statistics.median((b - a) / (end - begin) for (begin, a), (end, b) in pairs if end > begin)
@@ -59,11 +62,11 @@ LIMITS: dict[str, tuple[float, float]] = {
     "deleted_files": (8, 0.0),
     "threads": (2, 0.0),
 }
-"""Growth over the time looked at that is still flat: so much, and such a part of the median more."""
+"""The growth of a figure that still counts as flat: an amount, plus this share of the figure's median."""
 
 
 def growth(samples: Sequence[Sample], field: str) -> float:
-    """Compute the growth of a figure over all the time looked at."""
+    """Compute the growth of a figure from the first sample to the last: its slope times the seconds between them."""
     points = [(each.at_s, float(getattr(each, field))) for each in samples]
     return slope(points) * (points[-1][0] - points[0][0])
 
@@ -71,9 +74,9 @@ def growth(samples: Sequence[Sample], field: str) -> float:
 def growing(samples: Sequence[Sample]) -> list[str]:
     """List the figures that grow by more than their limit."""
     found = []
-    for field, (most, part) in LIMITS.items():
+    for field, (amount, share) in LIMITS.items():
         grown, median = growth(samples, field), statistics.median(getattr(each, field) for each in samples)
-        if grown > most + part * median:
+        if grown > amount + share * median:
             found.append(f"{field} grew by {grown:,.0f} from about {median:,.0f}")
     return found
 

@@ -64,15 +64,17 @@ CHANGES = {
 SUSPICIOUS = ("Traceback", "goes offline", "out of service", "is refused", "died", "quarantined")
 """Words whose appearance in the broker's output is a fault."""
 LAST_LIFE = 1 / 3
+"""The part of the soak's time, at its end, in which the broker is not killed."""
 LONGEST_END_S = 1.5 * PATIENCE_S
-"""Seconds after which the soak ends although parties have not ended, if none of them makes progress."""
+"""The soak waits for parties that have not ended until none has made progress for so many seconds."""
 JUDGED = 2 / 3
-"""The end of the last life, as a part of it, in which figures must not grow: before that, caches fill."""
+"""The part of the last life, at its end, in which memory and descriptors must not grow: before it, caches fill."""
 SHORTEST_JUDGED_S = 30.0
+"""Growth over a shorter time is not judged."""
 
 
-def parties_of(world: World) -> list[Party]:
-    """Make all parties, not yet started."""
+def make_parties(world: World) -> list[Party]:
+    """Make all parties and the topics that they write, without starting their threads."""
     plain = PlainWriter(world, "plain", KEPT)
     shared = PlainWriter(world, "shared", KEPT)
     finder = Finder(world, "found", KEPT)
@@ -95,14 +97,14 @@ def parties_of(world: World) -> list[Party]:
     ]  # fmt: skip
 
 
-def amount_of(parties: list[Party]) -> int:
-    """Count the things that parties did so far, those that ended counted too. They go on meanwhile, as threads."""
+def count_progress(parties: list[Party]) -> int:
+    """Return a number that changes whenever a party did something, or ended. The parties may run meanwhile."""
     return sum(sum(list(party.counts.values())) + (not party.is_alive()) for party in parties)
 
 
 @contextlib.contextmanager
 def silenced(*names: str) -> Iterator[None]:
-    """Loggers that are silent inside the block, and have their levels again afterwards."""
+    """Silence these loggers inside the block; restore their levels afterwards."""
     loggers = [(logger, logger.level) for logger in map(logging.getLogger, names)]
     for logger, _ in loggers:
         logger.setLevel(logging.CRITICAL + 1)
@@ -114,7 +116,7 @@ def silenced(*names: str) -> Iterator[None]:
 
 
 class Soak:
-    """One soak of so many seconds. ``tell`` prints a line."""
+    """One soak of ``seconds``, and after them the checks. ``tell`` prints a line about its progress."""
 
     def __init__(self, directory: Path, seed: int, seconds: float, tell: Callable[[str], None] = print) -> None:
         self.broker = TidelogProcess(directory, OVERRIDES)
@@ -127,26 +129,26 @@ class Soak:
         self.faults: list[str] = []
 
     def run(self) -> list[str]:
-        """Run the soak; return the faults, none at best."""
-        with self.broker, silenced("kafka", "aiokafka"):  # they say at length that the broker is away
+        """Run the soak and the checks; return the faults as lines of text."""
+        with self.broker, silenced("kafka", "aiokafka"):  # after each kill they log many lines about the lost broker
             world = World(self.broker.port, self.broker.data_directory, self.broker.directory, self.seed)
-            parties = parties_of(world)
+            parties = make_parties(world)
             for party in parties:
                 party.start()
             self._live()
             world.stopped.set()
-            return self.faults + self._flatness() + self._checked(parties) + self._printed()
+            return self.faults + self._judge_growth() + self._check_parties(parties) + self._find_suspicious_lines()
 
     def _live(self) -> None:
-        """Start and kill the broker again and again, and start it a last time without a kill."""
-        last = time.monotonic() + self.seconds * (1 - LAST_LIFE)
-        while (left := last - time.monotonic()) > 1:
-            self._look_until(
+        """Kill or stop the broker and start it, again and again; then let it run without a kill for its last life."""
+        last_life_start = time.monotonic() + self.seconds * (1 - LAST_LIFE)
+        while (left := last_life_start - time.monotonic()) > 1:
+            self._sample_until(
                 time.monotonic() + min(left, self.chance.uniform(1, max(2.0, min(60.0, self.seconds / 8))))
             )
             self._end_life()
         self.samples.clear()
-        self._look_until(time.monotonic() + self.seconds * LAST_LIFE)
+        self._sample_until(time.monotonic() + self.seconds * LAST_LIFE)
 
     def _end_life(self) -> None:
         if self.chance.random() < 0.2:
@@ -178,31 +180,31 @@ class Soak:
         self.broker.kill()
         self.kills += 1
 
-    def _look_until(self, moment: float) -> None:
+    def _sample_until(self, moment: float) -> None:
         while time.monotonic() < moment:
             self.samples.append(sample(self.broker.pid, self.broker.data_directory))
             time.sleep(1.0)
 
-    def _flatness(self) -> list[str]:
+    def _judge_growth(self) -> list[str]:
         judged = self.samples[-int(len(self.samples) * JUDGED) :]
         self.tell(summary(judged))
         if judged[-1].at_s - judged[0].at_s < SHORTEST_JUDGED_S:
             return []
         return growing(judged)
 
-    def _checked(self, parties: list[Party]) -> list[str]:
+    def _check_parties(self, parties: list[Party]) -> list[str]:
         patience = Patience(LONGEST_END_S)
         for party in parties:
-            while party.is_alive() and not patience.is_over(amount_of(parties)):
+            while party.is_alive() and not patience.is_over(count_progress(parties)):
                 party.join(1.0)
         for party in parties:
             if party.is_alive():
                 party.faults.append(f"does not end: {party.stack()}")
                 continue
-            party.checked()
+            party.run_check()
             self.tell(f"{party.name}: {dict(sorted(party.counts.items()))}")
-        return [line for party in parties for line in party.told()]
+        return [line for party in parties for line in party.fault_lines()]
 
-    def _printed(self) -> list[str]:
+    def _find_suspicious_lines(self) -> list[str]:
         printed = self.broker.log_path.read_text(errors="replace").splitlines()
         return [f"printed: {line}" for line in printed if any(word in line for word in SUSPICIOUS)][:40]

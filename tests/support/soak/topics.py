@@ -1,4 +1,8 @@
-"""Short-lived topics of the soak: those of one party that knows each record, and those that many parties change."""
+"""Parties of the soak that create, widen and delete topics.
+
+Incarnations  has one topic of its own and knows each record in it
+Stranger      sends random requests about topics that other strangers change, too
+"""
 
 from __future__ import annotations
 
@@ -14,31 +18,31 @@ from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchR
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
 
-GONE = (OSError, EOFError)
-"""What a request raises while the broker is away, or when it is killed."""
+CONNECTION_LOST = (OSError, EOFError)
+"""What a request raises while the broker is not running, or when it is killed."""
 
 
-class Raw(Party):
-    """A party that speaks the protocol by itself and connects again when the broker comes back."""
+class RawParty(Party):
+    """A party that encodes its requests itself, and connects again after the broker was restarted."""
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
         self.asker: Asker | None = None
 
-    def connected(self) -> Asker:
-        """Return the connection. Raises OSError."""
+    def connect(self) -> Asker:
+        """Return the connection; open one if there is none. Raises OSError."""
         self.asker = self.asker or Asker(self.world.port, self.chance)
         return self.asker
 
     def turn(self) -> None:
         try:
             self.act()
-        except GONE:
+        except CONNECTION_LOST:
             self.counts["lost the broker"] += 1
             self.disconnect()
 
     def act(self) -> None:
-        """Ask something. Raises OSError, EOFError."""
+        """Send requests of one turn. Raises OSError, EOFError."""
 
     def disconnect(self) -> None:
         """Close the connection."""
@@ -53,20 +57,21 @@ class Raw(Party):
             self.disconnect()
 
 
-class Stranger(Raw):
-    """Does anything to topics that others delete, make and widen meanwhile; is told nothing unexpected."""
+class Stranger(RawParty):
+    """Sends random requests about topics that others create, delete and widen; no answer has an unexpected error."""
 
     def act(self) -> None:
-        name, code = self.connected().act()
+        name, code = self.connect().act()
         self.counts[name] += not code
         if code not in EXPECTED:
             self.faults.append(f"{name} was answered with error {code}")
 
 
-class Incarnations(Raw):
-    """Makes a topic, fills it, widens it, reads it and deletes it, again and again: it always holds its own records.
+class Incarnations(RawParty):
+    """Creates, fills, widens, reads and deletes a topic of one name, again and again.
 
-    A request whose answer a kill took is asked again where that is safe; a record is never sent twice.
+    Each incarnation has every record acknowledged for it, and none of an earlier one. A request whose answer was lost
+    with the broker is sent again, but not a Produce, which could write its record twice.
     """
 
     batches = 30
@@ -97,11 +102,11 @@ class Incarnations(Raw):
             yield self._delete
 
     def finish(self) -> None:
-        """Read what is there once more."""
+        """Read the acknowledged records once more."""
         while self.acknowledged:
             try:
                 self._read()
-            except GONE:
+            except CONNECTION_LOST:
                 self.disconnect()
             else:
                 break
@@ -115,21 +120,21 @@ class Incarnations(Raw):
             name=self.topic, num_partitions=self.width, replication_factor=1, configs=[]
         )
         asked = create_topics.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
-        code = self.connected().ask(asked, 2, create_topics.CreateTopicsResponse).topics[0].error_code
+        code = self.connect().ask(asked, 2, create_topics.CreateTopicsResponse).topics[0].error_code
         self._expect("creation", code, TopicAlreadyExistsError.code)
         self.counts["created"] += 1
 
     def _widen(self) -> None:
         topic = create_partitions.CreatePartitionsTopic(name=self.topic, count=self.width + 1, assignments=None)
         asked = create_partitions.CreatePartitionsRequest(topics=[topic], timeout_ms=10_000)
-        answer = self.connected().ask(asked, 0, create_partitions.CreatePartitionsResponse)
+        answer = self.connect().ask(asked, 0, create_partitions.CreatePartitionsResponse)
         if not answer.results[0].error_code:
             self.width += 1
             self.counts["widened"] += 1
 
     def _delete(self) -> None:
         asked = delete_topics.DeleteTopicsRequest(topic_names=[self.topic], timeout_ms=10_000)
-        code = self.connected().ask(asked, 1, delete_topics.DeleteTopicsResponse).responses[0].error_code
+        code = self.connect().ask(asked, 1, delete_topics.DeleteTopicsResponse).responses[0].error_code
         self._expect("deletion", code, UnknownTopicOrPartitionError.code)
         self.acknowledged = {}
         self.counts["deleted"] += 1
@@ -143,24 +148,26 @@ class Incarnations(Raw):
             TopicProduceData(name=self.topic, partition_data=[PartitionProduceData(index=partition, records=batch)])
         ]
         asked = ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data)
-        self.waiting = None  # sent again it would be there twice
-        told = self.connected().ask(asked, 7, ProduceResponse).responses[0].partition_responses[0]
-        self._expect(f"a produce to partition {partition}", told.error_code)
-        if not told.error_code:
-            self.acknowledged[partition, told.base_offset] = value
+        self.waiting = None  # not to be sent again: that could write the record twice
+        answer = self.connect().ask(asked, 7, ProduceResponse).responses[0].partition_responses[0]
+        self._expect(f"a produce to partition {partition}", answer.error_code)
+        if not answer.error_code:
+            self.acknowledged[partition, answer.base_offset] = value
             self.counts["produced"] += 1
 
     def _read(self) -> None:
-        found = {place: value for number in range(self.width) for place, value in self._records(number)}
-        for place, value in self.acknowledged.items():
-            if found.get(place) != value:
+        found = {position: value for number in range(self.width) for position, value in self._records(number)}
+        for position, value in self.acknowledged.items():
+            if found.get(position) != value:
                 self.faults.append(
-                    f"{self.topic}-{place[0]}@{place[1]}, incarnation {self.number}: {value[:20]!r} was acknowledged, "
-                    f"{found.get(place, b'nothing')[:20]!r} is read"
+                    f"{self.topic}-{position[0]}@{position[1]}, incarnation {self.number}: "
+                    f"{value[:20]!r} was acknowledged, {found.get(position, b'nothing')[:20]!r} is read"
                 )
         values = sorted(found.values())
         if len(values) != len(set(values)) or not self.sent.issuperset(values):
-            self.faults.append(f"{self.topic}, incarnation {self.number}: records of others or twice: {values}"[:400])
+            self.faults.append(
+                f"{self.topic}, incarnation {self.number}: records of another incarnation, or twice: {values}"[:400]
+            )
         self.counts["read"] += 1
 
     def _records(self, partition: int) -> Iterator[tuple[tuple[int, int], bytes]]:
@@ -180,6 +187,6 @@ class Incarnations(Raw):
         wanted = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=self.topic, partitions=[wanted])]
         asked = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 22, session_epoch=-1, topics=topics)
-        told = self.connected().ask(asked, 7, FetchResponse).responses[0].partitions[0]
-        self._expect(f"a fetch of partition {partition}", told.error_code)
-        return told.records or b""
+        answer = self.connect().ask(asked, 7, FetchResponse).responses[0].partitions[0]
+        self._expect(f"a fetch of partition {partition}", answer.error_code)
+        return answer.records or b""

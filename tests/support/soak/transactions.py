@@ -1,4 +1,4 @@
-"""Transactions of the soak: committed, aborted, left open; and a copy that is made exactly once."""
+"""Two parties of the soak: a writer of transactions, committed, aborted or left open; and an exactly-once copier."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tests.support.admin import Admin
 from tests.support.aiokafka_client import aiokafka
 from tests.support.soak.party import Party, World
 from tests.support.soak.patience import Patience
-from tests.support.soak.reading import committed, numbers_of, read_all, value_of
-from tests.support.soak.writers import QUICK, PlainWriter
+from tests.support.soak.reading import committed_offsets, numbers_of, read_all, value_of
+from tests.support.soak.writers import FAST_RECONNECT, PlainWriter
 
 WAIT_S = 30.0
-"""The longest wait for one step of a transaction; what takes longer has an unknown end."""
+"""Seconds that one step of a transaction may take; after that it is unknown whether the transaction was committed."""
 
 
-def transactional(world: World, transactional_id: str, timeout_ms: int) -> Any:
-    """Make a producer whose last incarnation was fenced and its open transaction aborted. Raises KafkaException."""
+def make_transactional_producer(world: World, transactional_id: str, timeout_ms: int) -> Any:
+    """Make a producer. Its start fences the former one of this id and aborts its transaction. Raises KafkaException."""
     producer = Producer(
         {
-            **QUICK,
+            **FAST_RECONNECT,
             "bootstrap.servers": world.bootstrap,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
@@ -37,7 +37,10 @@ def transactional(world: World, transactional_id: str, timeout_ms: int) -> Any:
 
 
 class Transactions(Party):
-    """Transactions that write their number into every partition: committed they are in all, aborted in none."""
+    """Writes transactions, each with its number in every partition: committed it is read in all, aborted in none.
+
+    ``ends`` has whether each was committed; a transaction that is not in it had an unknown end.
+    """
 
     partitions = 4
 
@@ -52,14 +55,17 @@ class Transactions(Party):
     def turn(self) -> None:
         try:
             if self.producer is None:
-                incarnation = f"{self.topic}-{self.chance.randrange(3)}"
-                self.producer = transactional(self.world, incarnation, self.chance.choice([5_000, 60_000]))
+                transactional_id, timeout_ms = (
+                    f"{self.topic}-{self.chance.randrange(3)}",
+                    self.chance.choice([5_000, 60_000]),
+                )
+                self.producer = make_transactional_producer(self.world, transactional_id, timeout_ms)
                 self.counts["producers"] += 1
             self.number += 1
             self._write()
             self._end()
         except KafkaException as error:
-            self.counts[f"told {error.args[0].name()}"] += 1
+            self.counts[f"got {error.args[0].name()}"] += 1
             self.producer = None
 
     def _write(self) -> None:
@@ -69,29 +75,31 @@ class Transactions(Party):
         self.producer.flush(WAIT_S)
 
     def _end(self) -> None:
-        what = self.chance.choices(["commit", "abort", "open"], [70, 20, 10])[0]
-        if what == "commit":
+        end = self.chance.choices(["commit", "abort", "open"], [70, 20, 10])[0]
+        if end == "commit":
             self.producer.commit_transaction(WAIT_S)
             self.ends[self.number] = True
-        elif what == "abort":
+        elif end == "abort":
             self.producer.abort_transaction(WAIT_S)
             self.ends[self.number] = False
-        else:  # the timeout or the next incarnation aborts it
+        else:  # its timeout, or the next producer of this transactional id, aborts it
             self.ends[self.number] = False
             self.producer = None
-        self.counts[what] += 1
+        self.counts[end] += 1
 
     def finish(self) -> None:
-        for number in range(3):  # what its incarnations left open
-            transactional(self.world, f"{self.topic}-{number}", 60_000)
+        for number in range(3):  # the start of each producer aborts the transaction that its id left open
+            make_transactional_producer(self.world, f"{self.topic}-{number}", 60_000)
 
     def check(self) -> None:
         found = read_all(self.world.bootstrap, self.topic)
         counts = Counter(numbers_of(read.value for read in found.values()))
         for number, count in counts.items():
             if count != self.partitions or self.ends.get(number) is False:
-                places = [f"{p}@{o}" for (p, o), read in found.items() if read.value == value_of(number)]
-                self.faults.append(f"{self.topic}: {number} (committed: {self.ends.get(number)}) is read at {places}")
+                positions = [f"{p}@{o}" for (p, o), read in found.items() if read.value == value_of(number)]
+                self.faults.append(
+                    f"{self.topic}: {number} (committed: {self.ends.get(number)}) is read at {positions}"
+                )
         for number, is_committed in self.ends.items():
             if is_committed and number not in counts:
                 self.faults.append(f"{self.topic}: {number} was committed and is not read")
@@ -99,12 +107,13 @@ class Transactions(Party):
 
 
 class Copier(Party):
-    """Reads a topic in a group and writes it to another one with aiokafka, offsets and records in one transaction.
+    """Copies a topic with aiokafka; each transaction has records of the copy and the next offsets to copy from.
 
-    Not librdkafka: its `send_offsets_to_transaction` may never return when the group's coordinator was restarted
-    (librdkafka issues 5456 and 5511). Its partitions are assigned by hand: aiokafka commits without a generation, so
-    a rebalance beside an open transaction would copy twice. Where to go on is asked of librdkafka: aiokafka takes an
-    answer that the coordinator is loading for no offset, as it leaves out the error at the top of OffsetFetch 2 and 3.
+    The client is not librdkafka: its ``send_offsets_to_transaction`` may never return when the group's coordinator was
+    restarted (librdkafka issues 5456 and 5511). The source's partitions are assigned by hand: aiokafka commits without
+    a generation, so records would be copied twice after a rebalance beside an open transaction. The committed offsets
+    are read with librdkafka. aiokafka ignores the top-level error of OffsetFetch 2 and 3: if the coordinator is
+    loading, it takes the answer as "no offset committed".
     """
 
     def __init__(self, world: World, source: PlainWriter, copy: str, configs: Mapping[str, str]) -> None:
@@ -123,13 +132,13 @@ class Copier(Party):
                 if await self._incarnation():
                     return
             except (aiokafka.errors.KafkaError, KafkaException) as error:
-                self.counts[f"told {type(error).__name__}"] += 1
+                self.counts[f"got {type(error).__name__}"] += 1
                 await asyncio.sleep(0.2)
             if patience is None and self.world.stopped.is_set():
                 patience = Patience()
 
     async def _incarnation(self) -> bool:
-        """Run one producer and one member, for a while; tell whether all is copied."""
+        """Copy with one consumer and one producer for a while; return whether all records are copied."""
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self.world.bootstrap,
             auto_offset_reset="none",
@@ -144,10 +153,10 @@ class Copier(Party):
         )
         try:
             await producer.start()
-            await producer.begin_transaction()  # fences the last one and ends its transaction, before offsets are read
+            await producer.begin_transaction()  # fences the last producer: its transaction ends before offsets are read
             await producer.abort_transaction()
             await consumer.start()
-            await self._go_on(consumer)
+            await self._seek_to_committed(consumer)
             self.counts["incarnations"] += 1
             return await self._copy_for_a_while(consumer, producer)
         finally:
@@ -167,15 +176,15 @@ class Copier(Party):
             for records in found.values():
                 for record in records:
                     await producer.send(self.copy, record.value, record.key)
-            following = {part: records[-1].offset + 1 for part, records in found.items()}
-            await producer.send_offsets_to_transaction(following, self.copy)
+            next_offsets = {part: records[-1].offset + 1 for part, records in found.items()}
+            await producer.send_offsets_to_transaction(next_offsets, self.copy)
         self.counts["transactions"] += 1
         self.counts["copied"] += sum(len(records) for records in found.values())
 
     async def _committed(self) -> dict[int, int]:
-        return await asyncio.to_thread(committed, self.world.bootstrap, self.copy, self.source.ledger.topic)
+        return await asyncio.to_thread(committed_offsets, self.world.bootstrap, self.copy, self.source.ledger.topic)
 
-    async def _go_on(self, consumer: Any) -> None:
+    async def _seek_to_committed(self, consumer: Any) -> None:
         """Assign the source's partitions, of which there may be more than before; seek to the committed offsets."""
         parts = {
             aiokafka.TopicPartition(self.source.ledger.topic, number): offset
@@ -194,4 +203,4 @@ class Copier(Party):
         counts = Counter(numbers_of(read.value for read in read_all(self.world.bootstrap, self.copy).values()))
         for number in range(self.source.ledger.sent):
             if counts[number] != 1:
-                self.faults.append(f"{self.copy}: {number} was to be copied once and is there {counts[number]} times")
+                self.faults.append(f"{self.copy}: {number} was sent once and is in the copy {counts[number]} times")

@@ -1,4 +1,4 @@
-"""Producers of the soak: librdkafka idempotent, aiokafka, kafka-python; to plain, indexed and compacted topics."""
+"""Parties of the soak that write with librdkafka, aiokafka and kafka-python, and one that changes topics' settings."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tests.support.soak.patience import PATIENCE_S
 from tests.support.soak.reading import read_all, value_of
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-QUICK: Mapping[str, str | int] = {
+FAST_RECONNECT: Mapping[str, str | int] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 50,
     "log_level": 0,
 }
-"""librdkafka comes back soon after a restart and prints nothing."""
+"""Settings with which librdkafka connects again soon after a restart of the broker, and prints nothing."""
 
 
 class PlainWriter(Party):
     """An idempotent producer: each number is in the topic once, at the offset it was acknowledged at.
 
-    Now and then it is closed and another one goes on, with another codec.
+    Now and then the producer is replaced by a new one, whose codec is drawn again.
     """
 
     keys = 50
     partitions = 3
     batch_bytes = 50_000
-    """The largest batch: half of the smallest ``segment.bytes`` a party sets, as a batch must fit into a segment."""
-    most = 12
-    """Records of one turn."""
+    """``batch.size``: half of the smallest ``segment.bytes`` that a party sets, as a batch must fit into a segment."""
+    max_records = 12
+    """Records of one turn, at most."""
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, f"writer of {topic}")
@@ -49,7 +49,7 @@ class PlainWriter(Party):
     def _new_producer(self) -> Any:
         return Producer(
             {
-                **QUICK,
+                **FAST_RECONNECT,
                 "bootstrap.servers": self.world.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": self.chance.choice([0, 5, 20]),
@@ -61,7 +61,7 @@ class PlainWriter(Party):
         )
 
     def turn(self) -> None:
-        for _ in range(self.chance.randint(1, self.most)):
+        for _ in range(self.chance.randint(1, self.max_records)):
             self.send(self.ledger.sent)
             self.ledger.sent += 1
         self.producer.poll(0)
@@ -77,18 +77,18 @@ class PlainWriter(Party):
         return b"k%d" % (number * 7919 % self.keys)
 
     def put(self, number: int, key: bytes, value: bytes | None, headers: list[Any] | None = None) -> None:
-        """Queue a record; its delivery report goes to the ledger."""
+        """Queue a record; the ledger notes its position when it is acknowledged."""
 
         def report(error: Any, message: Any) -> None:
             if error is not None:
-                self.faults.append(f"{self.ledger.topic}: {number} was not taken: {error}")
+                self.faults.append(f"{self.ledger.topic}: {number} was not written: {error}")
             elif fault := self.ledger.acknowledge((message.partition(), message.offset()), number):
                 self.faults.append(fault)
 
         self.producer.produce(self.ledger.topic, value, key, on_delivery=report, headers=headers or [])
 
     def renew(self) -> None:
-        """Flush, and continue with a new producer."""
+        """Flush, and replace the producer by a new one."""
         self.flush()
         self.producer = self._new_producer()
         self.counts["producers"] += 1
@@ -109,12 +109,12 @@ class PlainWriter(Party):
 
 
 class CompactedWriter(PlainWriter):
-    """An idempotent producer to a compacted topic: the latest value of each key stays, or goes if it is none."""
+    """An idempotent producer to a compacted topic: the latest record of each key stays, unless its value is null."""
 
     keys = 300
     partitions = 2
     batch_bytes = 10_000
-    """The largest batch: less than the topic's smallest segment, into which a batch must fit."""
+    """``batch.size``: less than the smallest ``segment.bytes`` of the topic, as a batch must fit into a segment."""
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, topic, configs)
@@ -132,21 +132,25 @@ class CompactedWriter(PlainWriter):
         for (partition, offset), number in self.ledger.acknowledged.items():
             key = self.key_of(number)
             latest[key] = max(latest.get(key, (-1, -1)), (offset, partition))
-        for place, read in found.items():
-            number = self.ledger.acknowledged.get(place, -1)
+        for position, read in found.items():
+            number = self.ledger.acknowledged.get(position, -1)
             if number < 0 or read.value != self._value(number):
-                self.faults.append(f"{self.ledger.at(place)}: {read.value!r:.40} is read, acknowledged was {number}")
+                self.faults.append(
+                    f"{self.ledger.position_text(position)}: {read.value!r:.40} is read, acknowledged was {number}"
+                )
         for key, (offset, partition) in latest.items():
             number = self.ledger.acknowledged[partition, offset]
             if number not in self.deleted and (partition, offset) not in found:
-                self.faults.append(f"{self.ledger.at((partition, offset))}: the latest record of {key!r} is gone")
+                self.faults.append(
+                    f"{self.ledger.position_text((partition, offset))}: the latest record of {key!r} is gone"
+                )
 
     def _value(self, number: int) -> bytes | None:
         return None if number in self.deleted else value_of(number)
 
 
 class AiokafkaWriter(Party):
-    """aiokafka, idempotent: a number whose send failed may be there or not, every other one is there once."""
+    """An idempotent producer of aiokafka: a number whose send failed is in the topic at most once, every other once."""
 
     def __init__(self, world: World, topic: str, configs: Mapping[str, str]) -> None:
         super().__init__(world, f"writer of {topic}")
@@ -166,7 +170,7 @@ class AiokafkaWriter(Party):
                 self.counts["producers"] += 1
                 await self._send_some(producer)
             except aiokafka.errors.KafkaError as error:
-                self.counts[f"told {type(error).__name__}"] += 1
+                self.counts[f"got {type(error).__name__}"] += 1
                 await asyncio.sleep(0.2)
             finally:
                 await producer.stop()
@@ -177,11 +181,11 @@ class AiokafkaWriter(Party):
                 return
             numbers = range(self.ledger.sent, self.ledger.sent + self.chance.randint(1, 10))
             self.ledger.sent = numbers.stop
-            places = await asyncio.gather(
+            acknowledgements = await asyncio.gather(
                 *(producer.send_and_wait(self.ledger.topic, value_of(number)) for number in numbers)
             )
-            for number, told in zip(numbers, places, strict=True):
-                if fault := self.ledger.acknowledge((told.partition, told.offset), number):
+            for number, metadata in zip(numbers, acknowledgements, strict=True):
+                if fault := self.ledger.acknowledge((metadata.partition, metadata.offset), number):
                     self.faults.append(fault)
             await asyncio.sleep(0.1)
 
@@ -193,7 +197,7 @@ class AiokafkaWriter(Party):
 
 
 class KafkaPythonWriter(Party):
-    """kafka-python with acks=all, not idempotent: acknowledged numbers are there, others may come twice."""
+    """A producer of kafka-python, acks=all, not idempotent: acknowledged numbers are there; a retry may repeat them."""
 
     pause_s = 0.2
 
@@ -210,7 +214,7 @@ class KafkaPythonWriter(Party):
             )
             self._send_some()
         except kafka.errors.KafkaError as error:
-            self.counts[f"told {type(error).__name__}"] += 1
+            self.counts[f"got {type(error).__name__}"] += 1
             self._close()
 
     def _send_some(self) -> None:
@@ -219,8 +223,8 @@ class KafkaPythonWriter(Party):
             futures[self.ledger.sent] = self.producer.send(self.ledger.topic, value_of(self.ledger.sent))
             self.ledger.sent += 1
         for number, future in futures.items():
-            told = future.get(PATIENCE_S)
-            if fault := self.ledger.acknowledge((told.partition, told.offset), number):
+            metadata = future.get(PATIENCE_S)
+            if fault := self.ledger.acknowledge((metadata.partition, metadata.offset), number):
                 self.faults.append(fault)
 
     def _close(self) -> None:
@@ -239,10 +243,13 @@ class KafkaPythonWriter(Party):
 
 
 class Settings(Party):
-    """Widens topics and changes their settings under the load."""
+    """Adds partitions to topics and changes their settings under load: acknowledged changes are there at the end.
+
+    ``widths`` has the last acknowledged number of partitions of each topic.
+    """
 
     pause_s = 0.7
-    widest = 8
+    max_partitions = 8
 
     def __init__(self, world: World, choices: Mapping[str, Mapping[str, list[str]]], widened: list[str]) -> None:
         super().__init__(world, "settings")
@@ -257,8 +264,8 @@ class Settings(Party):
                 self._widen()
             else:
                 self._change()
-        except KafkaException as error:  # the broker is away: the change may have been made, or not
-            self.counts[f"told {error.args[0].name()}"] += 1
+        except KafkaException as error:  # the broker is not running: the change may have been made, or not
+            self.counts[f"got {error.args[0].name()}"] += 1
 
     def _widen(self) -> None:
         topic = self.chance.choice(self.widened)
@@ -266,7 +273,7 @@ class Settings(Party):
         width = admin.topics()[topic]
         if width < self.widths.get(topic, 0):
             self.faults.append(f"{topic} has {width} partitions, {self.widths[topic]} were acknowledged")
-        if width < self.widest:
+        if width < self.max_partitions:
             admin.grow(topic, width + 1)
             self.widths[topic] = width + 1
             self.counts["widened"] += 1

@@ -88,7 +88,7 @@ def test_a_reader_goes_on_as_long_as_records_come() -> None:
 def test_a_reader_that_gets_no_more_ends() -> None:
     clock = Clock()
     consumer = SlowConsumer(clock, 100, PATIENCE_S / 2, 50)
-    with pytest.raises(NotReadError, match="do not come to their ends"):
+    with pytest.raises(NotReadError, match="are not read to their ends"):
         read_to(consumer, "t", {0: 100}, Patience(clock=clock))
 
 
