@@ -18,7 +18,7 @@ import pytest
 import tidelog
 from tests.support.power.waiting import wait_until
 from tests.support.requirements import require_tool
-from tests.support.session import masked, run_steps, steps_of
+from tests.support.session import mask_times, run_steps, steps_of
 from tidelog.broker_process import clean_environment
 from tidelog.client.admin.configs import Resource, alter_configs, describe_configs
 from tidelog.client.admin.offsets import log_ends, partitions_of
@@ -95,7 +95,7 @@ def test_the_session_over_http_prints_what_stands_in_the_page(tmp_path: Path) ->
         address = addresses["laboratory"].removeprefix("http://")
         moved = [step._replace(command=step.command.replace(LABORATORY, address)) for step in steps]
         found = run_steps(moved, addresses["tidelog"])
-    assert [step.output for step in masked(found)] == [step.output for step in masked(steps)]
+    assert [step.output for step in mask_times(found)] == [step.output for step in mask_times(steps)]
 
 
 def test_controls_are_not_offered_to_other_machines(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rivals.process import BrokerProcess
-from tests.support.session import Step, masked, recording, run_steps, steps_of, text_of_recording
+from tests.support.session import Step, build_recording, mask_times, run_steps, steps_of, text_of_recording
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST_STEPS = ROOT / "docs" / "first-steps.md"
@@ -43,9 +43,9 @@ def test_a_session_prints_what_stands_in_the_page(page: Path, fresh_broker: Brok
     if IS_RECORDED:
         write_steps(page, found)
         if page == FIRST_STEPS:
-            RECORDING.write_text(recording(found, TITLE))
+            RECORDING.write_text(build_recording(found, TITLE))
         return
-    assert masked(found) == masked(steps)
+    assert mask_times(found) == mask_times(steps)
 
 
 def test_the_recording_shows_the_session_of_the_page() -> None:

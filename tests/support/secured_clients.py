@@ -1,8 +1,8 @@
-"""Clients of a secured listener: each one produces and consumes, or raises its own error message.
+"""Clients of a secured listener: each one writes values to a topic and reads them back.
 
-Security        protocol, trust and identity, as the test means them; written for each client in its own keys
-CLIENTS         name -> ``run(bootstrap, security, topic, values)``: the values read back
-                Raises RefusedError with the client's own words when it says that it was refused.
+Security        protocol, trust and identity of a client; its methods give them as the settings of each library
+CLIENTS         name -> ``run(bootstrap, security, topic, values)``, which returns the values that it read back
+                Raises RefusedError with the client's own message if the client reports that it was refused.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ WAIT_S = 60
 
 
 class RefusedError(Exception):
-    """A client said that it may not connect."""
+    """A client reported that it may not connect. The text is the client's own."""
 
 
 @dataclass(frozen=True)
 class Security:
-    """A client's settings of a secured connection."""
+    """A client's settings of a secured connection. ``pair`` is its certificate; no ``mechanism``: no login."""
 
     protocol: str
     ca: Path
@@ -139,7 +139,7 @@ def by_aiokafka(bootstrap: str, security: Security, topic: str, values: list[byt
         pair = security.pair
         files = {} if pair is None else {"certfile": str(pair.certificate), "keyfile": str(pair.key)}
         settings["ssl_context"] = aiokafka.helpers.create_ssl_context(cafile=str(security.ca), **files)
-    said = Listening("aiokafka")
+    log = LogCapture("aiokafka")
 
     async def run() -> list[bytes]:
         producer = aiokafka.AIOKafkaProducer(**settings)
@@ -155,11 +155,11 @@ def by_aiokafka(bootstrap: str, security: Security, topic: str, values: list[byt
             await consumer.stop()
             await until_closed()
 
-    with said:
+    with log:
         try:
             return asyncio.run(run())
         except aiokafka.errors.KafkaError as error:
-            raise RefusedError(f"{error!r} {said.text()}") from error
+            raise RefusedError(f"{error!r} {log.text()}") from error
 
 
 KAFKA_PYTHON = """
@@ -183,7 +183,7 @@ except kafka.errors.KafkaError as error:
 
 
 def by_kafka_python(bootstrap: str, security: Security, topic: str, values: list[bytes]) -> list[bytes]:
-    """Write and read in a process of its own: a producer that is refused leaves its sockets open."""
+    """Write and read in another process, because kafka-python leaves the sockets of a refused producer open."""
     settings = security.python() | {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": 2_000}
     if "SSL" in security.protocol:
         settings["ssl_cafile"] = str(security.ca)
@@ -218,8 +218,8 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\")
 
 
-class Listening(logging.Handler):
-    """Captures the log of a client, so that none of it is printed."""
+class LogCapture(logging.Handler):
+    """Captures the log lines of a client library inside the block, so that none is printed."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class Listening(logging.Handler):
     def text(self) -> str:
         return "\n".join(self._lines)
 
-    def __enter__(self) -> Listening:
+    def __enter__(self) -> LogCapture:
         self._before = self._logger.propagate
         self._logger.propagate = False
         self._logger.addHandler(self)

@@ -1,7 +1,8 @@
-"""A cluster whose listeners encrypt and authenticate, with Kafka's authorizer on: a controller, a Java broker, members.
+"""A cluster with TLS, logins and Kafka's authorizer: a controller and a broker of Apache Kafka, two Tidelog brokers.
 
-By ``Way`` the controllers take PLAIN and the brokers SCRAM-SHA-512, both over TLS, or either takes certificates. Each
-broker also has a plain listener for the test itself, whose ``User:ANONYMOUS`` is a super user.
+``Way`` chooses who logs in how. The controller's listener takes PLAIN over TLS, or client certificates; the listener
+between brokers takes SCRAM-SHA-512 over TLS, or client certificates. Each broker also has a listener without security
+for the test, whose ``User:ANONYMOUS`` is a super user.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from tests.support.secured_clients import Security
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 
 CONTROLLER, JAVA, MEMBER, SECOND = 1, 2, 101, 102
+"""Node ids: the controller and the broker of Apache Kafka, and the two Tidelog brokers."""
 SECRET = "{}-secret"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
@@ -30,17 +32,17 @@ def name_of(node_id: int) -> str:
 
 
 class Way(NamedTuple):
-    """The protocols of the controllers' listener and of the one between brokers: SASL_SSL, or SSL by certificates."""
+    """Protocols of the controller's listener and of the one between brokers: SASL_SSL, or SSL with certificates."""
 
     controllers: str
     brokers: str
 
     def principals(self, name: str) -> set[str]:
-        """Return the principals of a node of this name."""
+        """Return the principals that a node of this name has on the two listeners."""
         return {f"User:{name}" if one == "SASL_SSL" else f"User:CN={name}" for one in self}
 
     def keys(self, name: str) -> dict[str, str]:
-        """Return keys of the node of this name, beside its stores."""
+        """Return the configuration of the logins of the node of this name, without its key and trust store."""
         own = f'username="{name}" password="{SECRET.format(name)}"'
         users = " ".join(
             f'user_{one}="{SECRET.format(one)}"' for one in map(name_of, (CONTROLLER, JAVA, MEMBER, SECOND))
@@ -61,7 +63,7 @@ class Way(NamedTuple):
         }
 
     def client(self, name: str, authority: Authority) -> Security:
-        """Describe a client of a broker's secured listener."""
+        """Return the settings of a client that connects to a broker's secured listener as this user."""
         ca = authority.certificate
         if self.brokers == "SSL":
             return Security("SSL", ca, authority.issue(name, f"/CN={name}"))
@@ -83,7 +85,7 @@ class SecuredController(KraftNode):
 
 
 class SecuredCluster:
-    """The nodes, not started. The Java broker is a super user; members need ClusterAction by ACL."""
+    """The nodes, not started. Kafka's broker and controller are super users; Tidelog's need ClusterAction by ACL."""
 
     def __init__(self, directory: Path, way: Way, settings: Mapping[str, str]) -> None:
         self.way = way
@@ -124,10 +126,10 @@ class SecuredCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Plain addresses of all brokers."""
+        """Addresses of all brokers' listeners without security."""
         return ",".join(node.bootstrap for node in self.nodes.values())
 
     def client(self, node_id: int, name: str) -> dict[str, Any]:
-        """Return librdkafka's settings of a client of a broker's secured listener."""
+        """Return librdkafka's settings to connect to a broker's secured listener as user ``name``."""
         security = self.way.client(name, self.authority)
         return {"bootstrap.servers": f"{HOST}:{self.secured_ports[node_id]}", **security.librdkafka()}

@@ -1,10 +1,10 @@
-"""A broker with every way to connect, users by every mechanism, ACLs; and how a client of the matrix connects to it.
+"""A broker with a listener for each way to connect, one user with every login mechanism, and ACLs.
 
     listener PLAINTEXT  for the test, whose client is a super user
-    SSL, MTLS           TLS; MTLS asks for a certificate
+    SSL, MTLS           TLS; MTLS asks for a client certificate
     SASL_PLAINTEXT, SASL_SSL  logins
 
-Every user may do everything but with topics and groups whose names begin with ``denied``.
+Every user may do everything, except with topics and groups whose names begin with ``denied``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ from tidelog.protocol.messages.create_delegation_token import (
 PASSWORD = 'secret, "really"'
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret, \\"really\\"";'
 SCRAM = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
+"""For each mechanism its number in AlterUserScramCredentials, and its hash."""
 LISTENERS = {"SSL": "SSL", "MTLS": "SSL", "SASL_PLAINTEXT": "SASL_PLAINTEXT", "SASL_SSL": "SASL_SSL"}
+"""The security protocol of each listener."""
 
 
 class Way(NamedTuple):
-    """One way to connect: the listener, and the mechanism of those that ask for a login."""
+    """One way to connect: a listener, and the login mechanism, empty for a listener without logins."""
 
     listener: str
     mechanism: str = ""
@@ -57,7 +59,7 @@ WAYS = [
 
 
 class SecuredWorld:
-    """The broker, and what its clients need."""
+    """The broker and its certificates, and the settings with which clients connect to it."""
 
     def __init__(self, directory: Path) -> None:
         self.certificates = Certificates(directory)
@@ -82,17 +84,17 @@ class SecuredWorld:
         })  # fmt: skip
 
     def security(self, way: Way, *, user: str = "ann", password: str = PASSWORD) -> Security:
-        """Return the right way to connect, or one with another user."""
+        """Return a client's settings for ``way``, by default with the right user and password."""
         pair = self.certificates.client if way.listener == "MTLS" else None
         login = {"mechanism": way.mechanism, "user": user, "password": password} if way.mechanism else {}
         return Security(LISTENERS[way.listener], self.certificates.authority.certificate, pair=pair, **login)
 
     def wrong_pair(self, kind: str) -> Pair | None:
-        """Return a certificate that the broker does not take."""
+        """Return a client certificate that the broker refuses; ``none`` is no certificate."""
         return {"expired": self.expired, "a stranger's": self.certificates.stranger, "none": None}[kind]
 
     def prepare(self) -> None:
-        """Add the users and the ACLs."""
+        """Add the user's SCRAM passwords, and the ACLs."""
         with Client(self.broker.bootstrap) as client:
             users = AlterUserScramCredentialsRequest(upsertions=[self._upsertion(each) for each in SCRAM])
             answer = client.call(users, AlterUserScramCredentialsResponse)
@@ -110,7 +112,7 @@ class SecuredWorld:
         )
 
     def token(self) -> tuple[str, str]:
-        """Create a delegation token of the user; return its id, and the password that its bearer logs in with."""
+        """Create a delegation token of the user; return its id, and the password to log in with."""
         login = ClientSecurity({
             "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256",
             "sasl.username": "ann", "sasl.password": PASSWORD,

@@ -1,7 +1,7 @@
-"""Terminal sessions in documents: the commands of a `console` block run against a broker, their output beside them.
+"""Terminal sessions in documents: a test runs the commands of `console` blocks and compares what they print.
 
-A block holds lines that begin with ``$ `` and what the command printed. Times differ from run to run: ``masked`` makes
-them equal. A recording is an asciicast (version 2), which asciinema plays.
+A block has commands, in lines that begin with ``$ ``, each followed by its output. Times differ from run to run:
+``mask_times`` makes them equal. A recording is an asciicast (version 2), which asciinema plays.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from tidelog.broker_process import clean_environment
 
 ADDRESS = "127.0.0.1:9092"
+"""The broker's address in the documents."""
 TIMEOUT_S = 60
 WIDTH, HEIGHT = 100, 30
 TYPING_S, PAUSE_S = 0.04, 0.6
@@ -46,7 +47,7 @@ def steps_of(page: Path) -> list[Step]:
 
 
 def run_steps(steps: list[Step], bootstrap: str) -> list[Step]:
-    """Run the commands in a shell, each to its end, and return them with what they print now."""
+    """Run the commands in a shell, one after the other; return them with the output of this run."""
     environment = {
         **clean_environment(),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
@@ -57,7 +58,7 @@ def run_steps(steps: list[Step], bootstrap: str) -> list[Step]:
 
 
 def run_step(step: Step, bootstrap: str, environment: dict[str, str]) -> Step:
-    """Run one command, unless it belongs before the session: such a step is returned unchanged."""
+    """Run one command; return an installation or start of the broker unchanged, as the test has done it already."""
     if step.command.startswith(_BEFORE):
         return step
     done = subprocess.run(
@@ -67,12 +68,12 @@ def run_step(step: Step, bootstrap: str, environment: dict[str, str]) -> Step:
     return step._replace(output=done.stdout.replace(bootstrap, ADDRESS))
 
 
-def masked(steps: list[Step]) -> list[Step]:
-    """Return steps without what differs from run to run."""
+def mask_times(steps: list[Step]) -> list[Step]:
+    """Return the steps with ``TIME`` in place of each time in their output."""
     return [step._replace(output=_TIME.sub("TIME", step.output)) for step in steps]
 
 
-def recording(steps: list[Step], title: str) -> str:
+def build_recording(steps: list[Step], title: str) -> str:
     """Build an asciicast of the steps: each command typed, then its output."""
     header = {"version": 2, "width": WIDTH, "height": HEIGHT, "title": title, "env": {"TERM": "xterm-256color"}}
     lines, now = [json.dumps(header)], 0.5

@@ -1,4 +1,4 @@
-"""A member of a share group over one connection, by plain requests: join, fetch, acknowledge."""
+"""A member of a share group that encodes its requests itself: join, fetch, acknowledge."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ GROUP_RESOURCE = 32
 RETRIABLE = frozenset({3, 14, 15, 16, 100})
 """Errors that pass: coordinator loading, not available, not this broker; the topic is not known yet."""
 LIMIT_S = 60.0
+"""Seconds for which a request that gets such errors is repeated."""
 
 
 class Run(NamedTuple):
@@ -52,7 +53,7 @@ def read_from_earliest(client: Client, group: str) -> None:
 
 
 class ShareClient:
-    """Reads partition 0 of one topic."""
+    """A member of a share group that reads partition 0 of one topic. ``epoch`` is the next one of its share session."""
 
     def __init__(self, client: Client, group: str, topic: tuple[str, bytes], member_id: str) -> None:
         self._client = client
@@ -61,7 +62,7 @@ class ShareClient:
         self.epoch = 0
 
     def join(self, coordinator: Client | None = None) -> None:
-        """Become a member, by the broker that is read from unless the group has another coordinator."""
+        """Join the group. ``coordinator`` is needed if the group's coordinator is another broker than the one read."""
 
         def beat() -> tuple[int, ShareGroupHeartbeatResponse]:
             request = ShareGroupHeartbeatRequest(
@@ -73,7 +74,7 @@ class ShareClient:
         until_ready(beat)
 
     def fetch(self, max_records: int = 500, max_wait_ms: int = 0) -> list[Run]:
-        """Acquire records."""
+        """Acquire records of partition 0; return the runs of their offsets."""
 
         def ask() -> tuple[int, Any]:
             asked = FetchPartition(partition_index=0)
@@ -109,7 +110,7 @@ class ShareClient:
 
 
 def until_ready(ask: Callable[[], tuple[int, Any]]) -> Any:
-    """Repeat a request while its error is one of those that pass, LIMIT_S seconds at most."""
+    """Repeat a request while its error is in RETRIABLE, for LIMIT_S seconds at most; return the answer."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         code, answer = ask()

@@ -40,7 +40,7 @@ class Shell:
         assert found == expected
 
     def failure(self, *words: str, code: int = 1) -> str:
-        """Return the one line of a command that fails."""
+        """Return the only line that a failing command prints to standard error."""
         ended = main([*words, "--bootstrap", self.bootstrap])
         lines = self._capsys.readouterr().err.splitlines()
         assert (ended, len(lines)) == (code, 1), lines

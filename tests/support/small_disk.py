@@ -1,4 +1,4 @@
-"""A small file system of its own for a test: a tmpfs that can be filled to the last byte and made free again."""
+"""A small file system for one test: a tmpfs that can be filled to the last byte and emptied again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SmallDisk:
         subprocess.run(["umount", "--lazy", str(self.path)], check=True, capture_output=True)
 
     def fill(self, leave: int = 0) -> None:
-        """Fill the disk up to ``leave`` free bytes. A broker may write meanwhile: this also ends at no free byte."""
+        """Fill the disk up to ``leave`` free bytes. If a broker writes meanwhile, filling ends when no byte is free."""
         with (self.path / BALLAST).open("ab") as ballast:
             for step in _STEPS:
                 while self.free_bytes > leave and self._grow(ballast.fileno(), min(step, self.free_bytes - leave)):

@@ -28,19 +28,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @cache
 def java_options() -> str:
-    """Return options of Spark's JVMs: tests run a plan once or twice, so the optimising compiler costs more than it
-    gives.
+    """Return options of Spark's JVMs: no optimising compiler, as it costs more than it gives if a plan runs only once.
 
     A session starts with 4 s of CPU time instead of 7 from an archive of its classes, see `tests.support.jvm`.
     """
     import pyspark
 
-    (place,) = pyspark.__path__
-    return " ".join(archive_options("spark", Path(place) / "jars", _record))
+    (package,) = pyspark.__path__
+    return " ".join(archive_options("spark", Path(package) / "jars", _record))
 
 
 def _record(archive: Path) -> None:
-    """Run a session in a process of its own that writes the classes it has loaded when it ends."""
+    """Run a session in another process, whose JVM writes an archive of its loaded classes when it ends."""
     options = " ".join((*QUICK, *SILENT, f"-XX:ArchiveClassesAtExit={archive}"))
     with TemporaryDirectory() as work:
         subprocess.run(
@@ -54,7 +53,7 @@ def _record(archive: Path) -> None:
 
 @contextmanager
 def their_warnings() -> Iterator[None]:
-    """Make warnings no errors inside the block, as PySpark's own start and stop give some."""
+    """Ignore warnings inside the block: PySpark causes some, and the test run makes each an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -68,7 +67,7 @@ def spark_session(work: Path) -> Iterator[SparkSession]:
     interrupt = signal.getsignal(signal.SIGINT)
     with their_warnings():
         session = rival.start_session(rival.SessionPlan(work, jars=jars, java_options=java_options()))
-    signal.signal(signal.SIGINT, interrupt)  # Spark's own cancels jobs; Ctrl-C is to end the tests
+    signal.signal(signal.SIGINT, interrupt)  # Spark's handler cancels jobs; here Ctrl-C has to end the tests
     try:
         yield session
     finally:

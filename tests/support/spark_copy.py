@@ -1,4 +1,4 @@
-"""A streaming query that copies a topic: ``format("tidelog")`` as source and as sink, in batches of some records."""
+"""A streaming query that copies a topic: ``format("tidelog")`` is its source and its sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """A copy's source: ``data`` is the broker's data directory."""
+    """The topics ``source`` and ``target`` of a copy, and its settings.
+
+    ``data`` is the data directory of the broker at ``bootstrap``; ``per_trigger`` is the number of records of a batch.
+    """
 
     data: str
     source: str
@@ -25,7 +28,7 @@ class CopyPlan:
 
 
 def start_copy(session: SparkSession, plan: CopyPlan, options: Mapping[str, str] | None = None) -> StreamingQuery:
-    """Start the query; it ends when all that the source holds now is copied. ``options`` are added to the sink's."""
+    """Start the query; it ends when all records that the source has now are copied. ``options`` go to the sink."""
     rows = (
         session.readStream.format("tidelog")
         .option("path", plan.data)

@@ -1,4 +1,4 @@
-"""Spark's own Kafka source and sink: queries in one call, and their rows and errors in a form that can be compared."""
+"""Queries with Spark's own Kafka source, each in one call, and their rows and errors in a form to compare."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 Option = str | dict[str, Any]
 Row = dict[str, Any]
 SHORT_WAIT = {"kafka.fetch.max.wait.ms": "50"}
-"""The connector asks for offsets after a waiting fetch, and Apache Kafka answers in order: half a second a task."""
+"""The connector asks for offsets on a connection whose fetch still waits, and Apache Kafka answers in order.
+
+With Kafka's default this costs half a second per task.
+"""
 JavaError: type[Exception] = Py4JJavaError
-"""Errors of an action whose task or broker failed."""
+"""The error of an action whose task, or whose request to the broker, failed."""
 AWAIT_S = 60
 
 
 def options(bootstrap: str, **given: Option) -> dict[str, str]:
-    """Build options of the Kafka source: ``__`` stands for ``.``, and what is no string becomes JSON."""
+    """Build options of the Kafka source: ``__`` stands for ``.``, and a value that is no string becomes JSON."""
     named = {
         name.replace("__", "."): value if isinstance(value, str) else json.dumps(value) for name, value in given.items()
     }
@@ -46,7 +49,7 @@ def read_stream(spark: SparkSession, bootstrap: str, **given: Option) -> DataFra
 
 
 def rows(frame: DataFrame) -> list[Row]:
-    """Read all rows by place: topic, partition, offset."""
+    """Read all rows, sorted by topic, partition and offset."""
     found: list[Row] = frame.toArrow().to_pylist()
     return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
@@ -61,7 +64,7 @@ class Stream:
         self.query: StreamingQuery = writer.option("checkpointLocation", str(checkpoint)).start()
 
     def rows(self) -> list[Row]:
-        """Read the rows that have come so far."""
+        """Read the rows that the query has written so far."""
         return rows(self.spark.table(self.table))
 
     def __enter__(self) -> Stream:
@@ -73,9 +76,10 @@ class Stream:
 
 
 def available_now(frame: DataFrame, work: Path) -> tuple[list[int], list[Row]]:
-    """Run a stream into files below ``work`` until it has read what is there.
+    """Run a stream into files below ``work`` until it has read all records that are there at its start.
 
-    The rows of each batch of this run, and all rows of this and of earlier runs. Raises what the query raised.
+    Return the number of rows of each batch of this run, and all rows of this and of earlier runs. Raises the query's
+    error.
     """
     target, checkpoint = str(work / "rows"), str(work / "checkpoint")
     writer = frame.writeStream.format("parquet").option("checkpointLocation", checkpoint).trigger(availableNow=True)

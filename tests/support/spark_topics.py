@@ -1,7 +1,7 @@
-"""Topics for Spark's questions: the same records, in the same order, on any broker, so that offsets are equal too.
+"""Topics that the Spark tests read: the same records in the same order on any broker, so that offsets are equal, too.
 
-Every record names its partition and its timestamp; one flush a batch keeps the order. A topic's name
-says what it shows.
+Every record is sent with its partition and timestamp; a flush after each batch keeps the order. The name of a topic
+says what it tests.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ FLUSH_S = 60.0
 TRANSACTION_TIMEOUT_MS = 7_200_000
 """A transaction that is left open outlives every test, of the whole suite too."""
 BROKER_SETTINGS = {"transaction.max.timeout.ms": str(TRANSACTION_TIMEOUT_MS)}
-"""Configuration of a broker that takes such a transaction."""
+"""Configuration of a broker that allows this timeout."""
 START_MS = 1_700_000_000_000
+"""The timestamp of event 0, in 2023."""
 STEP_MS = 1000
+"""Milliseconds from an event to the next one."""
 PARTITIONS = 3
 PLAIN = 600
+"""Records in the topic ``plain``."""
 TRANSACTIONAL = 40
+"""Records of one transaction."""
 KEEP = {"retention.ms": "-1"}
-"""The events are years old: retention would delete them under the tests."""
+"""The events are years old: retention would delete them during the tests."""
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 
 
@@ -40,7 +44,7 @@ class Event:
 
 
 def event(number: int, partitions: int = 1) -> Event:
-    """Make the event of a number: every seventh has no key, every eleventh no value, every third headers."""
+    """Make the event of a number: every 7th has no key, every 11th no value, every 3rd up to three headers."""
     return Event(
         number % partitions,
         START_MS + number * STEP_MS,
@@ -56,7 +60,7 @@ def events(count: int, partitions: int = 1, start: int = 0) -> list[Event]:
 
 
 def producer(bootstrap: str, **settings: str | int) -> confluent_kafka.Producer:
-    """Make a producer that waits for every replica and keeps the order. Settings with ``_`` for ``.``."""
+    """Make an idempotent producer. ``settings`` are librdkafka's, with ``_`` in place of ``.``."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     return confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 50, "log_level": 0, **named}
@@ -93,7 +97,7 @@ def write(
 def write_transactions(bootstrap: str, topic: str, outcomes: Sequence[str]) -> list[confluent_kafka.Producer]:
     """Write a transaction of `TRANSACTIONAL` records for each outcome: ``commit``, ``abort`` or ``open``.
 
-    Producers with an open transaction are returned: it lives as long as they do.
+    Return the producers whose transactions are open, for the caller to keep.
     """
     still_open = []
     for number, outcome in enumerate(outcomes):
@@ -113,7 +117,7 @@ def write_transactions(bootstrap: str, topic: str, outcomes: Sequence[str]) -> l
 
 
 class SparkTopics:
-    """The topics, once written to a broker."""
+    """Writes all topics to a broker when it is made. The producer of an open transaction lives as long as it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

@@ -32,7 +32,7 @@ def _copy_data(read: BinaryIO, write: BinaryIO) -> None:
         try:
             begin = os.lseek(read.fileno(), end, os.SEEK_DATA)
         except OSError as error:
-            if error.errno != ENXIO:  # that says that what is left is a hole
+            if error.errno != ENXIO:  # ENXIO: the rest of the file is a hole
                 raise
             return
         end = os.lseek(read.fileno(), begin, os.SEEK_HOLE)

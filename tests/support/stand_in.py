@@ -1,4 +1,4 @@
-"""Objects that stand in for others whose class is compiled, and so refuses other methods."""
+"""A stand-in for an object of a compiled class, whose methods a test cannot replace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class StandIn:
-    """Stand-in with the attributes of ``real``, but for those that are given."""
+    """An object with the attributes of ``real``, except for those given as ``attributes``."""
 
     def __init__(self, real: object, **attributes: object) -> None:
         self.__dict__["_real"] = real

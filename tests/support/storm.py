@@ -1,4 +1,9 @@
-"""Clients that make, delete, widen and change topics, and write and read them, at random."""
+"""Threads that work on the same few topics at random: clients, readers of the files, and one that tries an adoption.
+
+Worker          creates, deletes, widens, changes, writes and reads topics by requests of an Asker
+PipelineReader  reads the topics' files as the pipeline does
+Adopter         tries to adopt the directory of the running broker
+"""
 
 from __future__ import annotations
 
@@ -51,6 +56,7 @@ UNCOMPACTED = TOPICS[:3]
 """Topics that are never compacted, so a reader finds no gap in them."""
 ADOPTION_PAUSE_S = 0.05
 OLD_MS = 1_600_000_000_000
+"""A record timestamp in 2020: with ``retention.ms`` such records are deleted soon."""
 CONFIGS = {
     "cleanup.policy": ["delete", "compact", "compact,delete"],
     "retention.ms": ["1", "3600000"],
@@ -74,12 +80,12 @@ EXPECTED = {
 
 
 def tag_of(topic_id: bytes, partition: int) -> bytes:
-    """Return the first bytes of each value of a partition of a topic's incarnation."""
+    """Return the bytes that each value in a partition begins with: the id of the topic, and the partition."""
     return bytes(topic_id) + b"/%d/" % partition
 
 
 class Asker:
-    """Requests of one connection to a broker, one after the other. Every method raises OSError, EOFError."""
+    """A client with one connection to a broker. Its methods wait for each answer; all raise OSError, EOFError."""
 
     def __init__(self, port: int, chance: random.Random) -> None:
         self._connection = raw_client.connect(port)
@@ -147,7 +153,7 @@ class Asker:
         return int(answer.responses[0].error_code)
 
     def produce(self) -> int:
-        """Produce: one batch, to a topic by its id; each value begins with the id and the partition."""
+        """Send a Produce of one batch to a topic by its id; each value begins with the id and the partition."""
         asked = MetadataRequest(topics=[MetadataRequestTopic(name=self._topic())], allow_auto_topic_creation=False)
         found = self.ask(asked, 12, MetadataResponse, flexible=True).topics[0]
         if found.error_code:
@@ -193,7 +199,7 @@ class Asker:
 
 
 class Worker(threading.Thread):
-    """A client that does things at random until a moment, and counts the answers by what was asked."""
+    """A client that sends random requests until ``deadline``. ``answers`` counts them by request and error code."""
 
     def __init__(self, port: int, seed: int, deadline: float) -> None:
         super().__init__()
@@ -215,9 +221,9 @@ class Worker(threading.Thread):
 
 
 class PipelineReader(threading.Thread):
-    """Reads topics as the pipeline does, from their files, until a moment: right rows or one clear error.
+    """Reads topics from their files, as the pipeline does, until ``deadline``: right rows, or one PipelineError.
 
-    ``results`` counts the passes by how they ended.
+    ``results`` counts the passes by their result: ``read``, ``empty``, or the error's class.
     """
 
     def __init__(self, directory: str, seed: int, deadline: float) -> None:
@@ -256,7 +262,7 @@ class PipelineReader(threading.Thread):
             request = replace(request, row_filter=RowFilter(key=b"3"))
         ranges = {(each.directory.topic, each.directory.partition): each for each in request.ranges}
         level = Isolation.READ_COMMITTED if options.read_committed else Isolation.READ_UNCOMMITTED
-        offsets: dict[tuple[str, int], list[int]] = {place: [] for place in ranges}
+        offsets: dict[tuple[str, int], list[int]] = {topic_partition: [] for topic_partition in ranges}
         for piece in plan(request):
             wanted = ranges[piece.topic, piece.partition]
             tag = tag_of(wanted.directory.topic_id or b"", piece.partition)
@@ -265,20 +271,26 @@ class PipelineReader(threading.Thread):
                 found = [column.to_pylist() for column in batch]
                 offsets[piece.topic, piece.partition] += found[0]
                 assert all(value.startswith(tag) for value in found[2]), f"rows of another topic in {piece}"
-        for place, wanted in ranges.items():
-            self._check_offsets(place, offsets[place], wanted, whole=request.row_filter.key is None)
+        for topic_partition, wanted in ranges.items():
+            is_filtered = request.row_filter.key is not None
+            self._check_offsets(topic_partition, offsets[topic_partition], wanted, is_filtered=is_filtered)
         return sum(map(len, offsets.values()))
 
-    def _check_offsets(self, place: tuple[str, int], offsets: list[int], wanted: OffsetRange, *, whole: bool) -> None:
-        assert offsets == sorted(set(offsets)), f"{place}: offsets twice, or not in order: {offsets}"
-        assert all(wanted.start <= offset < wanted.end for offset in offsets), f"{place}: {offsets} beyond {wanted}"
-        if whole and place[0] in UNCOMPACTED:
-            first = offsets[0] if offsets else wanted.end
-            assert offsets == list(range(first, wanted.end)), f"{place}: {offsets} of {wanted}"
+    def _check_offsets(
+        self, partition: tuple[str, int], offsets: list[int], wanted: OffsetRange, *, is_filtered: bool
+    ) -> None:
+        assert offsets == sorted(set(offsets)), f"{partition}: offsets twice, or not in order: {offsets}"
+        assert all(wanted.start <= offset < wanted.end for offset in offsets), f"{partition}: {offsets} beyond {wanted}"
+        if not is_filtered and partition[0] in UNCOMPACTED:
+            first = offsets[0] if offsets else wanted.end  # older records may have been deleted
+            assert offsets == list(range(first, wanted.end)), f"{partition}: {offsets} of {wanted}"
 
 
 class Adopter(threading.Thread):
-    """Tries to take over the directory of a broker that runs, until a moment: it is refused each time."""
+    """Plans an adoption of the running broker's directory again and again, until ``deadline``.
+
+    ``problems`` counts the reasons for which it was refused, one text per plan.
+    """
 
     def __init__(self, directory: str, target: str, deadline: float) -> None:
         super().__init__()

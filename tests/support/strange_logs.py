@@ -1,8 +1,8 @@
-"""Random logs with all that a partition's files may hold, written byte by byte: what is in them is known beforehand.
+"""Random logs with everything that a partition's files may hold. The test writes their bytes, so it knows each record.
 
 Formats: old message sets between batches, each codec, append time, control batches of several kinds. Transactions:
-several producers at a time, over segment borders, some without records. Cleaned logs lack records, batches and ranges.
-Borders: offsets and times far out, a log that begins inside a batch, and one that ends in a torn batch.
+several producers at a time, over several segments, some without records. Cleaned logs lack records, batches and
+ranges of offsets. Limits: very large offsets and times, logs that begin inside a batch, logs that end in a torn batch.
 """
 
 from __future__ import annotations
@@ -36,23 +36,25 @@ from tidelog.protocol.record.record_batch import (
 )
 
 STARTS = (0, 0, 7, 2**31 - 20, 2**32 + 5, 2**53 + 1, 2**62)
+"""First offsets of logs."""
 TIMES = (-1, 0, 1, NOW_MS, 253_402_300_800_000)
 """Timestamps of records: no timestamp, the epoch, now and the year 10000."""
 PRODUCERS = (3, 4, 2**62)
+"""Ids of the producers that write transactions."""
 NO_TYPE = -1
 """The ``timestampType`` of records in the message format 0, which has no timestamps."""
 
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction of a producer: None while it is open."""
+    """One transaction of a producer. ``is_committed`` is None while it is open."""
 
     is_committed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A record that was written, and the transaction it is part of."""
+    """A record that was written, with its transaction (None: it is in no transaction)."""
 
     topic: str
     partition: int
@@ -65,7 +67,7 @@ class Fact:
         return self.record.offset
 
     def row(self) -> dict[str, Any]:
-        """Return the row of a reader with all columns; the timestamp in µs."""
+        """Return the row that a reader of all columns gets; its timestamp is in µs."""
         headers = [{"key": key, "value": value} for key, value in self.record.headers]
         return {
             "key": self.record.key, "value": self.record.value, "topic": self.topic, "partition": self.partition,
@@ -76,7 +78,7 @@ class Fact:
 
 @dataclass(slots=True)
 class StrangeLog:
-    """A partition that grows by whole segments. ``is_cleaned``: offsets may be missing anywhere."""
+    """A log that grows by whole segments. ``is_cleaned``: offsets may be missing anywhere, as after compaction."""
 
     data: Path
     topic: str
@@ -107,7 +109,7 @@ class StrangeLog:
         return fact.transaction is not None and fact.transaction.is_committed is None
 
     def rows(self, *, committed: bool) -> list[dict[str, Any]]:
-        """Return the records from the log's start on, as rows; ``committed``: as read_committed shows them."""
+        """Return the rows of the records from the log's start on; ``committed``: of those that read_committed shows."""
         return [
             fact.row()
             for fact in self.facts
@@ -184,7 +186,7 @@ class StrangeLog:
         magic = self.chance.choice((0, 1))
         append_time = self.chance.choice((None, NOW_MS + 5)) if magic else None
         records = self._records(headers=False)
-        self.end = records[-1].offset + 1  # nothing says more than the last message
+        self.end = records[-1].offset + 1  # a message set, unlike a batch, has no offsets after its last message
         codec = self.chance.choice((0, 1, 2, 3))
         content = build_message_set(records, MessageSetOptions(magic, codec, None, append_time))
         times = [-1 if not magic else record.timestamp if append_time is None else append_time for record in records]
@@ -244,15 +246,15 @@ class StrangeLog:
         return bytes(marker)
 
     def _other_control(self) -> bytes:
-        """Build a control batch that ends no transaction, as a quorum writes them."""
+        """Build a control batch that ends no transaction, of a type that KRaft writes."""
         record = Record(self.end, NOW_MS, struct.pack(">hh", 0, self.chance.randint(2, 6)), b"\x00\x00")
         self.end += 1
         return bytes(build_batch([record], BatchOptions(is_control=True)))
 
     def _empty(self) -> bytes:
-        """Build an empty batch, as a cleaner leaves it of a producer's last one."""
+        """Build a batch without records, which the cleaner keeps in place of a producer's last batch."""
         count = self.chance.randint(1, 5)
-        producer = self.chance.choice([one for one in (*PRODUCERS, 9) if one not in self._open])
+        producer = self.chance.choice([each for each in (*PRODUCERS, 9) if each not in self._open])
         content = build_batch(
             [],
             BatchOptions(base_offset=self.end, last_offset_delta=count - 1, producer_id=producer, producer_epoch=2,
@@ -262,7 +264,7 @@ class StrangeLog:
         return bytes(content)
 
     def _skipped(self) -> bytes:
-        """Leave out some offsets, as a cleaner does that has removed their batches."""
+        """Leave out some offsets, as if the cleaner had removed their batches."""
         self.end += self.chance.randint(1, 9)
         return b""
 

@@ -1,4 +1,4 @@
-"""File system of a test that gives a file's name to another file while a reader opens it by that name."""
+"""A file system that runs a test's function, such as one that replaces files, while a reader opens a file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ END_LIMIT_S = 60.0
 
 
 class SwappingFileSystem(OsFileSystem):
-    """Runs ``swap`` in a thread of its own when the thread that made this opens a file, and opens the file after it.
+    """Runs ``swap`` in another thread when the thread that made this object opens a file, and then opens the file.
 
-    A swap that waits for the reader, as it has to, is not waited for: the file is opened before it then.
+    Opening waits for the end of ``swap``, but only WAIT_S: correct code makes the swap wait until the reader is done.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class SwappingFileSystem(OsFileSystem):
         self._swapped.set()
 
     def open_file(self, path: str, *, create: bool = False, writable: bool = True) -> OpenFile:
-        """Open the file, after the swap where that does not wait for it."""
+        """Start the swap, wait for it for WAIT_S, and open the file."""
         if threading.current_thread() is self._reader:
             self._thread.start()
             self._swapped.wait(WAIT_S)

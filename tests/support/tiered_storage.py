@@ -1,4 +1,4 @@
-"""Objects of a remote tier, written as Aiven's plugin for Apache Kafka's tiered storage writes them."""
+"""A writer of remote segments with the objects that Aiven's plugin for Apache Kafka's tiered storage stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Put = Callable[[str, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """A key pair of the plugin's configuration, and the key of the segments."""
+    """Keys of encrypted segments: ``data_key`` and ``aad`` encrypt chunks, and ``private`` is the key pair ``pair``.
+
+    ``pair`` names a key pair of the plugin's configuration, whose public key encrypts the data key.
+    """
 
     pair: str
     private: RSAPrivateKey
@@ -31,7 +34,7 @@ class Encryption:
     aad: bytes = b"a" * 32
 
     def encrypt(self, chunk: bytes) -> bytes:
-        """Encrypt a chunk as it lies in the store."""
+        """Encrypt a chunk; return its bytes in the store: a random IV, then the ciphertext."""
         iv = os.urandom(IV_BYTES)
         return iv + AESGCM(self.data_key).encrypt(iv, chunk, self.aad)
 
@@ -57,7 +60,7 @@ def add_padding(message: bytes, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TierWriter:
-    """A writer of segments. ``put`` gets each object's key below the prefix, and its bytes."""
+    """A writer of segments. It calls ``put`` with the key of each object, without the store's prefix, and its bytes."""
 
     put: Put
     chunk_bytes: int = 1000
@@ -72,8 +75,10 @@ class TierWriter:
         segment_id: bytes = bytes(16),
         epochs: Mapping[int, int] | None = None,
     ) -> None:
-        """Upload a segment of a partition's directory; its manifest comes last. ``epochs``: leader epochs in it, and
-        the first offset of each."""
+        """Upload a segment from a partition's directory, its manifest last.
+
+        ``epochs`` maps the leader epochs of its records to the first offset of each.
+        """
         topic, _, partition = segment.parent.name.rpartition("-")
         folder = f"{topic}-{_uuid(topic_id)}/{partition}"
         key = f"{folder}/{segment.stem}-{_uuid(segment_id)}"
@@ -111,7 +116,7 @@ class TierWriter:
 
 
 def encode_sizes(sizes: list[int]) -> bytes:
-    """Encode sizes of chunks as the manifest has them."""
+    """Encode the sizes of chunks as in a manifest: all but the last as differences from the smallest of them."""
     if len(sizes) < 2:
         return struct.pack(f">{1 + len(sizes)}i", len(sizes), *sizes)
     base = min(sizes[:-1])

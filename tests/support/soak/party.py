@@ -16,7 +16,7 @@ MAX_FAULTS = 20
 
 @dataclass
 class World:
-    """What all parties share: the broker's port and data directory, a directory for own files, the seed, the end."""
+    """The broker's port and data directory, a scratch directory, the seed and the signal to stop, for all parties."""
 
     port: int
     data_directory: Path
