@@ -38,7 +38,7 @@ from tidelog.log.segment.segment import (
     TXN_INDEX_SUFFIX,
     file_name,
 )
-from tidelog.log.segment.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.log.segment.transaction_check import TransactionIndexCheck, commits_transaction
 from tidelog.log.system.file_system import FileSystem, OpenFile
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.record.record_batch import HEADER, MAGIC_OFFSET, MAGIC_V2
@@ -203,7 +203,7 @@ class _Checker:
 
     def _follow_transactions(self, header: BatchHeader, batch: memoryview) -> None:
         if header.is_control:
-            is_commit = ends_transaction(batch)
+            is_commit = commits_transaction(batch)
             if is_commit is not None:
                 self._transactions.see_marker(header.producer_id, header.base_offset, is_abort=not is_commit)
         elif header.is_transactional and header.record_count:

@@ -32,7 +32,7 @@ from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
 from tidelog.log.segment.resync import find_resume_position
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
-from tidelog.log.segment.transaction_check import ends_transaction
+from tidelog.log.segment.transaction_check import commits_transaction
 from tidelog.log.system.reserve import write_if_room
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 
@@ -173,7 +173,7 @@ class _Markers:
             # The transaction has ended; only an index entry can show whether it was aborted.
             self.open.pop(header.producer_id, None)
             return
-        is_commit = ends_transaction(batch)
+        is_commit = commits_transaction(batch)
         first = None if is_commit is None else self.open.pop(header.producer_id, None)
         if first is None or is_commit:
             return

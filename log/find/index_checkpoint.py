@@ -28,8 +28,8 @@ _FORMAT = "tidelog-index 1"
 
 
 class FileState(NamedTuple):
-    """One ``file`` line, with the fields of an IndexFile; for a ConsumeQueue ``next_entry`` is its number of entries
-    and ``min_timestamp`` its CRC-32."""
+    """One ``file`` line, with the fields of an IndexFile; for a ConsumeQueue ``next_entry`` is the number of
+    entries that its file can hold, and ``min_timestamp`` their CRC-32."""
 
     base_offset: int
     next_entry: int = 0

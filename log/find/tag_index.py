@@ -52,6 +52,7 @@ class TagIndex:
             name = self._name(state.base_offset)
             path = os.path.join(self.directory, name)
             file = ConsumeQueueFile.open(self._file_system, path, state.base_offset, sizes.get(name, 0))
+            # ``FileState`` says which two of its fields hold a ConsumeQueue's capacity and checksum.
             if file.capacity != state.next_entry or file.checksum(checkpoint.next_offset) != state.min_timestamp:
                 raise IndexDamagedError(f"{path} has another size or checksum than its checkpoint")
             files.append(file)

@@ -1,4 +1,4 @@
-"""Check that transaction indices agree with the markers of their segments, made while batches are read.
+"""Check, while batches are read, that transaction indices agree with the markers of their segments.
 
     abort marker of a transaction with records     has an entry
     entry                                          has the last offset and producer of an abort marker in its segment
@@ -19,7 +19,7 @@ from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.record_batch import Buffer, RecordBatch, parse_end_transaction_marker
 
 
-def ends_transaction(batch: Buffer) -> bool | None:
+def commits_transaction(batch: Buffer) -> bool | None:
     """Return True for a commit marker, False for an abort marker, None for other or unreadable control batches."""
     try:
         record = next(iter(RecordBatch(batch).records()), None)

@@ -236,8 +236,8 @@ def _check_and_assign(
 
 
 def _is_usual(data: words.Bytes, size: int, limits: BatchLimits) -> bool:
-    """Return whether the batch needs nothing but an offset by its header, and whether its checksum is right if it is
-    compressed."""
+    """Return whether the header shows that the batch needs nothing but an offset and leader epoch. The checksum of a
+    compressed batch must be right, too."""
     if size < _OVERHEAD or data[_MAGIC] != _V2 or size > limits.max_bytes or words.load_be_u64(data, 0) != 0:
         return False
     attributes = words.load_be_u16(data, _ATTRIBUTES)

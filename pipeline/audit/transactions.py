@@ -19,7 +19,7 @@ import numpy as np
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index.transaction_index import ENTRY
 from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK
-from tidelog.log.segment.transaction_check import TransactionIndexCheck, ends_transaction
+from tidelog.log.segment.transaction_check import TransactionIndexCheck, commits_transaction
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import IntegerArray
@@ -83,7 +83,7 @@ class TransactionAudit:
         for row in rows[rows[:, at.ATTRIBUTES] & (CONTROL_MASK | TRANSACTIONAL_MASK) != 0].tolist():
             start, offset, producer_id = row[at.POSITION], row[at.BASE_OFFSET], row[at.PRODUCER_ID]
             if row[at.ATTRIBUTES] & CONTROL_MASK:
-                is_commit = ends_transaction(buffer.data[start : start + row[at.SIZE]])
+                is_commit = commits_transaction(buffer.data[start : start + row[at.SIZE]])
                 if is_commit is not None:
                     self._index.see_marker(producer_id, offset, is_abort=not is_commit)
             elif row[at.RECORD_COUNT]:

@@ -1,7 +1,9 @@
 """DescribeGroups (key 15): state and members of classic groups.
 
-A group that does not exist answers as "Dead" without error up to v5, and with GROUP_ID_NOT_FOUND and a message from v6
-(KIP-1043). v1 adds throttle time; v3 adds authorized operations (KIP-430); v4 adds group instance ids; v5 is flexible.
+A group that does not exist is described as "Dead" without error up to v5; from v6 it has GROUP_ID_NOT_FOUND and a
+message (KIP-1043).
+
+v1 adds throttle time; v3 adds authorized operations (KIP-430); v4 adds group instance ids; v5 is flexible.
 """
 
 from __future__ import annotations

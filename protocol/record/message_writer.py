@@ -1,9 +1,10 @@
 """Writer of messages of magic 0 and 1, in which lengths and CRCs stand before the bytes that they describe.
 
-A length or CRC is filled in after those bytes are written, without a copy of them. The stream is a chain of fixed-size
-segments. ``reserve(n)`` skips n bytes and returns a :class:`ReservedOutput`, by which they are filled later, even
-across segments. The context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve four bytes, let the body
-write, and fill them from the bytes it wrote. ``write_to`` passes all segments to one ``writev``.
+A length or CRC is filled in after those bytes are written, without a copy of them. The writer is a stream, whose bytes
+are in a chain of segments of one size. ``reserve(n)`` skips n bytes and returns a :class:`ReservedOutput`, which fills
+them later, even across segments. The context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve
+four bytes, let the body write, and fill them from the bytes it wrote. ``write_to`` passes all segments to one
+``writev``.
 
     segments   [##########][##########][####------]         written #, free -
                    ^ reserved 4 |                            ReservedOutput: absolute position, bytes left
@@ -89,7 +90,7 @@ class BufferingOutputStream:
         self.write(_LONG.pack(value))
 
     def write(self, data: Buffer) -> int:
-        """Append ``data``; return its length, as a file does for a compressor."""
+        """Append ``data``; return its length, as the ``write`` of a file does."""
         position = self.size
         self.skip(len(data))
         self.overwrite(position, data)

@@ -22,7 +22,7 @@ from tidelog.log.files.checkpoints import CheckpointCorruptError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import CONTROL_MASK, TRANSACTIONAL_MASK, parse_header
 from tidelog.log.segment.resync import find_resume_position
-from tidelog.log.segment.transaction_check import ends_transaction
+from tidelog.log.segment.transaction_check import commits_transaction
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray
@@ -268,7 +268,7 @@ class MarkerWalk:
         for row in rows[counts].tolist():
             producer_id = row[at.PRODUCER_ID]
             if row[at.ATTRIBUTES] & CONTROL_MASK:
-                is_commit = ends_transaction(chunk.data[row[at.POSITION] : row[at.POSITION] + row[at.SIZE]])
+                is_commit = commits_transaction(chunk.data[row[at.POSITION] : row[at.POSITION] + row[at.SIZE]])
                 if is_commit is not None and producer_id in self._open:
                     self._end(producer_id, row[at.LAST_OFFSET], is_abort=not is_commit)
             elif producer_id not in self._open:
