@@ -222,9 +222,19 @@ class ClassicMembers:
         """Remove the leaving members. Each gets its own error code; the group's epoch rises once for all."""
         records: list[CoordinatorRecord] = []
         answers = [self._leave_one(group, leaving, records) for leaving in members]
-        if records:
-            records.append(epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
-        return CoordinatorResult(LeaveGroupResponse(members=answers), records)
+        response = LeaveGroupResponse(members=answers)
+        if not records:
+            return CoordinatorResult(response)
+        records.append(epoch_record(group.group_id, group.epoch + 1, group.metadata_hash))
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                raise error
+            for answer in answers:
+                if answer.error_code == NONE:
+                    self._clocks.cancel(group.group_id, answer.member_id)
+
+        return CoordinatorResult(response, records, on_append)
 
     def _leave_one(
         self, group: ConsumerGroup, leaving: MemberIdentity, records: list[CoordinatorRecord]
@@ -241,7 +251,6 @@ class ClassicMembers:
         tombstones = member_tombstones(group.group_id, member.member_id)
         if not any(record.key == tombstones[0].key for record in records):
             records += tombstones
-        self._clocks.cancel(group.group_id, member.member_id)
         logger.info("group %s: %s leaves: %s", group.group_id, member_id, leaving.reason or "no reason given")
         return MemberResponse(member_id=member.member_id, group_instance_id=leaving.group_instance_id, error_code=NONE)
 

@@ -247,14 +247,22 @@ class ConsumerHeartbeats:
         """Remove a member. Another member's next heartbeat reassigns the removed member's partitions, unless the group
         becomes classic."""
         group_id, member_id = group.group_id, member.member_id
-        self.clocks.cancel(group_id, member_id)
-        logger.info("group %s removes %s", group_id, member_id)
+        become_classic: Callable[[KafkaError | None], None] | None = None
         if self.migration.may_downgrade(group, member_id, replaced=False):
-            records, on_append = self.migration.downgrade(group, member_id, None)
-            return CoordinatorResult(response, records, on_append, replay=False)
-        records = member_tombstones(group_id, member_id)
-        records.append(epoch_record(group_id, group.epoch + 1, group.metadata_hash))
-        return CoordinatorResult(response, records)
+            records, become_classic = self.migration.downgrade(group, member_id, None)
+        else:
+            records = member_tombstones(group_id, member_id)
+            records.append(epoch_record(group_id, group.epoch + 1, group.metadata_hash))
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is not None:
+                raise error
+            self.clocks.cancel(group_id, member_id)
+            logger.info("group %s removes %s", group_id, member_id)
+            if become_classic is not None:
+                become_classic(None)
+
+        return CoordinatorResult(response, records, on_append, replay=become_classic is None)
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
         """Remove a member one of whose timers has fired. With an ``epoch``, only if the member is still in it."""

@@ -552,6 +552,33 @@ def test_a_classic_member_has_its_own_session() -> None:
     assert set(group_of(again).members) == {"new"}
 
 
+def test_a_classic_member_whose_leaving_cannot_be_stored_keeps_its_session() -> None:
+    world = GroupWorld()
+    members, _ = upgraded(world)
+    world.log.failure = KafkaStorageError()
+    with pytest.raises(NotCoordinatorError):
+        leave(world, members[0].member_id)
+    world.log.failure = None
+    world.advance(10_001)
+    assert set(group_of(world).members) == {"new"}
+
+
+def test_a_group_whose_downgrade_cannot_be_stored_keeps_the_leaving_members_session() -> None:
+    world = GroupWorld()
+    members, modern = upgraded(world)
+    settle(world, *members, modern)
+    world.log.failure = KafkaStorageError()
+    with pytest.raises(NotCoordinatorError):
+        modern.leave()
+    world.log.failure = None
+    for _ in range(5):
+        assert isinstance(world.group(), ConsumerGroup)
+        for member in members:
+            member.follow()
+        world.advance(9_001)
+    assert isinstance(world.group(), ClassicGroup)
+
+
 def leave(world: GroupWorld, *member_ids: str, instance_id: str | None = None) -> list[MemberResponse]:
     members = [MemberIdentity(member_id=member_id, group_instance_id=instance_id) for member_id in member_ids]
     request = LeaveGroupRequest(group_id="g", members=members)

@@ -382,6 +382,18 @@ def test_a_removal_that_cannot_be_stored_is_tried_again() -> None:
     assert group_of(world).is_empty
 
 
+def test_a_member_whose_leaving_cannot_be_stored_keeps_its_session() -> None:
+    world = GroupWorld()
+    join(world, "a")
+    join(world, "b")
+    world.log.failure = KafkaStorageError()
+    with pytest.raises(NotCoordinatorError):
+        beat(world, "a", -1)
+    world.log.failure = None
+    world.advance(45_001)
+    assert group_of(world).is_empty
+
+
 def test_a_heartbeat_that_cannot_be_stored_changes_nothing() -> None:
     world = GroupWorld()
     join(world, "a")
