@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 
 class Coordinators:
-    """Group, share and transaction coordinator of one broker, and the parts for share and streams groups."""
+    """Group, share and transaction coordinator of one broker, and the services for share and streams groups."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -81,12 +81,12 @@ class Coordinators:
 
     @property
     def share_members(self) -> ShareMembers:
-        """The members of share groups, built with the first of them."""
+        """Service for the members and offsets of share groups, built with the first request for them."""
         return self._share_members.get()
 
     @property
     def streams_members(self) -> StreamsMembers:
-        """The members of streams groups, built with the first of them."""
+        """Service for the members of streams groups, built with the first request for them."""
         return self._streams_members.get()
 
     @property
@@ -187,7 +187,8 @@ class Coordinators:
         return ShareGroups(self._broker, lambda: self.share_states)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
-        """Release the records of a member that left. If its group is empty, drop the group's share partitions."""
+        """Release the records that a removed member had acquired. If its group is empty, drop the group's share
+        partitions."""
         self.share_groups.release_session(SessionKey(group_id, member_id))
         if self.share_members.is_empty(group_id):
             self.share_groups.forget_group(group_id)
@@ -256,11 +257,11 @@ class Coordinators:
         return self.topic_deleted(topic, topic_id).recover(log_error)
 
     def topic_deleted(self, topic: str, topic_id: bytes) -> Deferred[None]:
-        """Remove the committed offsets of a deleted topic, and its states of share groups. If the topic is internal,
-        unload its coordinator.
+        """Remove the committed offsets of a deleted topic, and the states of its share partitions. If the topic is
+        internal, unload its coordinator.
 
-        The Deferred completes when that is done: with a million groups it takes seconds, while other requests are
-        served. It fails with the KafkaError of a failed append.
+        The Deferred completes when all are removed: with a million groups that takes seconds, while other requests are
+        served. The Deferred fails with the KafkaError of a failed append.
         """
         topics = self._broker.metadata.topics
         if topic == GROUP_METADATA_TOPIC:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelog.protocol.errors import InvalidProducerEpochError, KafkaError, ProducerFencedError
 
 
-def for_old_producer(code: int) -> int:
+def code_for_old_producer(code: int) -> int:
     """Return the code for a client without KIP-588: INVALID_PRODUCER_EPOCH in place of PRODUCER_FENCED."""
     return InvalidProducerEpochError.code if code == ProducerFencedError.code else code
 

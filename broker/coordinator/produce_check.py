@@ -42,8 +42,8 @@ _RETRIABLE = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotC
 def check_transactional_batch(
     broker: Broker, version: int, transactional_id: str, partition: PartitionKey, records: memoryview
 ) -> Deferred[None]:
-    """Check the partition for the producer of this batch, or add it in transactions v2. The Deferred completes when
-    the transaction's record is committed.
+    """Check that the partition is in the transaction of this batch's producer; in transactions v2, add the partition.
+    The Deferred completes when the record that adds the partition is committed.
 
     Raises InvalidTxnStateError, TransactionAbortableError, InvalidProducerEpochError, InvalidProducerIdMappingError,
     ConcurrentTransactionsError, or NotEnoughReplicasError if the client should try again.
@@ -64,7 +64,7 @@ def check_transactional_batch(
     except NotCoordinatorError as error:
         return _check_by_peers(broker, version, partition, producer, error)
     except KafkaError as error:
-        raise _for_producer(version, error) from error
+        raise _convert_for_producer(version, error) from error
 
 
 def _check_by_peers(
@@ -77,7 +77,7 @@ def _check_by_peers(
             raise error
         broker.peers.check_batch(partition, producer)
     except KafkaError as refused:
-        raise _for_producer(version, refused) from error
+        raise _convert_for_producer(version, refused) from error
     return deferred_value(None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.errors import for_old_producer
+from tidelog.broker.coordinator.errors import code_for_old_producer
 from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import Steps, wait_for_all
@@ -65,7 +65,7 @@ def handle(
     yield None
     yield from wait_for_all(waits)
     if context.api_version < _FIRST_VERSION_WITH_FENCED:
-        errors = {partition: for_old_producer(code) for partition, code in errors.items()}
+        errors = {partition: code_for_old_producer(code) for partition, code in errors.items()}
     return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(transaction.topics, errors))
 
 

@@ -57,7 +57,7 @@ def _describe_member(member: ClassicMember, protocol: str | None) -> DescribedGr
     return described
 
 
-_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1  # values of ``MemberType``
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1  # values of MemberType in ConsumerGroupDescribe
 
 
 def describe_consumer_group(

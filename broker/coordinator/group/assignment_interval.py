@@ -24,7 +24,7 @@ def assign_at_once(_protocol: str, _group_id: str) -> int:
 
 
 def assignment_interval_ms(config: BrokerConfig, own: Mapping[str, str], protocol: str) -> int:
-    """Return a group's interval: its own config, else the broker's, within the broker's current minimum and maximum."""
+    """Return a group's interval: from its ``own`` config or the broker's, within the broker's minimum and maximum."""
     name = f"{protocol}.assignment.interval.ms"
     value = int(own[name]) if name in own else config.get_int(f"group.{name}")
     minimum, maximum = (config.get_int(f"group.{protocol}.{bound}.assignment.interval.ms") for bound in ("min", "max"))
@@ -32,8 +32,8 @@ def assignment_interval_ms(config: BrokerConfig, own: Mapping[str, str], protoco
 
 
 def may_assign(assigned_at_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Return whether a target assignment may be computed now. ``assigned_at_ms`` is the time of the last one, 0 if
-    unknown.
+    """Return whether a target assignment may be computed now. ``assigned_at_ms`` is the time of the last assignment, 0
+    if unknown.
 
     Both times are of the wall clock, because the log keeps ``assigned_at_ms`` over a restart. If it is in the future,
     the clock was set back, and the next assignment does not wait for it.

@@ -36,6 +36,7 @@ class MemberSpec:
 
 Members = Mapping[str, MemberSpec]
 PartitionCounts = Mapping[bytes, int]
+"""Topic id -> number of partitions."""
 Assignor = Callable[[Members, PartitionCounts], dict[str, Assignment]]
 
 _Owned = dict[str, set[tuple[bytes, int]]]
@@ -61,7 +62,7 @@ def assign_range(members: Members, partition_counts: PartitionCounts) -> dict[st
 
 
 def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[str, Assignment]:
-    """Assign partitions evenly, and move as few as possible for that."""
+    """Assign partitions evenly. A member loses only partitions that it may not keep or of which it has too many."""
     owned = _keep_owned(members, partition_counts)
     taken = {partition for partitions in owned.values() for partition in partitions}
     for topic_id in sorted(partition_counts, key=lambda topic: (_reader_count(members, topic), topic)):

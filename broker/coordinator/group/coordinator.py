@@ -57,8 +57,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GROUPS_PER_STEP = 100
+"""Number of groups that ListGroups describes before other requests are served."""
 _FIRST_BATCHED_LEAVE_VERSION = 3
-_FIRST_GROUP_ID_NOT_FOUND_VERSION = 6
+_FIRST_DESCRIBE_WITH_GROUP_ID_NOT_FOUND = 6
 
 Finish = Callable[[], Deferred[None]]
 """The last step of a group's deletion. Its Deferred completes when the deletion is committed."""
@@ -124,7 +125,7 @@ class GroupCoordinator:
         shard = self.runtime.shard_for(request.group_id)
         try:
             response = self._execute(request.group_id, shard.leave(request.group_id, members))
-        except UnknownMemberIdError as error:  # the group does not exist
+        except UnknownMemberIdError as error:  # no classic or consumer group has this id
             response = deferred_value(refuse_leaving(members, error))
         if batched:
             return response
@@ -147,7 +148,7 @@ class GroupCoordinator:
         return self._execute(request.group_id, shard.commit_offsets(context, request))
 
     def commit_offsets_in_transaction(self, request: TxnOffsetCommitRequest) -> Deferred[TxnOffsetCommitResponse]:
-        """Answer TxnOffsetCommit v0-5, after its transaction was checked."""
+        """Answer TxnOffsetCommit v0-5, whose transaction the caller has checked."""
         check_group_id(request.group_id)
         shard = self.runtime.shard_for(request.group_id)
         return self._execute(request.group_id, shard.commit_offsets_in_transaction(request))
@@ -155,7 +156,9 @@ class GroupCoordinator:
     def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Answer OffsetFetch v0-10 for one group; errors are in the group's response."""
+        """Answer OffsetFetch v0-10 for one group; errors are in the group's response. With ``by_id`` topics have
+        ids, not names.
+        """
         yield from self.runtime.wait_until_open(request.group_id)
         try:
             shard = self.runtime.shard_for(request.group_id)
@@ -191,7 +194,8 @@ class GroupCoordinator:
         return deleted.map(lambda _: DeletableGroupResult(group_id=group_id)).recover(refuse)
 
     def _delete_offsets(self, group_id: str) -> Steps[None]:
-        """Delete the offsets of a group in steps, except those that ``delete_group`` removes. Raises KafkaError."""
+        """Delete offsets of a group in steps, until few are left, which ``_delete_now`` deletes with the group. Raises
+        KafkaError."""
         shard = self.runtime.shard_for(group_id)
         for part in delete_offsets_in_parts(shard, group_id):
             self._execute(group_id, part, shard)
@@ -210,7 +214,7 @@ class GroupCoordinator:
             described = describe_classic_group(group)
         except GroupIdNotFoundError as error:
             described = dead_group(group_id)
-            if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
+            if context.api_version >= _FIRST_DESCRIBE_WITH_GROUP_ID_NOT_FOUND:
                 described.error_code, described.error_message = error.code, error.message
         except KafkaError as error:
             described = DescribedGroup(group_id=group_id, error_code=error.code, error_message=error.message)

@@ -4,8 +4,8 @@
                 group, in which the old members remain classic and keep their assignments; their waiting requests
                 get REBALANCE_IN_PROGRESS, and ``classic.members`` answers their later requests
     downgrade   the last member of the consumer protocol leaves, and only classic ones are left: the group becomes a
-                classic one with their target assignments, and rebalances. If a static classic member replaces that last
-                one, no partition moves
+                classic one with their target assignments, and rebalances. If a static classic member replaces the last
+                consumer-protocol member, the group does not rebalance
 
 One batch has the tombstones of the old kind of group and the records of the new kind: after a crash the group is
 completely of one kind.
@@ -94,17 +94,17 @@ class Migration:
         if len(group.members) > self._config.group_consumer_max_size:
             raise GroupIdNotFoundError(f"Group {group.group_id} is too large for a consumer group.")
         try:
-            made = self._consumer_records(group)
+            converted = self._consumer_records(group)
         except InvalidRequestError as error:
             raise GroupIdNotFoundError(
                 f"Cannot upgrade the classic group {group.group_id}: its consumers' protocol is malformed."
             ) from error
         upgraded = ConsumerGroup(group.group_id)
         upgraded.epoch = group.generation_id
-        for record in made[1:]:
+        for record in converted[1:]:
             replay_into(upgraded, record.key, record.value)
         records.append(group_tombstone(group.group_id))
-        records += made
+        records += converted
         return upgraded
 
     def _consumer_records(self, group: ClassicGroup) -> list[CoordinatorRecord]:
@@ -204,10 +204,10 @@ class Migration:
             classic.add(_classic_member(member))
         classic.protocol_name = classic.select_protocol()
         classic.subscribed_topics = classic.compute_subscribed_topics()
-        for found in classic.members.values():
-            is_joining = joining is not None and found.member_id == joining.member_id
-            target = group.target_of(leaving_id if is_joining else found.member_id)
-            found.assignment = self.encode_assignment(target, found.protocols[classic.protocol_name])
+        for member_id, converted in classic.members.items():
+            is_joining = joining is not None and member_id == joining.member_id
+            target = group.target_of(leaving_id if is_joining else member_id)
+            converted.assignment = self.encode_assignment(target, converted.protocols[classic.protocol_name])
         return classic
 
     def encode_assignment(self, assigned: Assignment, subscription: bytes) -> bytes:

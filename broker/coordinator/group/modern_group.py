@@ -1,4 +1,4 @@
-"""Common base of consumer, share and streams groups: the broker assigns partitions or tasks, in numbered epochs.
+"""Base classes of consumer, share and streams groups: the broker assigns partitions or tasks, in numbered epochs.
 
     epoch             raised when members, subscriptions or topics change
     assignment_epoch  the epoch for which ``target`` was computed

@@ -199,7 +199,11 @@ class OffsetCommits:
     def fetch(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool, by_id: bool
     ) -> Steps[OffsetFetchResponseGroup]:
-        """Return the offsets of the requested partitions, or all offsets of the group if ``topics`` is None."""
+        """Return the offsets of the requested partitions, or all offsets of the group if the request's topics are None.
+
+        With ``require_stable`` a partition with a pending commit gets an error. With ``by_id`` topics have ids, not
+        names.
+        """
         if request.topics is None:
             topics = yield from self._all_topics(request.group_id, require_stable, by_id)
         else:
@@ -282,8 +286,8 @@ class OffsetCommits:
     # -- expiry -------------------------------------------------------------------------------------------------
 
     def offsets_in_parts(self, group_id: str) -> Iterator[list[TopicPartitionKey]]:
-        """Yield the partitions for which a group has committed offsets, in lists of at most EXPIRY_PART. Without any
-        it yields one empty list.
+        """Yield the partitions for which a group has committed offsets, in lists of at most EXPIRY_PART. Yields
+        one empty list if there are none.
         """
         offsets = self._offsets.of_group
         found = (
@@ -324,7 +328,7 @@ class OffsetCommits:
         return now_ms - start_ms >= self._config.offsets_retention_ms
 
     def tombstones_of_topic(self, topic: str, end_offset: int) -> Iterator[list[CoordinatorRecord]]:
-        """Yield tombstones for all groups' offsets of a deleted topic, in lists for EXPIRY_PART offsets.
+        """Yield tombstones for all groups' offsets of a deleted topic, a list for each EXPIRY_PART offsets.
 
         Commits at ``end_offset`` or later in ``__consumer_offsets`` belong to a new topic of that name, and remain.
         """

@@ -6,8 +6,8 @@
     groups      topic -> groups with a commit of either kind, so that deleting a topic need not search all groups
 
 A transactional commit is a record of a transactional batch; it becomes visible when the marker of its producer is
-replayed. If a partition has a plain and a transactional commit, the later *record* is valid, not the later marker. It
-is the one with the larger record offset; compaction may have removed the other.
+replayed. If a partition has a plain and a transactional commit, the commit whose *record* is later is valid,
+whatever the offset of the marker: compaction may have removed the earlier record.
 
 Only the ``replay`` methods change the offsets. Source: OffsetCommit v0-10, OffsetFetch v0-10, OffsetDelete v0; KIP-98,
 KIP-211.
@@ -26,7 +26,8 @@ NO_PRODUCER_ID = -1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A commit. ``record_offset`` is its record's offset in ``__consumer_offsets``; timestamps are wall-clock ms."""
+    """One committed offset. ``record_offset`` is the offset of its record in ``__consumer_offsets``; timestamps are
+    wall-clock ms."""
 
     record_offset: int
     offset: int

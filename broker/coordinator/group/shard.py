@@ -4,14 +4,15 @@ Each request has a method. One that may change a group returns a CoordinatorResu
 append. ``replay`` applies records. The parts:
 
     groups          group id -> group, of any kind
-    joins, syncs    requests of classic groups, and ``rebalance`` for both
+    joins, syncs    requests of classic groups; both use ``rebalance``
     consumers       heartbeats of consumer groups (KIP-848); ``classic_members`` has requests of their classic members
     shares          heartbeats of share groups (KIP-932)
     streams         heartbeats of streams groups (KIP-1071)
     commits         requests about offsets, which are in ``offsets``
 
-An empty group, other than a share group, changes its protocol with the first member that uses another one, and keeps
-its offsets. ``migration`` converts groups with members.
+An empty classic group becomes a consumer or streams group with the first member of that protocol. An empty consumer or
+streams group becomes classic with the first classic member. The offsets of the group remain. ``migration`` converts
+classic and consumer groups with members.
 
 Loop thread only. Source: KIP-848 (coordinator), KIP-211 (expiry).
 """
@@ -90,8 +91,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_VERSION = -1
+"""Version of a ``Committer`` that sent TxnOffsetCommit."""
 _EXPIRY_KEY = ("expire-offsets",)
-_FIRST_GROUP_ID_NOT_FOUND_VERSION = 9
+_FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
 
 
 class GroupShard:
@@ -221,7 +223,7 @@ class GroupShard:
             if isinstance(group, ClassicGroup) and group.state is not EMPTY and request.member_id:
                 self._rebalance.schedule_session(group, group.members[request.member_id])
         elif generation_id >= 0:
-            if context.api_version >= _FIRST_GROUP_ID_NOT_FOUND_VERSION:
+            if context.api_version >= _FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND:
                 raise GroupIdNotFoundError
             raise IllegalGenerationError
         return self.commits.commit(request)
@@ -403,9 +405,9 @@ def delete_offsets_in_parts(shard: GroupShard, group_id: str) -> Parts:
 def remove_states(group: ShareGroup, topic_id: bytes) -> Iterator[CoordinatorRecord]:
     """Yield the record that removes a topic from a share group's lists of states, if the topic is in them."""
     if topic_id in group.topics_with_states():
-        left = {known: topic for known, topic in group.initialized.items() if known != topic_id}
+        initialized = {known: topic for known, topic in group.initialized.items() if known != topic_id}
         deleting = {known: name for known, name in group.deleting.items() if known != topic_id}
-        yield initialized_record(group.group_id, left, deleting)
+        yield initialized_record(group.group_id, initialized, deleting)
 
 
 def is_unused(offsets: OffsetStore, group: Group, removed: int) -> bool:

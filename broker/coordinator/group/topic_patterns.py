@@ -36,7 +36,7 @@ def compile_pattern(text: str) -> Pattern:
     if len(text) > MAX_PATTERN_LENGTH:
         raise InvalidRegularExpressionError(f"a pattern has at most {MAX_PATTERN_LENGTH} characters, not {len(text)}")
     try:
-        re2: Any = import_module("re2")  # late: it takes 40 ms, and few clients send patterns
+        re2: Any = import_module("re2")  # imported late: that takes 40 ms, and few clients send patterns
     except ImportError as error:
         raise InvalidRegularExpressionError(
             f"SubscribedTopicRegex `{text}` cannot be run: the broker lacks the package google-re2 "

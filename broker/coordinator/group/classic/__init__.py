@@ -1,6 +1,6 @@
 """Classic groups (JoinGroup, SyncGroup, Heartbeat): members, joining, rebalances and assignments.
 
 Imports: what ``tidelog.broker.coordinator.group`` may.
-Invariant: only the fields of ``GroupMetadataValue`` are in the log; waiting requests are soft state and end with the
-process.
+Invariant: only the fields of ``GroupMetadataValue`` are in the log; waiting requests are only in memory and end with
+the process.
 """

@@ -1,6 +1,6 @@
 """A classic group: its members, their waiting requests, and the protocol that they all support.
 
-States and the states each may come from:
+Each state, and the states from which the group may enter it:
 
     Empty                <- PreparingRebalance
     PreparingRebalance   <- Empty, CompletingRebalance, Stable
@@ -306,7 +306,7 @@ class ClassicGroup:
 
     def compute_subscribed_topics(self) -> set[str] | None:
         """Collect the topics to which members of a consumer group subscribe. Returns None for a group of another
-        protocol type, and if a subscription cannot be parsed.
+        protocol type, if no protocol is chosen yet, and if a subscription cannot be parsed.
         """
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
@@ -319,7 +319,7 @@ class ClassicGroup:
             for member in self.members.values():
                 topics.update(parse_subscribed_topics(member.protocols.get(self.protocol_name, b"")))
         except ValueError:
-            return None  # another format under the type "consumer": no offset of the group expires then
+            return None  # the clients use a format of their own: while they are members, no offset of the group expires
         return topics
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -379,7 +379,8 @@ class ClassicGroup:
             raise NonEmptyGroupError
 
     def retention_start_ms(self, commit_timestamp_ms: int) -> int | None:
-        """Return when an offset's retention begins, in ms of the wall clock; None if it does not expire (KIP-211)."""
+        """Return when the retention of a committed offset begins, in ms of the wall clock; None if the offset does not
+        expire in the group's current state (KIP-211)."""
         if self.protocol_type is None:
             return commit_timestamp_ms
         if self.state is EMPTY:

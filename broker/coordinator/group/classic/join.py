@@ -3,8 +3,8 @@
     no member id, dynamic ...... v4+: it gets a member id, and must repeat the request with it (KIP-394); before v4 it
                                  is added
     no member id, static ....... it is added, or replaces the incarnation with its instance id, which is fenced
-    known member ............... a rebalance begins; but the generation stays if a response was lost, or a follower
-                                 repeats its request
+    known member ............... a rebalance begins, or goes on; but with unchanged protocols the member gets the
+                                 current generation, except in PreparingRebalance and as leader of a stable group
     unknown member id .......... UNKNOWN_MEMBER_ID
 
 Source: JoinGroup v0-9; KIP-345, KIP-394, KIP-814 (skip assignment).
@@ -158,8 +158,8 @@ class ClassicJoin:
         member = group.members[member_id]
         unchanged = group.state is not PREPARING_REBALANCE and member.protocols == protocols_of(request)
         if unchanged and not (group.state is STABLE and group.leader_id == member_id):
-            # The response was lost, or a follower repeats its request. The leader of a stable group repeats it because
-            # the partitions to assign have changed, which needs a rebalance.
+            # The previous response was lost, or a follower has nothing new. The leader of a stable group repeats its
+            # request because the partitions to assign have changed, which needs a rebalance.
             return answer_now(current_generation(group, member_id))
         return self._update(request, group, member)
 
@@ -194,7 +194,7 @@ class ClassicJoin:
     def _apply_and_wait(
         self, request: JoinGroupRequest, group: ClassicGroup, member: ClassicMember
     ) -> Deferred[JoinGroupResponse]:
-        """Set the member's protocols and timeouts to those of the request, in which it waits from here on."""
+        """Set the member's protocols and timeouts to those of the request. Returns the response, for which it waits."""
         replaced, awaiting = member.awaiting_join, Deferred[JoinGroupResponse]()
         group.update_member(
             member,

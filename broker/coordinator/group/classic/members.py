@@ -5,7 +5,8 @@ epoch, and the assignment is the member's current assignment after reconciliatio
 
     JoinGroup    has the member's subscription and owned partitions (ConsumerProtocolSubscription), as a
                  ConsumerGroupHeartbeat has
-    SyncGroup    answered with the member's partitions, unless a new rebalance has begun meanwhile
+    SyncGroup    answered with the member's partitions; with REBALANCE_IN_PROGRESS if the group's epoch is above the
+                 member's, unless the member must revoke partitions
     Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is below the group's, or the member must
                  revoke partitions or can get more
     LeaveGroup   removes the classic members that the request names; each name is answered with its own error code
@@ -88,9 +89,9 @@ class ClassicMembers:
                 request.member_id = self._consumers.new_uuid()
                 if request.group_instance_id is None and context.api_version >= _FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
                     return refuse(MemberIdRequiredError, request.member_id)
-                draft = self._draft(group, request, is_new=True)
+                draft = self._draft(group, request, may_be_new=True)
             else:
-                draft = self._draft(group, request, is_new=request.group_instance_id is None)
+                draft = self._draft(group, request, may_be_new=request.group_instance_id is None)
         except GroupMaxSizeReachedError as error:
             return refuse(error)
         except KafkaError as error:
@@ -117,13 +118,13 @@ class ClassicMembers:
         except InvalidRequestError as error:
             raise InconsistentGroupProtocolError from error
 
-    def _draft(self, group: ConsumerGroup, request: JoinGroupRequest, *, is_new: bool) -> Draft:
-        """Draft the change by a joining member. Raises UnknownMemberIdError, and FencedInstanceIdError for a static
-        member with an outdated member id.
+    def _draft(self, group: ConsumerGroup, request: JoinGroupRequest, *, may_be_new: bool) -> Draft:
+        """Draft the change by a joining member. Unless it ``may_be_new``, it must be a member. Raises
+        UnknownMemberIdError, and FencedInstanceIdError for a static member with an outdated member id.
         """
         records: list[CoordinatorRecord] = []
         instance_id = request.group_instance_id
-        if not is_new:
+        if not may_be_new:
             member = member_of(group, request.member_id, instance_id)
             return self._consumers.draft_member(group, member, records)
         if instance_id is not None and instance_id in group.static_members:

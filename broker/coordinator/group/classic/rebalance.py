@@ -1,6 +1,6 @@
 """Rebalances of a classic group, and the timers that drive them.
 
-    JoinGroup of a member ........ Empty/Stable -> PreparingRebalance, the request waits
+    JoinGroup of a member ........ any state but Dead -> PreparingRebalance, the request waits
     all joined, or timeout ....... PreparingRebalance -> CompletingRebalance, all JoinGroups are answered
     SyncGroup of the leader ...... the assignment is appended to the log; then -> Stable, all SyncGroups are answered
     a member is late or leaves ... -> PreparingRebalance again
@@ -10,9 +10,9 @@ timer causes. The timers, by key: ("heartbeat", group, member) the session; ("jo
 PreparingRebalance; ("sync", group) members that joined but never sent SyncGroup. A member keeps the Deferred of its
 waiting request, which is completed exactly once: with the outcome, or with an error upon which the client rejoins.
 
-Only a new group, the leader's assignment, an empty generation and a static member's new id are written to the log.
-While serving, such a record is not replayed (``CoordinatorResult.replay``): the group is changed before the append, or
-in its callback.
+A record of the group is written only for a new group, the leader's assignment, an empty generation and a static
+member's new id. While serving, such a record is not replayed (``CoordinatorResult.replay``): the group is changed
+before the append, or in its callback.
 
 Source: JoinGroup v0-9, SyncGroup v0-5; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -240,7 +240,7 @@ class ClassicRebalance:
         for member in list(group.members.values()):
             if member.awaiting_sync is None:
                 continue
-            self.schedule_session(group, member)  # the session may have timed out while the member waited here
+            self.schedule_session(group, member)  # the session may have timed out while the request waited
             if error_code == NONE:
                 group.complete_sync(member, current_assignment(group, member))
             else:

@@ -28,8 +28,8 @@ _KINDS = ("session", "revoke", "rejoin", "collect")
 
 
 class ConsumerClocks:
-    """Timers by group and member, which call ``expire(group id, member id, epoch)``. With an epoch other than None the
-    member is removed only if it is still in that epoch."""
+    """Timers by group and member, which call ``expire(group id, member id, epoch)``: it removes the member; with
+    an epoch other than None, only if the member is still in it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ConsumerClocks:
     def watch_revocation(
         self, group_id: str, member_id: str, subscription: Subscription, current: CurrentAssignment
     ) -> None:
-        """Start the member's revocation timer if it must revoke partitions, unless it runs; else stop it."""
+        """Start the revocation timer, unless it runs, if the member must revoke partitions; stop it if not."""
         key = ("revoke", group_id, member_id)
         if current.state is not MemberState.UNREVOKED_PARTITIONS or subscription.classic is not None:
             self._timer.cancel(key)
@@ -89,7 +89,7 @@ class ConsumerClocks:
             self._timer.cancel((kind, group_id, member_id))
 
     def start(self, group: ConsumerGroup) -> None:
-        """Start the timers of all members after the group was loaded, with full session timeouts."""
+        """Start the session and revocation timers of all members, with full timeouts, after the group was loaded."""
         for member in group.members.values():
             self.restart_session(group.group_id, member.member_id, member.subscription)
             self.watch_revocation(group.group_id, member.member_id, member.subscription, member.current)

@@ -1,4 +1,4 @@
-"""A consumer group of KIP-848: members, their epochs, target and current assignments. Changed by ``replay`` only.
+"""A consumer group of KIP-848: members, their epochs, target and current assignments.
 
     Empty         no members
     Assigning     the group epoch is above the target assignment's
@@ -41,7 +41,8 @@ class ConsumerGroupState(Enum):
 
 
 class MemberState(Enum):
-    """State of a member's reconciliation; the values are those in the log."""
+    """State of a member's reconciliation: reconciled, must revoke partitions, or waits for partitions of other members.
+    The values are those in the log."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat: members of a consumer group join, stay, change their subscription, and leave (KIP-848).
 
 The member is found or created and its epoch is checked; then the steps of ``draft`` process its request. They only add
-records; ``replay`` changes the group when these are in the log. A heartbeat without news adds none. Timers are in
+records; the group changes when these are appended and replayed. A heartbeat without changes adds none. Timers are in
 ``clocks``; ``migration`` converts classic groups to consumer groups and back.
 
 Source: ConsumerGroupHeartbeat v0-1.
@@ -273,7 +273,7 @@ class ConsumerHeartbeats:
         if member is None or (epoch is not None and member.current.epoch != epoch):
             return None
         result = self._remove(group, member, None)
-        self.clocks.restart_session(group_id, member_id, member.subscription)  # tries again if the append fails
+        self.clocks.restart_session(group_id, member_id, member.subscription)  # to try again if the append fails
         return result
 
 
@@ -339,7 +339,8 @@ def check_epoch(current: CurrentAssignment, request: ConsumerGroupHeartbeatReque
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return whether a request has all fields, because the member joins or does not know what the broker received."""
+    """Return whether a request has all fields: a member sends them when it joins, and after an error, when it does not
+    know what the broker has received."""
     if request.member_epoch == JOIN_EPOCH:
         return True
     subscribed = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None

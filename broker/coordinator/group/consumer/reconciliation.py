@@ -1,9 +1,11 @@
 """Reconciliation: steps of a member from its current assignment to its target, so that no partition has two owners.
 
-    keep = current partitions in the target, revoke = current partitions not in it, gain = free partitions of the target
+    keep    current partitions that are in the target
+    revoke  current partitions that are not
+    gain    partitions of the target that no other member owns
 
-    the member still owns partitions of revoke -> UnrevokedPartitions, with keep, in its current epoch, or the next
-                                                  one if it has just given up the previous partitions to revoke
+    the member still owns partitions of revoke -> UnrevokedPartitions, with keep, in its current epoch; in the next one
+                                                  if it has just given up the partitions it had to revoke before
     else                                       -> the target's epoch, with keep and gain: UnreleasedPartitions while
                                                   other members own partitions of the target, else Stable
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.coordinators import GroupWorld, TransactionWorld
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.coordinator.errors import for_old_producer
+from tidelog.broker.coordinator.errors import code_for_old_producer
 from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
 from tidelog.broker.coordinator.produce_check import check_transactional_batch
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
@@ -403,7 +403,7 @@ def test_fenced_producers_hear_it_in_the_words_of_their_version(name: str, first
     if name != "init" or first_version > 3:
         old = error_codes(world.ask(request, first_version - 1))
         assert InvalidProducerEpochError.code in old
-    assert for_old_producer(0) == 0
+    assert code_for_old_producer(0) == 0
 
 
 def test_one_missing_partition_keeps_all_out() -> None:
