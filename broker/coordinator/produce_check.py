@@ -87,7 +87,7 @@ def refuse_for_now(_error: KafkaError) -> NoReturn:
     raise NotEnoughReplicasError("the record of the transaction's partitions is not committed")
 
 
-def _for_producer(version: int, error: KafkaError) -> KafkaError:
+def _convert_for_producer(version: int, error: KafkaError) -> KafkaError:
     """Return the error of a Produce response for the coordinator's error: one that this version of Produce knows."""
     if isinstance(error, ProducerFencedError):
         return InvalidProducerEpochError()
