@@ -3,5 +3,5 @@ appends the shards' records, replays the records, and runs the shards' timers.
 
 Imports: no other package of the coordinators.
 Invariant: records are appended, then replayed, then the request is answered; after a failed append nothing is replayed.
-Loop thread only.
+Classic groups are the exception: their records are replayed only when a partition is loaded. Loop thread only.
 """

@@ -1,7 +1,8 @@
 """Execution of CoordinatorResults for which no client waits, such as those of timers, and of long decisions in parts.
 
-A long decision concerns many groups, ids or share partitions, as the deletion of a topic does. It yields one
-CoordinatorResult for each part (``Parts``), so that other requests are served between two parts.
+A long decision is a change of many groups, transactional ids or share partitions, such as after the deletion of a
+topic. It yields one CoordinatorResult for each part (``Parts``), so that other requests are served between two parts.
+It may take so long that its shard is given up meanwhile, as the runtime does after an unexpected error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Writer(Protocol[S_contra]):
     def is_served(self, partition: int, shard: S_contra) -> bool: ...
 
 
-class Decided(NamedTuple, Generic[S]):
+class LongDecision(NamedTuple, Generic[S]):
     """A long decision of a loaded shard. If this shard is given up, ``begin_again`` has the partition's next shard
     decide again.
     """
@@ -52,8 +53,8 @@ def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | Non
 
 
 def refuse_uncommitted(_error: KafkaError) -> NoReturn:
-    """Raise NotCoordinatorError, upon which clients find their coordinator again: records that were appended for them
-    are not committed, and may be lost.
+    """Raise NotCoordinatorError, upon which clients look for their coordinator again: records that were appended for
+    them are not committed, and may be lost.
     """
     raise NotCoordinatorError
 
@@ -68,13 +69,15 @@ def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerRes
     try:
         runtime.write(partition, shard, result)
     except KafkaError as error:
-        logger.warning("partition %d: a timed change cannot be stored, and is tried again later: %s", partition, error)
+        logger.warning(
+            "partition %d: the change by a timer cannot be stored, and is tried again later: %s", partition, error
+        )
 
 
-def execute_decided(runtime: Writer[S], decided: list[Decided[S]]) -> Steps[None]:
+def execute_decisions(runtime: Writer[S], decisions: list[LongDecision[S]]) -> Steps[None]:
     """Execute long decisions one after another, each as long as its shard is served. If a shard was given up meanwhile,
     the partition's next shard begins the decision again. Raises KafkaError."""
-    for partition, shard, parts, begin_again in decided:
+    for partition, shard, parts, begin_again in decisions:
         for part in parts:
             try:
                 runtime.write(partition, shard, part)

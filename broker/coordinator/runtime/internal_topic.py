@@ -17,7 +17,7 @@ class TopicLog(Protocol):
     def exists(self) -> bool: ...
 
     def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition, or creates the topic if it does not exist."""
+        """Return whether this broker leads the partition; if the topic does not exist, whether it may create that."""
         ...
 
     def when_open(self, partition: int) -> Deferred[None] | None:
@@ -27,8 +27,8 @@ class TopicLog(Protocol):
     def leader_epoch(self, partition: int) -> int: ...
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch, and return its first offset. The topic is created if need be. ``transaction_version`` is
-        the version of a marker's transaction. Raises KafkaError."""
+        """Append one batch, and return its first offset. If the topic does not exist, it is created first. For a
+        marker, ``transaction_version`` is the version (KIP-890) of its transaction. Raises KafkaError."""
         ...
 
     def when_committed(self, partition: int) -> Deferred[None] | None:

@@ -1,4 +1,5 @@
-"""Hash of group ids and transactional ids, which selects their partition of an internal topic."""
+"""Hash of a coordinator's key (group id, transactional id, key of a share partition). It selects the partition of the
+internal topic."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A shard is the state machine of one partition of an internal topic. Its ``replay`` gets each record with its offset, and
 with the producer if the batch belongs to a transaction. Its ``replay_end_transaction`` gets the transaction markers. A
-record that cannot be decoded (a newer Kafka wrote it) is logged and skipped, and stays in the log.
+record of an unknown type is skipped, and one that cannot be decoded (a newer Kafka wrote it) is logged and skipped.
+Both stay in the log.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Shard(Protocol):
     timer: CoordinatorTimer
 
     def replay(self, record: CoordinatorRecord, context: ReplayContext) -> None:
-        """Apply one record. Durable state changes only here, except in classic groups."""
+        """Apply one record. State that is in the log changes only here and in ``replay_end_transaction``; classic
+        groups are the exception."""
         ...
 
     def replay_end_transaction(self, producer_id: int, producer_epoch: int, *, committed: bool) -> None:

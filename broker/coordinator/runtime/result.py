@@ -1,9 +1,9 @@
 """Results of a coordinator's state machine: records to append, the response, and a callback after the append.
 
-A state machine returns a result; the runtime appends its records. Durable state changes only in ``replay(record)``,
-which is called after the append, and for each record of the log when a partition is loaded. Classic groups are the
-exception (``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is not in the log. If a change of it
-depends on the append, ``on_append`` makes the change.
+A state machine returns a result; the runtime appends its records. Durable state (what the log holds) changes only in
+``replay(record)``, which is called after the append, and for each record when a partition is loaded. Classic groups are
+the exception (``CoordinatorResult.replay``). Soft state (waiting requests, deadlines) is not in the log. If a change of
+it depends on the append, ``on_append`` makes the change.
 
 Source: the shape of Kafka's CoordinatorResult and CoordinatorRecord (KIP-848).
 """
@@ -55,8 +55,8 @@ class CoordinatorResult(Generic[T]):
 
 
 Parts = Iterator[CoordinatorResult[None]]
-"""A long decision in parts. Each part is decided by the state of that moment, and its records are appended before other
-requests are served."""
+"""A long decision in parts (module ``execution``). Each part is decided by the state of that moment, and its records
+are appended before other requests are served."""
 
 TimerResult = CoordinatorResult[None] | Parts | None
 """Result of a timer's action."""

@@ -14,12 +14,13 @@ partition is loaded in the turn of its first request, so that clients do not not
 The topic is created with its first record; reads do not need it. Records are replayed when they are appended. No client
 sees their effect before the high watermark has passed them, neither in the response to a change nor in a read. With one
 replica the high watermark passes them at once, or if ``flush.messages`` is set, after the sync. If an append fails,
-nothing is replayed, so the state always agrees with the log.
+nothing is replayed, so the state always agrees with the log. Classic groups are the exception: they
+change their state themselves, and their records are replayed only when a partition is loaded.
 
 After an unexpected error (MemoryError, a defect) between an append and the end of its effects, the state may not agree
-with the log. Then the shard is given up: requests that wait for it, and those of the next ``RETRY_MS``, are answered
-NOT_COORDINATOR; after that the partition is loaded again from the log. If a load fails with an unexpected error, it is
-tried again after longer and longer pauses. Loop thread only.
+with the log. Then the shard is given up: requests that wait for it, and those that come before the next load, are
+answered NOT_COORDINATOR; the partition is loaded again from the log after ``RETRY_MS``. If a load fails with an
+unexpected error, it is tried again after longer and longer pauses. Loop thread only.
 
 Source: KIP-848 (coordinator runtime).
 """
@@ -31,8 +32,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from tidelog.broker.coordinator.runtime.execution import (
-    Decided,
-    execute_decided,
+    LongDecision,
+    execute_decisions,
     execute_timed,
     refusal_of,
     refuse_uncommitted,
@@ -286,7 +287,8 @@ class CoordinatorRuntime(Generic[S]):
 
         ``read_from`` is the shard of an answer that was read in several turns. The Deferred fails with
         NotCoordinatorError if that shard is no longer served, or its records are not committed. If the partition has no
-        shard because another broker leads it or its log cannot be read, the answer (an error) is returned at once.
+        shard (another broker leads it, it is being loaded, or its log cannot be read), the answer, which is an error
+        then, is returned at once.
         """
         partition = self.partition_for(key)
         if read_from is not None and not self.is_served(partition, read_from):
@@ -368,17 +370,17 @@ class CoordinatorRuntime(Generic[S]):
             if partition not in self._shards and partition not in self._empty:
                 self._execute_when_loaded(partition, decide)
         try:
-            decided = [
-                self._decide(partition, shard, decide, self._log.end_offset(partition))
+            decisions = [
+                self._build_decision(partition, shard, decide, self._log.end_offset(partition))
                 for partition, shard in self.loaded
             ]
         except KafkaError as error:
             return deferred_error(error)
-        return self._execute_long(decided)
+        return self._execute_long(decisions)
 
-    def _execute_long(self, decided: list[Decided[S]]) -> Deferred[None]:
+    def _execute_long(self, decisions: list[LongDecision[S]]) -> Deferred[None]:
         try:
-            job = self.steps.run(execute_decided(self, decided))
+            job = self.steps.run(execute_decisions(self, decisions))
         except KafkaError as error:
             return deferred_error(error)
         return deferred_value(None) if job is None else job.done
@@ -389,7 +391,7 @@ class CoordinatorRuntime(Generic[S]):
         def begin_again() -> None:
             self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
 
-        return Decided(partition, shard, decide(shard, end_offset), begin_again)
+        return LongDecision(partition, shard, decide(shard, end_offset), begin_again)
 
     def _execute_when_loaded(self, partition: int, decide: Callable[[S, int], Parts]) -> None:
         """Have the next shard of a partition decide before it is served, if this broker leads the partition."""
@@ -567,7 +569,7 @@ class CoordinatorRuntime(Generic[S]):
             if shard is None:
                 self._execute_when_loaded(partition, lambda loaded, _: decide(loaded, end_offset))
                 return
-            done = self._execute_long([self._decide(partition, shard, decide, end_offset)])
+            done = self._execute_long([self._build_decision(partition, shard, decide, end_offset)])
             done.recover(lambda _: self._postpone(partition, decide, end_offset))
 
         self._call_later(RETRY_MS, decide_again)
@@ -590,8 +592,8 @@ class CoordinatorRuntime(Generic[S]):
 
     def _fail(self, partition: int, error: KafkaError) -> None:
         """Refuse requests for a partition that cannot be loaded. Loading is tried again later only after an error of
-        the disk or an unexpected error. After others requests are refused until another broker leads the partition, or
-        the topic is deleted.
+        the disk or an unexpected error. After other errors, requests are refused until another broker leads the
+        partition, or the topic is deleted.
         """
         if self._reported.get(partition) != str(error):
             logger.error("%s-%d cannot be loaded, requests for it are refused: %s", self._name, partition, error)
@@ -648,8 +650,8 @@ class CoordinatorRuntime(Generic[S]):
         return self.is_served(partition, shard) or (loading is not None and loading.shard is shard)
 
     def _arm(self, partition: int, shard: S, deadline_ms: float) -> None:
-        """Have the loop call ``_run_timer`` at the deadline, unless it does so earlier: that call arms the next
-        deadline.
+        """Have the loop call ``_run_timer`` at the deadline, unless an earlier call is scheduled: that one
+        arms the next deadline.
         """
         armed = shard.timer.armed
         if armed and armed[-1] <= deadline_ms:

@@ -4,8 +4,8 @@
     table: key -> (deadline, deadline of the key's heap entry, action)
 
 Each heartbeat moves a deadline later, which is one write to the table: the heap keeps the old entry. When the old entry
-is due, an entry with the new deadline is pushed. A heap entry that is not the one of the table is ignored: its action
-was cancelled, or moved to an earlier deadline.
+is due, an entry with the new deadline is pushed. A heap entry is ignored if the table has no
+entry for the key or names another heap entry: the action was cancelled, or moved to an earlier deadline.
 
 Jumps of the wall clock have no effect on these deadlines. Loop thread only.
 """

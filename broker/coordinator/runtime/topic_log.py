@@ -1,4 +1,5 @@
-"""An internal topic as coordinators use it, such as ``__consumer_offsets``, on the partitions of this broker.
+"""An internal topic such as ``__consumer_offsets``, as coordinators use it: they append to the partitions that this
+broker leads, and read them.
 
 The topic is created by the first append. Reads return records up to the log end, not only to the high watermark,
 because a coordinator's state includes its uncommitted records. Loop thread only.
@@ -38,7 +39,7 @@ class InternalTopicLog:
         return self._topic in self._broker.metadata.topics
 
     def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition, or creates the topic if it does not exist."""
+        """Return whether this broker leads the partition; if the topic does not exist, whether it may create that."""
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
             return self._broker.topics.creates_topics
@@ -59,8 +60,8 @@ class InternalTopicLog:
         return self._partition(partition).when_open() if self.exists() else None
 
     def append(self, partition: int, batch: bytearray, transaction_version: int = 0) -> int:
-        """Append one batch and return its first offset. ``transaction_version`` is the version of a marker's
-        transaction.
+        """Append one batch and return its first offset. If the topic does not exist, it is created first. For a
+        marker, ``transaction_version`` is the version (KIP-890) of its transaction.
 
         Raises NotCoordinatorError if this broker lost the leadership, CoordinatorNotAvailableError if there are too few
         in-sync replicas, and other KafkaErrors.
@@ -115,7 +116,7 @@ class InternalTopicLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Read complete batches from ``offset`` on, at least one if there is one. Raises KafkaError."""
-        from tidelog.log.fetch import FetchIsolation  # not at the top: the broker's first log imports it
+        from tidelog.log.fetch import FetchIsolation  # imported late: a broker without logs does without it
 
         found = self._partition(partition).read(
             offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True

@@ -73,8 +73,8 @@ def _write(coordinator: ShareCoordinator, key: StateKey, asked: writing.Partitio
     return coordinator.write(key, written_of(asked))
 
 
-def write_partition(key: StateKey, written: Written) -> writing.PartitionData:
-    """Return the part of a request that writes a change of one partition."""
+def build_write_data(key: StateKey, written: Written) -> writing.PartitionData:
+    """Build the part of a request that writes a change of one partition."""
     return writing.PartitionData(
         partition=key.partition,
         state_epoch=written.state_epoch,

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, write_partition, written_of
+from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, build_write_data, written_of
 from tidelog.broker.coordinator.share_state.spans import overlay
 from tidelog.broker.coordinator.share_state.state import UNCHANGED_OFFSET, ShareState, StateKey, Written
 from tidelog.broker.loop.deferred import Deferred
@@ -28,7 +28,8 @@ from tidelog.protocol.messages.write_share_group_state import PartitionData as W
 from tidelog.protocol.schema.fields import Message, Struct
 
 TIMEOUT_MS = 20_000.0
-"""Time after which a call fails. Clients wait 30 s for responses that need calls (``request.timeout.ms``)."""
+"""Time after which a call is not sent again, but fails. Clients wait 30 s (``request.timeout.ms``) for responses that
+need calls."""
 FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
@@ -42,13 +43,14 @@ MOST_BATCHES_OF_ONE = 10_000
 """Most state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its records."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
 
-AGAIN = (
+REPEATABLE = (
     errors.CoordinatorLoadInProgressError,
     errors.CoordinatorNotAvailableError,
     errors.NotCoordinatorError,
 )
 """Errors after which a call is repeated."""
 Outcome = ShareState | errors.KafkaError | None
+"""Result of a call: a state if it reads one, None if it was executed, or its error."""
 
 
 class QueuedCall:
@@ -167,7 +169,7 @@ class ShareStatePersister:
         ended: list[Ended] = []
         for key in batch.calls:
             outcome = results.get(key, errors.UnknownServerError("the share coordinator's response lacks a partition"))
-            if isinstance(outcome, AGAIN):
+            if isinstance(outcome, REPEATABLE):
                 ended += self._ask_again(key, outcome, now_ms)
             else:
                 ended += self._end(key, outcome)
@@ -229,7 +231,7 @@ def join_changes(key: StateKey, queue: deque[QueuedCall]) -> QueuedCall:
             break
         if epochs_of(earlier) != epochs_of(later):
             break
-        first.asked = write_partition(key, join_written(written_of(earlier), written_of(later)))
+        first.asked = build_write_data(key, join_written(written_of(earlier), written_of(later)))
         first.answers += queue[1].answers
         del queue[1]
     return first

@@ -8,7 +8,7 @@ deleted only when the new snapshots are committed: otherwise the next coordinato
 
 Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. In a
 cluster, when a leader of the partition reads the state, its leader epoch is stored: from then on earlier leaders are
-fenced. A leader that read the state before the group was reset is fenced by the state epoch.
+fenced. A leader that read the state before the group's offsets were reset is fenced by the state epoch.
 
 Methods return records, ``replay`` applies them. Loop thread only. Source: KIP-932; ShareSnapshot, ShareUpdate.
 """
@@ -146,7 +146,7 @@ class ShareStateShard:
         return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, news).records)
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
-        """Create the state, or replace it after the group was reset. Raises FencedStateEpochError."""
+        """Create the state, or replace it when the group's offsets are reset. Raises FencedStateEpochError."""
         held = self._held.get(key)
         if held is not None:
             check_epoch(state_epoch, held.state.state_epoch, FencedStateEpochError)
@@ -208,8 +208,8 @@ class ShareStateShard:
     # -- pruning ------------------------------------------------------------------------------------------------
 
     def prune(self) -> TimerResult:
-        """Write new snapshots of unchanged states that keep old records in use, then delete the records that are not
-        needed. Runs again after PRUNE_INTERVAL_MS.
+        """Return a result that writes new snapshots of unchanged states, which keep old records in use, and then
+        deletes the records that are not needed. Runs again after PRUNE_INTERVAL_MS.
         """
         self._schedule_pruning()
         quiet_since = self._time.monotonic_ms() - COLD_AFTER_MS

@@ -1,4 +1,4 @@
-"""Writing of markers: to data partitions, and by the group coordinator to ``__consumer_offsets``.
+"""Writing of transaction markers: to data partitions, and by the group coordinator to ``__consumer_offsets``.
 
 Markers for partitions of other brokers are written by their leaders.
 

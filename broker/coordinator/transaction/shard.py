@@ -3,7 +3,7 @@
 Each request's method checks the producer against the transaction and returns the next record; ``replay`` applies the
 record. Errors:
 
-    unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING
+    unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING (InitProducerId: PRODUCER_FENCED)
     another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
     markers are being written .......................... CONCURRENT_TRANSACTIONS, upon which the client retries
     a transition that the state does not allow ......... INVALID_TXN_STATE, such as a commit while aborting

@@ -58,6 +58,7 @@ COMPLETE_COMMIT = TransactionState.COMPLETE_COMMIT
 COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
 
 PREPARED = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
+"""States in which the decision is in the log, and markers are being written."""
 AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 """States in which no transaction is open or being ended."""
 

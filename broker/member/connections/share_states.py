@@ -14,9 +14,9 @@ from typing import Any
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
-from tidelog.broker.coordinator.share_state.calls import CALLS, results_of, write_partition
+from tidelog.broker.coordinator.share_state.calls import CALLS, build_write_data, results_of
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
-from tidelog.broker.coordinator.share_state.persister import AGAIN, Batch, ShareStatePersister
+from tidelog.broker.coordinator.share_state.persister import REPEATABLE, Batch, ShareStatePersister
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, Written
 from tidelog.broker.loop.deferred import Deferred, begin_after, deferred_error, error_of, when_all_done
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
@@ -43,7 +43,7 @@ MAX_READ = 10_000
 """Largest number of states that were read and not used by a fetch yet. A fetch whose state was dropped reads it
 again.
 """
-ANSWERED_AS_NOT_LEADER = (*AGAIN, FencedLeaderEpochError)
+ANSWERED_AS_NOT_LEADER = (*REPEATABLE, FencedLeaderEpochError)
 """Errors of a read that a client gets as NOT_LEADER_OR_FOLLOWER, so that it looks for the leader again: a share fetch
 has no errors of coordinators.
 """
@@ -99,7 +99,7 @@ class MemberShareStates:
         def forget_read(_: Deferred[None]) -> None:
             self._read.pop(key, None)  # read for a fetch that did not need it: the share partition was served by then
 
-        answer = self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, write_partition(key, written))
+        answer = self._ask(ApiKey.WRITE_SHARE_GROUP_STATE, key, build_write_data(key, written))
         answer.on_done(forget_read)
         return answer
 

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support.coordinators import ManualLoop
-from tidelog.broker.coordinator.runtime.execution import Decided, execute_decided, execute_timed, refuse_uncommitted
+from tidelog.broker.coordinator.runtime.execution import (
+    LongDecision,
+    execute_decisions,
+    execute_timed,
+    refuse_uncommitted,
+)
 from tidelog.broker.coordinator.runtime.internal_topic import TopicLog
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
@@ -63,7 +68,7 @@ def test_a_clock_that_decides_nothing_writes_nothing() -> None:
 def test_a_decision_begins_again_where_its_shard_was_given_up(*, is_served: bool) -> None:
     writer, begun = Writer(), []
     writer.failure, writer.serves = NotCoordinatorError(), is_served
-    steps = execute_decided(writer, [Decided(0, SHARD, parts_of(2), lambda: begun.append(0))])
+    steps = execute_decisions(writer, [LongDecision(0, SHARD, parts_of(2), lambda: begun.append(0))])
     if is_served:  # the log said so
         with pytest.raises(NotCoordinatorError):
             list(steps)

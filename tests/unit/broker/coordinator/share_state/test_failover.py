@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.depth import DEPTH
 from tests.unit.broker.coordinator.share_state.replicas import BROKERS, Node, ReplicatedTopic
-from tidelog.broker.coordinator.share_state.calls import CALLS, write_partition
+from tidelog.broker.coordinator.share_state.calls import CALLS, build_write_data
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.persister import TIMEOUT_MS, Batch, ShareStatePersister
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, AVAILABLE, Span
@@ -93,7 +93,7 @@ class PartitionLeader:
         self.states.append(apply_update(state, change))
         self.world.possible.append(content_of(self.states[-1]))
         states = self.states
-        asked = write_partition(KEY, change)
+        asked = build_write_data(KEY, change)
         answer = self.persister.ask(ApiKey.WRITE_SHARE_GROUP_STATE, KEY, asked, self.world.now_ms)
         answer.on_done(lambda done: self._take_written(done, states, index))
 

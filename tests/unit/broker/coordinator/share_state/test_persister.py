@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, results_of, write_partition, written_of
+from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, build_write_data, results_of, written_of
 from tidelog.broker.coordinator.share_state.persister import (
     MAX_CALLS,
     MAX_READS,
@@ -62,7 +62,7 @@ class World:
     def write(self, offset: int, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
         """Write that records up to here are acknowledged."""
         written = Written(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
-        return self.persister.ask(WRITE, key, write_partition(key, written), self.now_ms)
+        return self.persister.ask(WRITE, key, build_write_data(key, written), self.now_ms)
 
     def initialize(self, state_epoch: int, start_offset: int) -> Deferred[Any]:
         asked = InitializePartition(partition=0, state_epoch=state_epoch, start_offset=start_offset)
@@ -280,7 +280,7 @@ def test_a_request_has_no_more_batches_than_a_broker_takes() -> None:
     spans = [Span(2 * offset, 2 * offset, ACKNOWLEDGED, 1) for offset in range(2_000)]
     for number in range(60):
         key = StateKey("g", TOPIC, number)
-        world.persister.ask(WRITE, key, write_partition(key, Written(0, 0, 1, spans, 4)), 0.0)
+        world.persister.ask(WRITE, key, build_write_data(key, Written(0, 0, 1, spans, 4)), 0.0)
     sizes = []
     while (batch := world.persister.next_batch(0.0)) is not None:
         sizes.append(len(batch.calls))
@@ -319,7 +319,7 @@ def test_the_store_ends_as_the_changes_in_their_order(seed: int) -> None:
             start = expected.start_offset + rng.randrange(2)
             written = Written(start, rng.randrange(3), 1, batches, NO_EPOCH)
             expected = apply_update(expected, written)
-            waits.append(world.persister.ask(WRITE, KEY, write_partition(KEY, written), world.now_ms))
+            waits.append(world.persister.ask(WRITE, KEY, build_write_data(KEY, written), world.now_ms))
         world.now_ms += rng.randrange(100)
         batch = world.persister.next_batch(world.now_ms)
         if batch is None:
