@@ -385,7 +385,9 @@ class CoordinatorRuntime(Generic[S]):
             return deferred_error(error)
         return deferred_value(None) if job is None else job.done
 
-    def _decide(self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int) -> Decided[S]:
+    def _build_decision(
+        self, partition: int, shard: S, decide: Callable[[S, int], Parts], end_offset: int
+    ) -> LongDecision[S]:
         """Have a loaded shard decide. If it is given up, its successor decides for the same ``end_offset``."""
 
         def begin_again() -> None:
