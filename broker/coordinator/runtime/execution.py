@@ -69,9 +69,7 @@ def execute_timed(runtime: Writer[S], partition: int, shard: S, result: TimerRes
     try:
         runtime.write(partition, shard, result)
     except KafkaError as error:
-        logger.warning(
-            "partition %d: the change by a timer cannot be stored, and is tried again later: %s", partition, error
-        )
+        logger.warning("partition %d: the change by a timer cannot be stored: %s", partition, error)
 
 
 def execute_decisions(runtime: Writer[S], decisions: list[LongDecision[S]]) -> Steps[None]:
