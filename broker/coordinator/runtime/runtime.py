@@ -287,8 +287,8 @@ class CoordinatorRuntime(Generic[S]):
 
         ``read_from`` is the shard of an answer that was read in several turns. The Deferred fails with
         NotCoordinatorError if that shard is no longer served, or its records are not committed. If the partition has no
-        shard (another broker leads it, it is being loaded, or its log cannot be read), the answer, which is an error
-        then, is returned at once.
+        shard, the answer is an error, and is returned at once: another broker leads the partition, it is being loaded,
+        or its log cannot be read.
         """
         partition = self.partition_for(key)
         if read_from is not None and not self.is_served(partition, read_from):
