@@ -67,7 +67,8 @@ class Schemas:
             self._registry.close()
 
     def _ask(self, number: int) -> RegisteredSchema | None:
-        """Return a schema, None if it is missing. A page's thread. Raises ClientError."""
+        """Return a schema; None if it, or one that it refers to, cannot be found here. A page's thread. Raises
+        ClientError."""
         return wait_for(asyncio.run_coroutine_threadsafe(self._find(number), self._broker.loop))
 
     async def _find(self, number: int) -> RegisteredSchema | None:
@@ -119,7 +120,7 @@ def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) 
 
 
 def form_of(schema: RegisteredSchema) -> JsonForm | None:
-    """Return the JSON form of a schema; None if there is none that is safe in a broker."""
+    """Return the JSON form of a schema; None if there is none that is safe in a broker, or a package is missing."""
     try:
         from tidelog.pipeline.values.json_form import json_form
 

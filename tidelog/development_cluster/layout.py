@@ -90,7 +90,8 @@ def cluster_id_of(directory: Path) -> str:
 
 
 def replication(nodes: int) -> dict[str, str]:
-    """Return the keys that give topics and internal topics up to three replicas, of which two must be in sync."""
+    """Return the keys that give topics and internal topics three replicas, of which two must be in sync, or fewer
+    with fewer nodes."""
     factor, min_in_sync = str(min(3, nodes)), str(min(2, nodes))
     return {
         "default.replication.factor": factor,

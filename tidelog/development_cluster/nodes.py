@@ -37,7 +37,7 @@ HEAP = ("-Xmx256M", "-XX:+UseSerialGC", "-Dlog4j2.level=WARN")
 
 
 class NodeError(Exception):
-    """A node did not start, or ended; the message has the end of its log."""
+    """A node could not be started, or ended; the message has the reason, or the end of its log."""
 
 
 class Node:

@@ -1,7 +1,7 @@
 """Streams groups (KIP-1071): members, topologies, tasks, statuses, offsets.
 
 A table of its own: groups are to assign at once in both brokers. One subtopology over one topic is asked about, so that
-no internal topic's making is waited for; ``missing`` asks about internal topics.
+no internal topic's making is waited for; ``statuses`` asks about internal topics.
 """
 
 from __future__ import annotations

@@ -239,6 +239,9 @@ def _described(broker: Broker, kind: int, of: str) -> None:
 
 @script("list_config_resources")
 def list_config_resources(broker: Broker, version: int) -> None:
-    for kinds in ([4], [8], [64], [99]):
-        if version >= 1 or kinds == [16]:
-            broker.ask("list_config_resources", version, resource_types=kinds)
+    """Ask for each kind of resource; version 0 lists client metrics only."""
+    if version == 0:
+        broker.ask("list_config_resources", version)
+        return
+    for kinds in ([4], [8], [16], [64], [99]):
+        broker.ask("list_config_resources", version, resource_types=kinds)

@@ -42,7 +42,8 @@ def list_connected(view: View) -> list[ConnectedClient]:
 
 
 def applies(quota: Quota, client_id: str, connections: list[ConnectedClient]) -> bool:
-    """Return whether a quota applies to this client, by id, user or address, or as the default of one of them."""
+    """Return whether a quota may apply to this client, by id, user or address, or as the default of one of them. A
+    more specific quota overrides it (``tidelog.broker.quota.quotas``)."""
     users = {one.principal.partition(":")[2] for one in connections}
     hosts = {one.host for one in connections}
     own = {"client-id": {client_id}, "user": users, "ip": hosts}
