@@ -56,7 +56,7 @@ def request_of(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
     )
 
 
-def find_written(markers: Iterable[Marker], answer: WriteTxnMarkersResponse) -> set[Marker]:
+def find_finished(markers: Iterable[Marker], answer: WriteTxnMarkersResponse) -> set[Marker]:
     """Return the markers that need not be sent again."""
     codes: Mapping[tuple[int, str, int], int] = {
         (entry.producer_id, topic.name, one.partition_index): one.error_code

@@ -1,6 +1,6 @@
 """ListConfigResources: resources with configs, by type (KIP-1142). Version 0 lists client metrics only; 1 any types.
 
-All brokers (and their loggers) and topics are listed; groups and client metrics only if they have configs of their own.
+This broker (and its loggers) and all topics are listed; groups and client metrics only if they have own configs.
 """
 
 from __future__ import annotations

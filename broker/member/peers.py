@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.cluster.txn_markers import Marker, find_written, request_of
+from tidelog.broker.cluster.txn_markers import Marker, find_finished, request_of
 from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verifications
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
@@ -75,7 +75,7 @@ class _Peer:
 
 
 class MemberPeers:
-    """Other brokers, by their ids in the newest image. ``start`` runs a task until the member ends."""
+    """Other brokers, by their ids in the newest image. ``start`` runs a task until this broker stops."""
 
     def __init__(
         self, broker: Callable[[], Broker], controller: RemoteController, security: PeerSecurity, start: Start
@@ -273,7 +273,7 @@ class MemberPeers:
             sent = dict(islice(peer.markers.items(), MAX_MARKERS))
             try:
                 answer = await self._ask(node_id, request_of(sent), WriteTxnMarkersResponse)
-                taken = find_written(sent, answer)
+                taken = find_finished(sent, answer)
             except ChannelError as error:
                 logger.info("cannot send transaction markers to broker %d, trying again: %s", node_id, error)
                 taken = set()

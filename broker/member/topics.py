@@ -52,7 +52,7 @@ class TopicCreation:
         quorum: QuorumView,
         start: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """``channel`` is used by nothing else; ``start`` runs a task until the member ends."""
+        """``channel`` is used by nothing else; ``start`` runs a task until this broker stops."""
         self._config = config
         self._channel = channel
         self._quorum = quorum

@@ -64,16 +64,16 @@ class ConnectionRate:
     def __init__(self, read_limit: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._read_limit = read_limit
         self._monotonic_ms = monotonic_ms
-        self._paid_until_ms = 0.0
-        """Time at which the last connection would have been accepted, had all come evenly spaced at the limit."""
+        self._next_due_ms = 0.0
+        """Time at which the next connection would be due, had all come evenly spaced at the limit."""
 
     def wait_ms(self) -> float:
         """Return the milliseconds until one more may be accepted; 0 or less if it may be now."""
-        return self._paid_until_ms - self._monotonic_ms() - 1000.0 + 1000.0 / self._read_limit()
+        return self._next_due_ms - self._monotonic_ms() - 1000.0 + 1000.0 / self._read_limit()
 
     def count(self) -> None:
         """Count one accepted connection."""
-        self._paid_until_ms = max(self._paid_until_ms, self._monotonic_ms()) + 1000.0 / self._read_limit()
+        self._next_due_ms = max(self._next_due_ms, self._monotonic_ms()) + 1000.0 / self._read_limit()
 
 
 def count_open_descriptors() -> int:

@@ -287,7 +287,7 @@ class Acknowledging(Pending):
 
 
 class InSteps(Pending):
-    """The answer to a long request, which is worked on in steps."""
+    """The answer to a request that is worked on in steps and was not finished in the turn in which it came."""
 
     __slots__ = ("_api_key", "_job")
 

@@ -6,7 +6,7 @@ Topic-level keys are declared in ``log/config.py``; the server keys that give th
 node would not work (replication factors of internal topics), would be open to the network unasked (``listeners``), or
 would keep groups waiting (assignment intervals).
 
-A key is declared with its reader, or listed in ``NO_EFFECT`` (a test compares).
+A key is declared only if some code reads it; else it is listed in ``NO_EFFECT``. A test checks this.
 
 ``NO_EFFECT`` has keys of Kafka for things that Tidelog does not have: Tidelog starts with a server.properties written
 for Kafka, and logs once which keys have no effect.
@@ -310,7 +310,7 @@ TRANSACTION_KEYS = (
         "How long a silent idempotent producer's state is kept."),
 )
 
-# Times that may be given in several units; the finest one that is set wins.
+# Times whose default is another key, most in a coarser unit; the finest one that is set wins.
 LOG_TIME_KEYS = (
     ConfigKey("log.retention.ms", LONG, None, None, HIGH,
         "How long segments are kept; -1: without limit. Default: log.retention.minutes.", dynamic=True),

@@ -1,6 +1,7 @@
 """Configuration keys of listeners that encrypt or authenticate.
 
-Each of them may be given for a single listener, as ``listener.name.<name in lower case>.<key>``; that one wins.
+Each, except AUTHENTICATION_KEYS, may be given for a single listener, as ``listener.name.<name in lower case>.<key>``;
+that value wins.
 Source: SslConfigs, BrokerSecurityConfigs.
 """
 

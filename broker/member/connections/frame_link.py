@@ -4,8 +4,8 @@
 
 Records are used from the buffer that their answer was received into. A follower that catches up receives gigabytes this
 way, for half the CPU time of a stream that copies answers out of its buffer. The buffer grows to twice the bytes
-received at most: a large length alone reserves no 128 MB. Unexpected bytes, and a frame that is too long, close the
-connection.
+received at most: a large length alone reserves no 128 MB. Unexpected bytes, and a frame that is too long or too
+short, close the connection.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class FrameLink(asyncio.BufferedProtocol):
         return memoryview(self._frame)[self._received :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Count received bytes, and settle the request when its answer is complete."""
+        """Count received bytes, and end the exchange when its answer is complete."""
         self._received += nbytes
         if self._answer is None or self._answer.done():
             self._refuse("the node sent bytes that were not asked for")

@@ -45,11 +45,12 @@ RETRY_S = 0.1
 the leader's restart has closed.
 """
 CONSUMER = -1
+"""Replica id in the requests of consumers."""
 Found = dict[tuple[str, int], int | KafkaError]
 
 
 class PeerOffsets:
-    """Source of high watermarks that other brokers have. ``start`` runs a task until the member ends."""
+    """Source of high watermarks that other brokers have. ``start`` runs a task until this broker stops."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class _Leader:
 
 
 class Leaders:
-    """Leaders on other brokers, by their ids. ``start`` runs a task until the member ends."""
+    """Leaders on other brokers, by their ids. ``start`` runs a task until this broker stops."""
 
     def __init__(
         self,

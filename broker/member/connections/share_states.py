@@ -50,7 +50,7 @@ has no errors of coordinators.
 
 
 class MemberShareStates:
-    """Access to the share coordinators of the cluster. ``start`` runs a task until the member ends."""
+    """Access to the share coordinators of the cluster. ``start`` runs a task until this broker stops."""
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ class Grants:
         self.begin(generation)
 
     def begin(self, generation: object) -> None:
-        """Drop all cached decisions: the ACLs have changed, or there are too many."""
+        """Drop all cached decisions: a generation has begun, or too many decisions are cached."""
         self.generation = generation
         self.verdicts: dict[int, dict[str, Decision]] = {}
         """Operation and resource type as one number -> resource name -> decision."""
@@ -223,7 +223,7 @@ class Authorizer:
         return guard_handler(self, api_key, module)
 
     def fetch_guard(self, metadata: MetadataCache, context: RequestContext, request: FetchRequest) -> FetchGuard:
-        """Return the check of a fetch's partitions; all fetches of a connection share one, which its context keeps."""
+        """Return the check of a fetch's partitions; all but a replica's share the one of the context."""
         if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
             return ReplicaFetchGuard(self, metadata, context)
         guard = context.fetch_guard

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class TlsClient:
-    """The present context, and the values and files that it was built from. Any thread."""
+    """The present context, and the values and files last read, which may have failed to give a context. Any thread."""
 
     def __init__(self, name: str, values: Mapping[str, Any]) -> None:
         """``values`` are those of the security keys of the listener ``name``. Raises ConfigError."""

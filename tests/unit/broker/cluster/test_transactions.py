@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from tidelog.broker.cluster.txn_markers import Marker, find_written, request_of
+from tidelog.broker.cluster.txn_markers import Marker, find_finished, request_of
 from tidelog.broker.cluster.txn_verification import MAX_GUARDS, Guard, GuardKey, Verifications
 from tidelog.protocol import errors
 from tidelog.protocol.messages.write_txn_markers import (
@@ -146,9 +146,9 @@ def test_a_marker_is_sent_until_it_is_written_or_needless(code: int, is_done: bo
     sent = markers()
     codes = {(one.producer_id, one.topic, one.partition): errors.NONE for one in sent}
     codes[8, "b", 3] = code
-    assert (sent[-1] in find_written(sent, answer(codes))) is is_done
+    assert (sent[-1] in find_finished(sent, answer(codes))) is is_done
     del codes[8, "b", 3]
-    assert find_written(sent, answer(codes)) == set(sent[:-1]), "what is not answered is not written"
+    assert find_finished(sent, answer(codes)) == set(sent[:-1]), "what is not answered is not written"
 
 
 def test_brokers_before_4_2_get_no_version() -> None:
