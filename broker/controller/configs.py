@@ -162,11 +162,9 @@ class ConfigManager:
         return self._texts.of(kind, name)
 
     def resource_names(self, kind: ResourceType) -> list[str]:
-        """List the resources of a kind: all topics, this broker, or those that have configs of their own."""
+        """List the resources of a kind: all topics, or the groups or client metrics that have configs of their own."""
         if kind is ResourceType.TOPIC:
             return sorted(self._metadata.topics)
-        if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-            return [str(self._config.node_id)]
         return sorted(name for other, name in self._texts.resources if other is kind)
 
     # Describe

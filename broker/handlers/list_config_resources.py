@@ -1,6 +1,7 @@
 """ListConfigResources: resources with configs, by type (KIP-1142). Version 0 lists client metrics only; 1 any types.
 
-This broker (and its loggers) and all topics are listed; groups and client metrics only if they have own configs.
+All registered brokers, their loggers, and all topics are listed; groups and client metrics only if they have own
+configs. Source: KafkaApis of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -30,9 +31,17 @@ def handle(broker: Broker, context: RequestContext, request: ListConfigResources
     for kind in dict.fromkeys(kinds) if kinds else sorted(known):
         if kind not in known:
             raise UnsupportedVersionError(f"There is no config resource type {kind}.")
-        names = broker.configs.resource_names(ResourceType(kind))
+        names = list_names(broker, context, ResourceType(kind))
         resources += [ConfigResource(resource_name=name, resource_type=kind) for name in names]
     return ListConfigResourcesResponse(config_resources=resources)
+
+
+def list_names(broker: Broker, context: RequestContext, kind: ResourceType) -> list[str]:
+    """List the names of the resources of a type."""
+    if kind not in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return broker.configs.resource_names(kind)
+    nodes = [*broker.nodes.alive_nodes(context), *broker.nodes.fenced_nodes(context)]
+    return [str(node_id) for node_id in sorted(node.node_id for node in nodes)]
 
 
 def error_response(request: ListConfigResourcesRequest, error: KafkaError) -> ListConfigResourcesResponse:

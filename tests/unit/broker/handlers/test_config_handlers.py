@@ -16,6 +16,7 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
 from tidelog.broker.config.description import ResourceType
 from tidelog.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
+from tidelog.broker.requests.nodes import Node
 from tidelog.protocol.errors import (
     InvalidConfigError,
     InvalidRequestError,
@@ -200,6 +201,15 @@ def test_config_resources_are_listed(admin: AdminBroker) -> None:
     request = ListConfigResourcesRequest(resource_types=[99])
     response = drive(admin.broker, request, ListConfigResourcesResponse, 1)
     assert response.error_code == UnsupportedVersionError.code
+
+
+def test_all_registered_brokers_are_listed(admin: AdminBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Node(1, "here", 9092, None)
+    monkeypatch.setattr(type(admin.broker.nodes), "alive_nodes", lambda *_: [here._replace(node_id=3), here])
+    monkeypatch.setattr(type(admin.broker.nodes), "fenced_nodes", lambda *_: [here._replace(node_id=2, is_fenced=True)])
+    response = drive(admin.broker, ListConfigResourcesRequest(resource_types=[4, 8]), ListConfigResourcesResponse, 1)
+    listed = [(entry.resource_type, entry.resource_name) for entry in response.config_resources]
+    assert listed == [(4, "1"), (4, "2"), (4, "3"), (8, "1"), (8, "2"), (8, "3")]
 
 
 def test_a_resource_that_is_asked_for_again_is_described_once(admin: AdminBroker) -> None:
