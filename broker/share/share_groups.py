@@ -4,11 +4,11 @@
     sessions           partitions that each member reads, and its connection (``sessions``)
     locks              one timer per share partition, which fires when the earliest lock expires, or before
 
-A share partition is one partition of a topic, as one share group reads it. Every change of a share partition except an
-acquisition takes the same steps: compute it, write it to ``__share_group_state``, apply it in memory, wake the waiting
-fetches. Clients are answered when the written records are committed. In the purgatory a fetch waits under ``wake_key``
-and under the partition that it reads. A request first ends the expired locks of the share partitions that it needs,
-because on a busy broker the timer may be late. Loop thread only.
+A share partition is one partition of a topic, as one share group reads it. A change of finished or available records
+takes these steps: compute it, pass it to the share coordinator, apply it in memory, wake the waiting fetches. Clients
+are answered when the change is committed. A release by a member that is gone is applied even if it cannot be stored. In
+the purgatory a fetch waits under ``wake_key`` and under the partition that it reads. A request first ends the expired
+locks of the share partitions that it needs, because on a busy broker the timer may be late. Loop thread only.
 
 The store (the share coordinator's state) is authoritative. A share partition is dropped from memory when the store
 fences a change or loses one that was written. It is also dropped when another leader epoch begins, and when its group

@@ -9,10 +9,11 @@ it releases, or does not acknowledge in time, are available again until the deli
 first acquired in whole batches of the log, so a member may acquire offsets that have no record, which it acknowledges
 as a gap.
 
-Acquisitions are soft state: a restart forgets them, and the records are available again. Records that were compacted or
-deleted, or whose transaction was aborted, are archived or dropped in memory only, too: after a restart the next fetches
-do so again. Every other change is made durable first: ``acknowledge``, ``release`` and ``expire`` return a
-:class:`Change` and alter nothing; the caller writes it to ``__share_group_state`` and then passes it to ``commit``.
+Acquisitions and renewals are soft state: a restart forgets them, and the records are available again. Records that were
+compacted or deleted, or whose transaction was aborted, are archived or dropped in memory only, too: after a restart the
+next fetches do so again. ``acknowledge``, ``release`` and ``expire`` return a :class:`Change` and alter nothing. The
+caller passes the change to the share coordinator, and then to ``commit``. It does not wait until the change is
+committed: if it is lost, the caller drops the share partition, and reads the stored state again.
 After a restart, offsets within the stored range that have no stored state were in flight, and are available.
 
 Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (acquire mode), KIP-1222 (renewal).
@@ -421,7 +422,7 @@ def join_runs(spans: Iterable[Span]) -> list[Acquired]:
 
 
 def split_by_type(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int, int, int]]:
-    """Yield first offset, last offset and type of each run of one type in the span. Raises InvalidRequestError."""
+    """Yield first offset, last offset and type of each run of one type in the span."""
     types = batch.types
     if len(types) == 1:
         yield span.first, span.last, types[0]
