@@ -1,13 +1,13 @@
 """Benchmark of the key index: look-ups of one key among many records, the cost for producers, the index's lag.
 
     python -m benchmarks.find [--records 10000000] [--rounds 5] [--value-bytes 100] [--only produce|look-up|scan ...]
-        [--save]
+        [--produce-records 1000000] [--save]
 
 A Tidelog broker in a process of its own is fed over one raw connection with batches of 1,000 records, with values of
 100 bytes and keys all different. Eight requests are in flight, and none is encoded while the clock runs. Three kinds
-of topic take turns: without an index, with ``index.keys``, with keys and tags. Then a key is looked up in the log
-directly (cold: index and log dropped from the page cache before each look-up; warm), over HTTP, and by a consumer that
-reads everything (librdkafka).
+of topic take turns: without an index, with ``index.keys``, with keys and tags. Then keys are looked up over HTTP, and a
+consumer that reads everything (librdkafka) looks for one. After the broker has stopped, keys are looked up in its log
+directly: warm, then cold, with index and log dropped from the page cache before each look-up.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from tidelog.protocol.record.record_batch import Record, build_batch, set_crc
 
 BATCH_RECORDS = 1000
 ENCODED_FRAMES = 1024
-"""Requests that are encoded at once, before the clock runs. They are many, because the indexer catches up, uncounted,
-while requests are encoded.
+"""Requests that are encoded before the clock runs. While they are encoded, the indexer catches up, and that time is not
+counted; so they are many, and such pauses are few.
 """
 IN_FLIGHT = 8
 VALUE_BYTES = 100
@@ -198,8 +198,8 @@ def measure_produce(page: Page, broker: Broker, directory: Path, load: Load) -> 
     """Measure records per second into each kind of topic, in turn. Each round is compared with the same round's plain
     topic; the shares are medians of the rounds.
 
-    If the host of a virtual machine first has to provide pages for the page cache, a round takes three times as long.
-    So as many pages as it needs are used and freed before each round.
+    A round takes longer if the host of a virtual machine first has to provide pages for the page cache. So before each
+    round a file is written that has PREWARMED_TIMES the bytes of the round, and is deleted.
     """
     warm = [f"{kind}.warm" for kind in TOPICS]
     names = [f"{kind}.{number}" for number in range(load.rounds) for kind in TOPICS]
@@ -340,7 +340,7 @@ def main() -> None:
 
 
 def measure_served(page: Page, broker: Broker, records: int, phases: Collection[str]) -> None:
-    """Measure lag when producers stop, look-ups over HTTP, a consumer that reads everything."""
+    """Fill a topic, then measure look-ups over HTTP with the index's lag, and a consumer that reads everything."""
     batches = records // BATCH_RECORDS
     create_topics(broker.bootstrap, ["keys.look-up"])
     frames = (produce_frame("keys.look-up", n, 1_700_000_000_000 + n) for n in range(batches))
@@ -357,7 +357,7 @@ def measure_http(page: Page, bootstrap: str, records: int) -> None:
     """Measure the index's lag, and look-ups over HTTP."""
     began, lag = time.perf_counter(), lag_of(bootstrap)
     client = Tidelog(bootstrap)
-    list(client.find("keys.look-up", key=key_of(1)))
+    list(client.find("keys.look-up", key=key_of(1)))  # waits until the index has all records
     page.print_line(f"- lag after {records:,} records {lag:,.0f}, none {time.perf_counter() - began:.2f} s later")
     times = []
     for number in random.Random(3).sample(range(records), 200):

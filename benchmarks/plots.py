@@ -1,4 +1,4 @@
-"""Plots of the results. Only this module needs matplotlib; without it there are only tables."""
+"""Plots of the results. Only this module needs matplotlib; where that is not installed, results are tables only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLOT_INSTALL = "pip install 'tidelog[bench]'"
 
 
 def pyplot() -> Any:
-    """Import matplotlib's pyplot for files; return None where it is not installed."""
+    """Import matplotlib's pyplot, set to draw into SVG files; return None where it is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -26,8 +26,9 @@ def pyplot() -> Any:
 
 
 def plot_ratios(rows: Sequence[Row], results: Results, path: Path) -> bool:
-    """Plot one bar for each metric: how many times better than Apache Kafka. False without matplotlib or without
-    figures.
+    """Plot one bar for each metric: how many times better Tidelog is than Apache Kafka.
+
+    Returns False if matplotlib is not installed, or if no metric has results of both brokers.
     """
     plt = pyplot()
     bars = []
@@ -51,7 +52,11 @@ def plot_ratios(rows: Sequence[Row], results: Results, path: Path) -> bool:
 
 
 def plot_latency(rates: Sequence[float], lines: dict[str, Sequence[float]], path: Path, title: str) -> bool:
-    """Plot latency percentiles in microseconds against the achieved rate. False without matplotlib."""
+    """Plot latency percentiles, in milliseconds, against the achieved rate.
+
+    ``lines``: the label of each percentile -> its latency in microseconds at each of ``rates``. Returns False if
+    matplotlib is not installed.
+    """
     plt = pyplot()
     if plt is None:
         return False

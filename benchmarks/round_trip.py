@@ -1,9 +1,10 @@
-"""Round trips of a record by two clients, Tidelog and Apache Kafka in turn: ``python -m benchmarks.round_trip``.
+"""Round trips of a record to Tidelog and to Apache Kafka, by two clients: ``python -m benchmarks.round_trip``.
 
-One Produce request of one record of 100 B with acks=all is in flight; the next is sent when it is acknowledged. The
+One Produce request of one record of 100 B with acks=all is in flight; the next is sent after its acknowledgement. The
 clients are a blocking socket in plain Python, and librdkafka with ``linger.ms=0``, whose ``flush`` waits for the
 acknowledgement. Both brokers run all the time and are warmed up. They take turns, and each round another one begins.
-The table has the medians of the rounds. The C client is in ``python -m benchmarks.run --only round-trip``.
+The table has the medians of the rounds. ``python -m benchmarks.run --only round-trip`` measures round trips of a
+client in C.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def measure_socket(broker: BrokerProcess, seconds: float) -> Histogram:
 
         def send() -> None:
             connection.sendall(frame)
-            if not connection.recv(4096):  # small enough to arrive in one piece
+            if not connection.recv(4096):  # the response is small enough to arrive in one piece
                 raise ConnectionResetError
 
         return repeat(send, seconds)

@@ -14,9 +14,9 @@ Aborted records and control batches are not visible to readers of committed reco
 transactions are counted, but not hashed.
 
 Damage is a finding, and the walk goes on by the rule of ``tidelog.log.segment.resync``, as an export does. The bytes
-between are counted as unreadable, and their offsets are a gap of the kind *damaged*.
+from the damage to the next batch are counted as unreadable, and their offsets are a gap of the kind *damaged*.
 
-One thread; everything here can be pickled. Needs numpy.
+One thread. A SegmentPlan and a SegmentAudit can be pickled. Needs numpy.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ _COMPRESSED = 0x07
 class SegmentPlan:
     """One segment to audit; ``inode`` is its file's, 0 when unknown; ``ctime_ns`` as in ``plan.rows.SegmentSlice``.
 
-    ``clean_below``: offset up to which a cleaner has worked, on whole files. ``stable_below``: the last stable
-    offset; records from it on belong to open transactions or follow their first record.
-    ``indexed``: (producer id, first, last offset) of the aborted transactions in ``.txnindex`` files.
-    With ``records`` false nothing is hashed.
+    ``clean_below``: offset up to which a cleaner has worked; it takes a file as a whole, so a segment that begins below
+    this offset was cleaned to its end. ``stable_below``: the last stable offset; records from it on belong to open
+    transactions or follow their first record. ``indexed``: (producer id, first, last offset) of the aborted
+    transactions in ``.txnindex`` files. With ``records`` false nothing is hashed.
     """
 
     topic: str
@@ -243,8 +243,9 @@ class _SegmentWalk:
                 position = self._take_other(buffer[done:size], position, end)
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:
-        """Walk over a chunk's magic 2 batches: (why it stopped, bytes done). After damage that may be more than the
-        chunk."""
+        """Walk over a chunk's magic 2 batches; return why the walk stopped, and the bytes done. After damage the bytes
+        done may go beyond the chunk.
+        """
         done = 0
         while True:
             stop, count, done = self._engine.walk_batches(buffer, done, size, self._table)
@@ -459,9 +460,10 @@ class _SegmentWalk:
         return position + entry.size_in_bytes
 
     def _judge_cut_batch(self, position: int, end: int) -> int:
-        """Handle a last batch that is longer than the file; returns the byte at which to go on.
+        """Handle a batch that is longer than the rest of the file; returns the byte at which to go on.
 
-        In an active segment it is a write in progress, otherwise it is damage."""
+        In an active segment it is a write in progress if no index has a later batch. In all other cases it is damage.
+        """
         following = next(self._indices.batches_after(position), None)
         if not self._plan.is_closed and following is None:
             return end

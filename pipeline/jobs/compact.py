@@ -2,10 +2,10 @@
 
 Each log is one task and one round of the broker's own cleaner (``tidelog.cleaner.round.cleaner``), so the new segments
 are those that the broker would have written. The driver then saves up to which offset each log is clean, in the
-broker's checkpoint. If the job is killed and run again, it skips a finished log or cleans it once more, with the same
-records.
+broker's checkpoint. If the job is killed before that and run again, it cleans finished logs once more, with the same
+result.
 
-Only topics with ``cleanup.policy=compact`` are changed; it is an error to name one with another policy.
+Only topics whose ``cleanup.policy`` contains ``compact`` are changed; it is an error to name another topic.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ class CompactWork:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """Result for one log; ``clean_below`` is the offset up to which it is clean now."""
+    """Result for one log; ``clean_below`` is the offset up to which the log is clean after the round.
+
+    ``bytes_before`` and all later counts are 0 if there was nothing to clean. A dry run has the values of a round that
+    would be run now.
+    """
 
     name: str
     path: str

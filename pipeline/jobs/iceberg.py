@@ -3,7 +3,8 @@
 The files are those of :mod:`tidelog.pipeline.jobs.export`, in ``<location>/data``, and each commit adds them by one
 snapshot. Its summary has the exported offsets of each partition, under ``tidelog.export``. A run continues from the
 newest snapshot that has them (``export.iceberg_states``), so other writers may add snapshots (compaction, deletes)
-between two exports. A commit requires that the table's main branch has not changed since the run read it. Automatic
+between two exports. A commit loads the newest metadata, and is refused if another export has committed since this run
+read the table's state. From then on the table's main branch must not change until the snapshot is added. Automatic
 retries are switched off in the table's properties, because a retry would add the files after those of another run. An
 export of all records (not of latest values) only adds files: small ones are merged by the owner's own maintenance, as
 in any Iceberg table.
@@ -123,7 +124,7 @@ def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, mer
     try:
         return export_into(merger.spark, request, committing, before, merger.progress)
     finally:
-        committing.open()  # removes the staging directory
+        committing.open()  # removes what is left in the staging directory
 
 
 class _IcebergCommits:
@@ -168,7 +169,7 @@ class _IcebergCommits:
         return self._area.begin_run(run, state_of(self._table).version)
 
     def commit(self, before: Manifest, after: Manifest, plans: list[PartitionPlan], staged: StagingRun) -> None:
-        """Add one snapshot with the new files and the offset vector. Raises ConflictError, JobError."""
+        """Add one snapshot with the new files and the exported offsets. Raises ConflictError, JobError."""
         with self._area.hold_lock():
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._table.refresh()
@@ -312,7 +313,7 @@ def _warehouse(given: str, catalog: str) -> str:
 
 
 def _catalog_errors() -> tuple[type[Exception], ...]:
-    """Return the errors for a catalog that does not exist, refuses or, in a database, cannot be opened."""
+    """Return the errors for a catalog that does not exist, refuses the client or, in a database, cannot be opened."""
     from pyiceberg.exceptions import NotInstalledError, RESTError
 
     if importlib.util.find_spec("sqlalchemy") is None:
@@ -360,7 +361,8 @@ def _commit(table: Table, state: Manifest, change: Change, area: TableArea, stag
                 _replace_files(transaction, table, paths, change.removed, summary)
             else:
                 add_files(transaction, table.io, paths, summary)
-            transaction.set_properties({**summary, **snapshot_properties(transaction)})  # as snapshots expire
+            # a copy in the properties, because snapshots expire
+            transaction.set_properties({**summary, **snapshot_properties(transaction)})
     except (CommitFailedException, ValidationException):
         raise _conflict(table) from None
     except ValueError as error:

@@ -1,13 +1,14 @@
 """The replay job: writes a range of a log's committed records into a topic again, in order, each once.
 
     a task per source partition: slices of its segments -> rows, with a header ``replayed-from`` =
-    ``topic-partition@offset`` -> transactions into the topic (tidelog.pipeline.jobs.writing); a row's number is its
-    offset in the source
+    ``topic-partition@offset`` -> transactions into the topic (tidelog.pipeline.jobs.writing), each with the source
+    offset of its last row, after which the next run continues
 
 Keys, values, headers and timestamps are kept. Records go to the partition that they come from, or with ``by_key`` to
 the one of their key's hash. If the job is run again under the same name, it continues after the last written record and
 writes no record twice; another name starts from the beginning. A range that begins before the one written under the
-name is refused, and so is another target. The source topic may also be the target: the range is fixed at the start.
+name is refused, and so is another target topic on the same brokers. Other brokers have no record of earlier runs, so a
+replay to them starts from the beginning. The source topic may also be the target: the range is fixed at the start.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """One task: a range of one partition, its target and its writer."""
+    """One task: a range of one partition, its target, and the name of its writer in the transactional id."""
 
     topic: str
     partition: int
@@ -89,8 +90,9 @@ class ReplayResult:
 
 
 def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: str | None) -> SourceOptions:
-    """Build the options of a range. ``begin`` and ``end``: ``earliest``/``latest``, a time (ms or ISO 8601), or offsets
-    in JSON.
+    """Build the options of a range.
+
+    ``begin`` is ``earliest``, ``end`` is ``latest``, or each is a time (ms or ISO 8601) or offsets in JSON.
 
     ``choice`` has one of subscribe, subscribePattern, assign. Raises OptionError, BadRequestError.
     """
@@ -108,7 +110,7 @@ def replay_source(paths: str, choice: dict[str, str], begin: str | None, end: st
 
 
 def moment(text: str, option: str) -> int:
-    """Parse a time to ms since 1970. Raises BadRequestError, which names the ``option``."""
+    """Parse a time to ms since 1970; without a zone it is UTC. Raises BadRequestError, which names the ``option``."""
     if text.isascii() and text.isdecimal():
         return int(text)
     try:

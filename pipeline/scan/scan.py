@@ -5,9 +5,9 @@ Arrow.
 
     tidelog.scan("/var/lib/tidelog", "orders").read_pandas()
 
-The files are read by the decoder of ``format("tidelog")``, batch by batch, so that a log may be larger than memory.
-The call plans by file names and indices; records appended later need another call. Beside a running broker a scan is as
-safe as a query of Spark: segments that are swapped or rolled meanwhile are found again.
+The files are read batch by batch, so that a log may be larger than memory. The decoder is also that of the Spark data
+source, ``format("tidelog")``. The call plans by file names and indices; records appended later need another call. The
+broker may run meanwhile, as during a query of Spark: segments that it swaps or rolls are found again.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def scan(
     """Read records of topics from the files of data directories, ordered by topic, partition and offset.
 
     ``path``: a data directory (``log.dirs``), or several. ``topic``: a name, several, or topic -> partitions.
-    ``offsets``: (begin, end) of every partition, or partition -> (begin, end); the end is not included, None stands for
-    the log's own start or end. ``times``: (begin, end), the end not included: ms since 1970, datetimes, or ISO 8601 (in
+    ``offsets``: (begin, end), the same for every partition, or partition -> (begin, end); partitions without an entry
+    are then not read. With several topics, the same offsets hold for each. The end is not included; None stands for the
+    log's own start or end. ``times``: (begin, end), the end not included: ms since 1970, datetimes, or ISO 8601 (in
     local time without a zone). ``keys``: only records with these keys; a single key is looked up in the topic's key
     index, if any.
     ``isolation``: as a consumer's ``isolation.level``. ``columns``: names among ``key value topic partition offset
@@ -65,7 +66,8 @@ def scan(
     an export, each with a warning that says what was lost; otherwise they raise CorruptBatchError.
     ``fail_on_data_loss`` false: reading goes on after missing records.
 
-    Raises PipelineError: this function for wrong arguments, the reader for damaged or missing records.
+    Raises PipelineError for wrong arguments, for a missing pyarrow, and for wanted records that are gone already. The
+    returned reader raises PipelineError for damage, and for records that are deleted before it reads them.
     """
     _require_arrow()
     wanted = Columns() if columns is None else Columns(tuple(columns))

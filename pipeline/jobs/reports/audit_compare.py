@@ -1,14 +1,16 @@
 """The ranges of offsets that an audit compares between logs and a table: of Parquet files, of Iceberg or of Delta.
 
     Parquet          one range for each file in the manifest, and one for each gap between files
-    Iceberg, Delta   the newest snapshot has the rows, even if its files were rewritten: the ranges of files that still
-                     have an export's name, divided into RANGE_OFFSETS at most
+    Iceberg, Delta   ranges of RANGE_OFFSETS at most, also divided where a file begins or ends that still has an
+                     export's name; the rows of each are read from the newest snapshot, so files may have been rewritten
 
 A table of the latest values is compared as one range for each partition. In all cases the ranges of a partition cover
 the offsets in the table's state, from the log's start on. Rows outside of them are found by a scan
-(``tidelog.pipeline.jobs.reports.foreign_rows``). An Iceberg table
-has no column for the topic's id, so rows of a topic that was deleted and created again look like those of the
-new topic: a table that has files of both is refused.
+(``tidelog.pipeline.jobs.reports.foreign_rows``).
+
+An Iceberg or Delta table has no column for the topic's id. If a topic was deleted and created again, rows of the old
+topic look like those of the new one, so a table that has files of both is refused. In a folder of Parquet files, the
+manifest has the topic's id of each file.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from tidelog.pipeline.plan.selection import PartitionDirectory
 if TYPE_CHECKING:
     from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
-#: Limit of a range: for each offset 16 bytes are kept in memory, for log and table alike.
+#: Limit of a range of an append-only Iceberg or Delta table: for each offset 16 bytes are kept in memory, for log and
+#: table alike.
 RANGE_OFFSETS = 4_000_000
 _FILE = re.compile(
     r"(?P<topic>.+)-(?P<id>-|[\w-]{22})-(?P<partition>\d+)-(?P<start>\d+)-(?P<end>\d+)"
@@ -63,7 +66,7 @@ class AuditedTable(Protocol):
 
     @property
     def foreign(self) -> tuple[str, ...]:
-        """Files in the table's folders that no export wrote; readers of the folders read them too."""
+        """Files in the table's folders that its manifest does not list; readers of the folders read them too."""
 
     @property
     def letters(self) -> Letters:
@@ -127,8 +130,10 @@ def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) 
 
 
 def _letters_in(letters: Letters, directory: PartitionDirectory, begin: int, end: int) -> Letters:
-    """Select the files that may have dead letters of a range, by their names, so that a plan is sent with these
-    alone."""
+    """Select the files that may have dead letters of a range, by their names, so that a plan is sent with these alone.
+
+    The rows of an Iceberg table are returned unchanged.
+    """
     if isinstance(letters, IcebergRows):
         return letters
     matches = ((path, _FILE.fullmatch(os.path.basename(path))) for path in letters)
@@ -146,7 +151,7 @@ class _ParquetTable:
     manifest: Manifest
     table: ExportTable
     foreign: tuple[str, ...]
-    letters: Letters = ()  # every record may be a row of a folder
+    letters: Letters = ()  # none are looked up: every record that can be decoded can be a row in a folder
 
     @classmethod
     def open(cls, path: str) -> _ParquetTable:
