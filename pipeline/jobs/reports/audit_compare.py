@@ -9,7 +9,7 @@ the offsets in the table's state, from the log's start on. Rows outside of them 
 (``tidelog.pipeline.jobs.reports.foreign_rows``).
 
 An Iceberg or Delta table has no column for the topic's id. If a topic was deleted and created again, rows of the old
-topic look like those of the new one, so a table that has files of both is refused. In a folder of Parquet files, the
+topic look like those of the new one. A table that has files of both is refused. In a folder of Parquet files, the
 manifest has the topic's id of each file.
 """
 
