@@ -64,7 +64,7 @@ class Side:
 
 
 def build_broker(directory: Path) -> DataBroker:
-    """Build a broker with a topic and ACLs."""
+    """Build a broker with a topic and ACLs. Raises RuntimeError if the topic was not created."""
     data = DataBroker(directory, {"authorizer.class.name": STANDARD_AUTHORIZER})
     with opening_expected():
         create_topic(data, TOPIC, 1)

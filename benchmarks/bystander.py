@@ -181,7 +181,7 @@ def prepare(port: int, partitions: int = WIDE_PARTITIONS) -> None:
 
 
 def create(port: int, topics: list[CreatableTopic]) -> None:
-    """Create topics, and wait until the first partition of each answers with its end offset."""
+    """Create topics, and wait until the first partition of each answers with its end offset. Raises RuntimeError."""
     with connect(port) as connection:
         connection.settimeout(CREATE_S)
         create = CreateTopicsRequest(topics=topics, timeout_ms=120_000)

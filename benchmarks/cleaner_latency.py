@@ -36,7 +36,7 @@ ASIDE = "aside"
 
 
 def clean_and_wait(bootstrap: str, topic: str) -> None:
-    """Run ``tidelog compaction run TOPIC --wait``, in this process."""
+    """Do what ``tidelog compaction run TOPIC --wait`` does, in this process. Raises RuntimeError."""
     status, answer = ask(ClientSettings(bootstrap), "POST", f"/compaction/{topic}")
     if status != HTTPStatus.OK or any("error" in entry for entry in answer):
         raise RuntimeError(f"cleaning {topic}: {status} {answer}")

@@ -3,7 +3,7 @@
 One producer sends single records to one topic, one at a time; its latencies are measured alone, then while a consumer
 reads another topic whose pages were dropped from the page cache (``posix_fadvise``). The aim is a p99 that moves at
 most 2x: Tidelog's event loop never sends cold slices by sendfile (KAFKA-7504). The same read from the page cache shows
-what two busy cores cost without a disk. Tidelog and Apache Kafka in turn.
+what two busy cores cost without a disk. Tidelog and Apache Kafka are measured in turn.
 """
 
 from __future__ import annotations

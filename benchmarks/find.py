@@ -168,7 +168,7 @@ def lag_of(bootstrap: str) -> float:
 
 
 def wait_for_index(bootstrap: str) -> None:
-    """Wait until everything is indexed, so that the next topic has the machine for itself."""
+    """Wait until all records are indexed, so that the next topic has the machine for itself. Raises TimeoutError."""
     deadline = time.monotonic() + CATCH_UP_S
     while lag_of(bootstrap):
         if time.monotonic() > deadline:

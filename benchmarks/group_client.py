@@ -156,7 +156,7 @@ def wait_until_stable(members: list[Member]) -> float:
 
 
 def is_stable(members: list[Member]) -> bool:
-    """Return whether all have an assignment in one generation, and this generation has as many members."""
+    """Return whether all members have an assignment in one generation, whose leader was told of all of them."""
     if not all(member.is_synced for member in members):
         return False
     generations = {member.generation_id for member in members}

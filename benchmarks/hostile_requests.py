@@ -89,7 +89,7 @@ def metadata_of_one(count: int) -> Hostile:
 
 
 def creating_metadata(count: int) -> Hostile:
-    """Build Metadata that would create as many topics as it names."""
+    """Build a Metadata request that names ``count`` missing topics, and asks to create them."""
 
     def build() -> Message:
         topics = [MetadataRequestTopic(name=f"auto-{number}") for number in range(count)]

@@ -2,8 +2,8 @@
 
 One Produce request of one record of 100 B with acks=all is in flight; the next is sent after its acknowledgement. The
 clients are a blocking socket in plain Python, and librdkafka with ``linger.ms=0``, whose ``flush`` waits for the
-acknowledgement. Both brokers run all the time and are warmed up. They take turns, and each round another one begins.
-The table has the medians of the rounds. ``python -m benchmarks.run --only round-trip`` measures round trips of a
+acknowledgement. Both brokers run all the time and are warmed up. They take turns, and in each round the other one is
+first. The table has the medians of the rounds. ``python -m benchmarks.run --only round-trip`` measures round trips of a
 client in C.
 """
 

@@ -8,8 +8,8 @@ no broker can avoid (``rivals/floor.py``).
 Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
 each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same
 write), so only measurements that are close in time compare fairly. The figure is the median of the pairs' ratios. In a
-row that reads the same data several times (``Scale.fetch_readings``), each reading can be one of a pair. So there are
-four times as many pairs, each four times as close in time.
+row that reads the same data several times (``Scale.fetch_readings``, four by default), each reading can be one of a
+pair. This gives four times the number of pairs, and a quarter of the time between the two readings of a pair.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``make bench``: Tidelog and Apache Kafka in turn, in one run, with the same client.
 
 Order of a run: the page cache is warmed up, the long-lived brokers are started and warmed up, then each row is measured
-in as many rounds as its scale says. In a round the contenders take turns, and each round another one begins. Medians of
+in as many rounds as its scale says. In each round the contenders take turns, and another one is first. Medians of
 the rounds go to the table.
 
     python -m benchmarks.run [--quick] [--only ROW ...] [--section NAME ...] [--rival kafka|none] [--save]

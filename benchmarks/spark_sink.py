@@ -6,7 +6,8 @@
                that a broker would do that adopted staged files instead; ``copy`` is the same without the CRCs
 
 One thread of this process does everything, beside the broker; the rows are built before the clock starts. Before each
-part, as many pages as it needs are used and freed: other pages of a virtual machine cost several times as much.
+part, a file of its size is written and deleted, because a virtual machine's first use of a page costs several times a
+later one.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ def use_pages(path: Path, size: int) -> None:
 
 
 def adopt(file: StagedFile, target: Path, *, check: bool) -> None:
-    """Write the staged batches with offsets into one file, the least work of a broker that adopts them."""
+    """Write the staged batches with offsets into one file, the least work of a broker that adopts them.
+
+    Raises ValueError for a batch with a wrong CRC if ``check`` is set.
+    """
     next_offset = 0
     with target.open("wb", buffering=0) as log:
         for batch in file.batches:

@@ -1,9 +1,9 @@
 """Cost of TLS, in Tidelog and in Apache Kafka: ``python -m benchmarks.tls [--mb 200] [--rounds 3] [--no-kafka]``.
 
-librdkafka produces values of 1,000 B to one partition and reads them again, then Kafka's Java producer writes as many.
-Each broker serves that over a plain and an SSL listener in turn, after a warm-up. Figures are processor time
-of the broker in seconds per gigabyte: user, and user with system; medians of the rounds. Then a thousand connections
-shake hands one after the other, and stay open idle.
+librdkafka produces values of 1,000 B to one partition and reads them again, then Kafka's Java producer writes the same
+number of values. Each broker serves these clients over a plain and an SSL listener in turn, after a warm-up. The table
+has the broker's processor time in seconds per gigabyte: user, and user with system; medians of the rounds. Then a
+thousand connections shake hands one after the other, and stay open idle.
 """
 
 from __future__ import annotations

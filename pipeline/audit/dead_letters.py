@@ -33,7 +33,7 @@ _COLUMNS = ("topic", "partition", "offset")
 
 
 def look_for_letters(plan: ComparePlan, found: Comparison) -> None:
-    """Count records with neither a row nor a dead letter as missing. Raises OSError, ArrowException."""
+    """Count records with neither a row nor a dead letter as missing. Raises OSError, ArrowException, RemoteError."""
     absent = np.setdiff1d(np.concatenate(found.no_rows), _letters_of(plan))
     shown = np.concatenate((found.shown.get("missing", []), absent[:SHOWN_OFFSETS])).astype(np.int64)
     found.note("missing", np.sort(shown))

@@ -226,7 +226,10 @@ class ExportTable:
     # ---- staging
 
     def begin_run(self, run: str) -> StagingRun:
-        """Create a staging directory for this run. If the run dies, the next run removes it."""
+        """Create a staging directory for this run. If the run dies, the next run removes it.
+
+        Raises JobError if another run has locked it, OSError.
+        """
         path = self.directory(DIRECTORY, STAGING, run)
         with self.hold_lock():  # without the lock another run could remove it before it is owned
             os.makedirs(os.path.join(path, DATA))

@@ -107,14 +107,17 @@ class OpenSegment:
         return bytes(data[: self.read_into(position, memoryview(data))])
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill ``target`` from byte ``position``; returns the bytes read, fewer at the end of the file only."""
+        """Fill ``target`` from byte ``position``; returns the bytes read, fewer at the end of the file only. Raises
+        PipelineError.
+        """
         return self._source.read_into(position, target)
 
 
 def list_segments(directory: str) -> list[SegmentFile]:
     """List the segments of a partition directory, by base offset, at one moment.
 
-    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, KafkaStorageError.
+    Waits up to ``SWAP_PATIENCE_S`` for a swap of the cleaner to end. Raises FileNotFoundError, KafkaStorageError, and
+    PipelineError when a file cannot be read.
     """
     deadline = time.monotonic() + SWAP_PATIENCE_S
     names = _names(directory)

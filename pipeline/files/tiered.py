@@ -137,7 +137,8 @@ def decode_sizes(data: bytes) -> list[int]:
     """Decode the sizes of chunks, all numbers big-endian.
 
     Four bytes of count, four of base and one of ``width``; then for each chunk but the last its size less the base, in
-    ``width`` bytes; then the size of the last chunk in four."""
+    ``width`` bytes; then the size of the last chunk in four. Raises ValueError and struct.error for damage.
+    """
     (count,) = struct.unpack_from(">i", data)
     if count < 2:
         return list(struct.unpack_from(f">{max(count, 0)}i", data, 4))

@@ -83,7 +83,8 @@ def compact(
 
     ``spark`` None does the work in this process. The broker must be stopped, and cannot start meanwhile. A run that was
     killed can be started again; a run with nothing to do changes nothing. The results are in the order of the logs.
-    Raises BadRequestError, JobError when a broker runs on the logs, KafkaError, ConfigError.
+    Raises JobError when a broker runs on the logs or a task fails, BadRequestError, SelectionError, KafkaError,
+    ConfigError.
     """
     now_ms = request.now_ms if request.now_ms is not None else time.time_ns() // 1_000_000
     file_system = OsFileSystem()
@@ -128,7 +129,7 @@ def _checkpoint_of(checkpoints: dict[str, dict[TopicPartition, int]], plan: LogP
 
 
 def compact_log(work: CompactWork) -> CompactResult:
-    """Run one cleaning round over one log. Raises KafkaStorageError."""
+    """Run one cleaning round over one log. Raises KafkaStorageError, ConfigError."""
     from tidelog.cleaner.engine.engine import ENGINE
     from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 

@@ -78,7 +78,7 @@ def index(spark: SparkSession | None, request: IndexRequest, progress: Progress 
 
 
 def index_log(work: IndexWork) -> IndexResult:
-    """Index one log. Raises KafkaStorageError."""
+    """Index one log. Raises KafkaStorageError, ConfigError."""
     log = open_log(work.log)
     try:
         rebuilt = log.environment.damage.indices

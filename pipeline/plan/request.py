@@ -53,7 +53,9 @@ def batch_request(options: SourceOptions) -> ReadRequest:
 
 
 def ensure_named(spec: OffsetSpec, partitions: Iterable[Partition]) -> None:
-    """Check that offsets by partition name exactly the existing partitions, as Spark's Kafka source demands."""
+    """Check that offsets by partition name exactly the existing partitions, as Spark's Kafka source demands. Raises
+    OptionError.
+    """
     given = spec.offsets if spec.offsets is not None else spec.timestamps
     if given is None:
         return

@@ -197,7 +197,7 @@ class BatchBuilder:
     def _assign_keyless(
         self, columns: RecordColumns, rows: IntegerArray, topic: str, counts: IntegerArray, chosen: IntegerArray
     ) -> None:
-        """Choose one partition for as many rows as fill a batch, then the next; go on from the last call's bytes."""
+        """Choose a partition until its rows fill a batch, then the next one; later calls continue the last batch."""
         ends = np.cumsum(np.maximum(columns.value.length[rows], 0) + _RECORD_OVERHEAD)
         ends += self.keyless_bytes.get(topic, 0)
         chosen[rows] = (ends // self.options.batch_bytes + self.first) % counts[rows]

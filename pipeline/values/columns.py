@@ -167,7 +167,8 @@ def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructT
 
 def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
     """Infer the type of JSON values; None if no value has a field that is not null. Fields that are always null are
-    left out."""
+    left out. Raises BadRequestError.
+    """
     import pyarrow as pa
 
     rows = []

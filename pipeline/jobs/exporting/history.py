@@ -48,7 +48,10 @@ def epoch_at(epochs: tuple[EpochEntry, ...], offset: int) -> int:
 
 
 def require_same_history(directory: PartitionDirectory, state: PartitionState, epochs: tuple[EpochEntry, ...]) -> None:
-    """Check that the log's epoch of the last exported offset has not changed. Raises LogRewrittenError."""
+    """Check that the log's epoch of the last exported offset has not changed.
+
+    Raises LogRewrittenError if it has changed, other PipelineErrors if the log cannot be read.
+    """
     exported, found = state.leader_epoch, epoch_at(epochs, state.end - 1)
     if NO_EPOCH in (exported, found) or exported == found:
         return

@@ -81,7 +81,10 @@ class AuditedTable(Protocol):
 
 
 def open_table(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
-    """Open the table at a path or in a catalog. Raises BadRequestError when no export has committed to it, JobError."""
+    """Open the table at a path or in a catalog.
+
+    Raises BadRequestError when no export has committed to it, other JobErrors, RemoteError.
+    """
     table = _open_any(name, iceberg)
     if not table.manifest.version:
         raise BadRequestError(f"{name} has no version yet: expected a table that an export has committed to")
@@ -96,7 +99,9 @@ def _open_any(name: str, iceberg: IcebergTarget | None) -> AuditedTable:
 
 
 def compare_plans(partition: Partition, table: AuditedTable, source: LogSource) -> list[ComparePlan]:
-    """Plan the comparison of one partition; empty when the table does not have it. Raises TopicRecreatedError."""
+    """Plan the comparison of one partition; empty when the table does not have it. Raises TopicRecreatedError, and the
+    other errors of ``plan_range``.
+    """
     directory = partition.directory
     topic = table.manifest.topics.get(directory.topic)
     state = None if topic is None else topic.partitions.get(directory.partition)
@@ -208,7 +213,7 @@ class _SnapshotTable:
 
     @classmethod
     def of_delta(cls, path: str) -> _SnapshotTable:
-        """Load the newest version. Raises JobError, MissingPackageError."""
+        """Load the newest version. Raises the errors of ``read_newest_version``."""
         from tidelog.pipeline.jobs.exporting.delta import read_newest_version
 
         manifest, version, files, letters = read_newest_version(path)
