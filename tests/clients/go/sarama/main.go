@@ -184,7 +184,13 @@ func (m member) Setup(session sarama.ConsumerGroupSession) error {
 	return nil
 }
 
-func (m member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+// Sarama calls this before the member joins the next generation.
+func (m member) Cleanup(sarama.ConsumerGroupSession) error {
+	m.seen.lock.Lock()
+	defer m.seen.lock.Unlock()
+	delete(m.seen.owned, m.name)
+	return nil
+}
 
 func (m member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	for one := range claim.Messages() {
@@ -196,10 +202,15 @@ func (m member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.C
 	return nil
 }
 
-func (s *seen) complete(count int) bool {
+// The partitions of both members in one generation; nil until both have some and all records are read.
+func (s *seen) complete(count int) [][]int32 {
 	s.lock.Lock()
 	defer s.lock.Unlock()
-	return len(s.records) >= count && len(s.owned["first"]) > 0 && len(s.owned["second"]) > 0
+	first, second := s.owned["first"], s.owned["second"]
+	if len(s.records) < count || len(first) == 0 || len(second) == 0 {
+		return nil
+	}
+	return [][]int32{first, second}
 }
 
 // Two members read the topic until each owns something and together they read all; then they leave.
@@ -217,10 +228,11 @@ func group(asked question) answer {
 			check(joined.Close())
 		})
 	}
-	for !found.complete(asked.Count) {
+	owned := found.complete(asked.Count)
+	for owned == nil {
 		time.Sleep(20 * time.Millisecond)
+		owned = found.complete(asked.Count)
 	}
-	owned := [][]int32{found.owned["first"], found.owned["second"]}
 	stop()
 	left.Wait()
 	return answer{"records": found.records, "owned": owned}
