@@ -28,7 +28,7 @@ def client_context(authority: Path, *, tls12: bool = False) -> ssl.SSLContext:
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:
-    """Make two ends of one connection of this machine."""
+    """Open a TCP connection on the loopback interface; return the server's end and the client's end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         theirs = socket.create_connection(listener.getsockname())
         ours, _ = listener.accept()
@@ -37,7 +37,10 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
 
 
 class TlsPair:
-    """A TlsSocket, and the client's end in memory: ciphertext crosses ``raw`` when the test says so."""
+    """A TlsSocket of a server, and its client, whose TLS runs in memory.
+
+    ``raw`` is the client's socket: the test itself sends and reads the ciphertext.
+    """
 
     def __init__(self, server: ssl.SSLContext, client: ssl.SSLContext, *, is_tcp: bool = False) -> None:
         ours, self.raw = tcp_pair() if is_tcp else socket.socketpair()
@@ -66,7 +69,7 @@ class TlsPair:
             self.drain()
 
     def encrypt(self, data: bytes) -> bytes:
-        """Return these bytes as TLS records of the client."""
+        """Return this data as TLS records of the client; the test sends them through ``raw``."""
         self.client.write(data)
         return self._outgoing.read()
 
@@ -77,12 +80,12 @@ class TlsPair:
         return self._outgoing.read()
 
     def drain(self, most: int = 1 << 20) -> None:
-        """Move up to ``most`` bytes that the server has sent to the client."""
+        """Hand ciphertext of the server to the client: one read of ``raw``, of up to ``most`` bytes."""
         with contextlib.suppress(BlockingIOError):
             self._incoming.write(self.raw.recv(most))
 
     def decrypted(self) -> bytes:
-        """Read all that the client can read."""
+        """Read the data of all complete TLS records that `drain` has handed to the client."""
         pieces = []
         with contextlib.suppress(ssl.SSLWantReadError):
             while piece := self.client.read(1 << 16):

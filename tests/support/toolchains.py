@@ -1,7 +1,8 @@
-"""Programs in other languages, built once below ``build/clients`` and asked in JSON.
+"""Programs in Go, JavaScript and Rust, built once below ``build/clients``; their questions and answers are JSON.
 
-Each program takes one question on standard input and prints one answer; ``bytes`` travel as base64. What is installed
-is kept until its sources change; a killed build leaves nothing that looks whole, and parallel callers wait for one.
+Each program reads one question from standard input and prints one answer; keys, values and header values are base64.
+A program is built again when its sources or its build command change. A build that was killed has left no file
+``complete``, so the next caller builds again. Parallel callers wait until one of them has built the program.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def installed(
     may_be_missing: bool = True,
     timeout_s: float = INSTALL_TIMEOUT_S,
 ) -> Path:
-    """Return a directory below ``build/clients`` that ``install``'s command filled, once for each content of ``files``.
+    """Return a directory below ``build/clients`` that ``install``'s command has filled.
 
-    The command runs in the directory, where copies of the files lie. Where it fails the test skips (fails in CI), for
-    it may need a network; with ``may_be_missing`` false the test fails.
+    The command runs in that directory, beside copies of ``files``; it runs again only if it or a file changes. If the
+    command fails, the test is skipped (in CI it fails), because the command may need a network. With ``may_be_missing``
+    false the test fails everywhere.
     """
     directory = BUILD / "clients" / name
     sources = {path.name: path.read_text() for path in files}
@@ -67,7 +69,7 @@ def installed(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as a client reports it; ``timestamp`` in ms, -1 where the format has none."""
+    """A record as a client reports it; ``timestamp`` in ms, -1 if the client reports none."""
 
     partition: int
     offset: int
@@ -84,7 +86,7 @@ def _to_bytes(text: str | None) -> bytes | None:
 
 
 def question_record(partition: int, seen: Seen) -> dict[str, Any]:
-    """Convert a record to the form of a question."""
+    """Convert a record to values of JSON, as the questions have them; bytes become base64."""
     headers = [{"key": name, "value": _to_text(value)} for name, value in seen.headers]
     return {"partition": partition, "key": _to_text(seen.key), "value": _to_text(seen.value), "headers": headers}
 
@@ -104,7 +106,10 @@ def _record(fields: Mapping[str, Any]) -> Record:
 def ask(
     command: list[str], question: Mapping[str, Any], environment: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Run a program to its end; return its answer. A failed program fails the test and shows its output."""
+    """Run a program with one question, and return its answer.
+
+    If the program fails, the test fails and shows the end of the program's standard error.
+    """
     done = subprocess.run(
         command,
         input=json.dumps(question).encode(),

@@ -1,6 +1,7 @@
-"""Topics of tests that have a broker's parts and no server: created and deleted by the code that admin requests call.
+"""Functions that create and delete topics in tests which have a broker's parts and no server.
 
-The test runs the threads' work and the loop's turns of such parts itself, so every step is done when the call returns.
+They call the code that CreateTopics and DeleteTopics call. The loop's turns and the jobs of worker threads run within
+the call, so the change is finished when the function returns.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.metadata.image import TopicImage
 
 MOST_TURNS = 100
-"""More turns of the loop than a change of a topic takes."""
+"""Limit of the loop's turns for one change of a topic; a change that ends takes fewer."""
 
 
 class Parts(Protocol):
-    """A broker's parts without a server."""
+    """The parts of a broker that a change of topics needs."""
 
     topics: TopicManager
 
     def run_turn(self) -> None:
-        """Run what waits for the loop's next turn."""
+        """Run the callbacks that wait for the loop's next turn."""
 
 
 def create_topic(
@@ -34,18 +35,21 @@ def create_topic(
     *,
     validate_only: bool = False,
 ) -> TopicImage:
-    """Create a topic, or with ``validate_only`` only return it. Raises the error that CreateTopics would answer."""
+    """Create a topic and return its image; with ``validate_only`` nothing is created.
+
+    Raises the error that CreateTopics would answer.
+    """
     new = NewTopic(name, partitions, replication_factor, configs, validate_only)
     return _finish(parts, parts.topics.changes.create(new))
 
 
 def delete_topic(parts: Parts, name: str) -> TopicImage:
-    """Delete a topic and its logs. Raises the error that DeleteTopics would answer."""
+    """Delete a topic and its logs; return its last image. Raises the error that DeleteTopics would answer."""
     return _finish(parts, parts.topics.changes.delete(name))
 
 
 def _finish(parts: Parts, change: Change) -> TopicImage:
-    """Run the loop's turns until the change is done."""
+    """Run the loop's turns until the change is finished, MOST_TURNS at most, and return its result."""
     for _ in range(MOST_TURNS):
         if change.done.done:
             break

@@ -1,4 +1,4 @@
-"""Random transactions, the records that they committed, and ways to damage transaction indices."""
+"""Random transactions in a log, the records that they commit, and damages of the log's transaction indices."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.record.record_batch import Record, RecordBatch, parse_end_transaction_marker
 
 PRODUCERS = 4
+"""Transactional producers whose transactions are interleaved; one more producer has no transactions."""
 
 
 def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110, first_producer_id: int = 0) -> None:
-    """Write transactions of several producers, interleaved, over many segments; records of no transaction between
-    them.
+    """Write interleaved transactions of PRODUCERS producers, and batches outside transactions between them.
+
+    Each step writes a batch, or the marker that commits or aborts a transaction. All transactions have ended after the
+    last step.
     """
     last = first_producer_id + PRODUCERS
     is_open = dict.fromkeys(range(first_producer_id, last), False)
@@ -42,7 +45,11 @@ def write_transactions(log: UnifiedLog, chance: random.Random, steps: int = 110,
 
 
 def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
-    """Read committed records without an index: batch by batch; a marker keeps or drops a transaction."""
+    """Read the offsets and values of committed records from the segments alone, without transaction indices.
+
+    A commit marker adds the records of its producer's transaction, an abort marker drops them. Records outside
+    transactions are included.
+    """
     kept: list[tuple[int, bytes | None]] = []
     waiting: dict[int, list[tuple[int, bytes | None]]] = {}
     for path in sorted(directory.glob("*.log")):
@@ -64,33 +71,40 @@ def committed_by_markers(directory: Path) -> list[tuple[int, bytes | None]]:
 
 
 def indices(directory: Path) -> list[Path]:
+    """List the transaction indices of a log, in the order of its segments."""
     return sorted(directory.glob("*.txnindex"))
 
 
 def remove(directory: Path, chance: random.Random) -> None:
+    """Delete one index."""
     chance.choice(indices(directory)).unlink()
 
 
 def remove_all(directory: Path, chance: random.Random) -> None:
+    """Delete all indices."""
     for path in indices(directory):
         path.unlink()
 
 
 def empty(directory: Path, chance: random.Random) -> None:
+    """Truncate one index to no entries."""
     chance.choice(indices(directory)).write_bytes(b"")
 
 
 def cut_entries(directory: Path, chance: random.Random) -> None:
+    """Truncate one index after one of its entries, which have 34 bytes each in Kafka's format."""
     path = chance.choice(indices(directory))
     path.write_bytes(path.read_bytes()[: 34 * chance.randrange(path.stat().st_size // 34)])
 
 
 def cut_bytes(directory: Path, chance: random.Random) -> None:
+    """Truncate one index at any byte."""
     path = chance.choice(indices(directory))
     path.write_bytes(path.read_bytes()[: chance.randrange(path.stat().st_size)])
 
 
 def flip(directory: Path, chance: random.Random) -> None:
+    """Flip one bit of one index."""
     path = chance.choice(indices(directory))
     data = bytearray(path.read_bytes())
     data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
@@ -98,6 +112,7 @@ def flip(directory: Path, chance: random.Random) -> None:
 
 
 def swap_segments(directory: Path, chance: random.Random) -> None:
+    """Swap the indices of two segments."""
     one, other = chance.sample(indices(directory), 2)
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
@@ -105,7 +120,7 @@ def swap_segments(directory: Path, chance: random.Random) -> None:
 
 
 def overlap(directory: Path, chance: random.Random) -> None:
-    """Change an entry so that its transaction begins at offset 0, and covers all that its producer wrote before."""
+    """Set the first offset of one index's first entry to 0, so that it covers earlier transactions of its producer."""
     path = chance.choice(indices(directory))
     data = bytearray(path.read_bytes())
     data[10:18] = (0).to_bytes(8, "big")

@@ -1,10 +1,10 @@
-"""A proxy before a broker that halts a connection at a chosen request: at that moment a test kills the client.
+"""A TCP proxy before a broker that halts a connection at a chosen request, so that a test can kill the client there.
 
-    before    the request reaches the proxy and not the broker
-    after     the broker has answered, the client does not learn it
+    after=False    the proxy has the request, and the broker has not received it
+    after=True     the broker has answered, and the client has not received the answer
 
-One thread per connection, one request at a time, as the clients that are killed send them. Give the broker this
-proxy's address as ``advertised.listeners``, or clients find their way around it.
+Each connection has a thread, which forwards one request and its answer at a time. Give the broker the proxy's address
+as ``advertised.listeners``: clients connect to the address that Metadata returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _API_KEY = struct.Struct(">h")
 
 @dataclass
 class Trip:
-    """A point to halt at; ``reached`` is set there. The connection then stays open and silent."""
+    """The kind of request at which a connection halts: an API key, and the side of the broker (``after``).
+
+    ``reached`` is set when a connection halts. The connection then stays open, and nothing more is forwarded.
+    """
 
     api_key: int
     after: bool = False
@@ -31,7 +34,7 @@ class Trip:
 
 
 class Tripwire:
-    """The proxy; ``port`` is its own. Use as a context. ``connect_to`` names the broker once it is known."""
+    """The proxy, a context manager. It listens on ``port`` of 127.0.0.1; call `connect_to` before a client connects."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -54,15 +57,15 @@ class Tripwire:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT for clients."""
+        """Address of the proxy for clients, HOST:PORT."""
         return f"127.0.0.1:{self.port}"
 
     def connect_to(self, port: int) -> None:
-        """Send requests to the broker on this port of 127.0.0.1."""
+        """Set the broker of connections that clients open from here on: its port of 127.0.0.1."""
         self._broker_port = port
 
     def arm(self, api_key: int, *, after: bool = False) -> Trip:
-        """Halt at the next request of this kind."""
+        """Halt the connection that sends the next request with this API key; an earlier trip not reached is dropped."""
         self._trip = Trip(api_key, after)
         return self._trip
 
@@ -91,7 +94,7 @@ class Tripwire:
                 client.sendall(answer)
 
     def _taken(self, request: bytes) -> Trip | None:
-        """Return the armed trip, and disarm it, if this request is of its kind."""
+        """Return the armed trip, and disarm it, if the request has its API key; None if not."""
         trip = self._trip
         if trip is None or _API_KEY.unpack_from(request, _LENGTH.size)[0] != trip.api_key:
             return None
@@ -104,7 +107,7 @@ class Tripwire:
 
 
 def _frame(source: socket.socket) -> bytes | None:
-    """Read the next frame with its length, None when the peer is gone."""
+    """Read the next frame with its length; None if the peer has closed the connection."""
     head = _exactly(source, _LENGTH.size)
     if head is None:
         return None
@@ -113,6 +116,7 @@ def _frame(source: socket.socket) -> bytes | None:
 
 
 def _exactly(source: socket.socket, count: int) -> bytes | None:
+    """Read ``count`` bytes; None if the peer closes the connection earlier."""
     parts = bytearray()
     while len(parts) < count:
         part = source.recv(count - len(parts))

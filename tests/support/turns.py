@@ -1,4 +1,4 @@
-"""The broker's metrics, read over HTTP, and among them the CPU time of the longest turn of its event loop."""
+"""Metrics of a broker, read over HTTP, and the metric for the CPU time of the longest turn of its event loop."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidelog.commands.running.compaction import admin_address
 
 
 def metrics_of(broker: TidelogProcess) -> Page:
-    """Read the page of ``/metrics``."""
+    """Read and parse the page ``/metrics``."""
     return parse(_text(broker))
 
 
 def longest_turn_cpu_s(broker: TidelogProcess) -> float:
-    """Read the CPU seconds of the longest turn since ``/metrics`` was read last, by this function or otherwise.
+    """Read the CPU seconds of the event loop's longest turn since any client last read ``/metrics``.
 
-    The page is searched, not parsed: beside 10,000 partitions that takes longer than most requests.
+    The page is searched, not parsed: with 10,000 partitions, parsing takes longer than most requests.
     """
     found = LONGEST_TURN.search(_text(broker))
     assert found is not None

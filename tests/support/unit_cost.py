@@ -1,8 +1,9 @@
-"""CPU time of tests: unit tests over a second, and the modules that cost most, are named at the end of a run.
+"""CPU time of tests: a run ends with a list of unit tests over a second, and with a table of modules.
 
-The time is that of the test's process and of the children it waited for, so a busy machine changes little. It includes
-what the first test to need something pays for: an import, a message's coder, the broker of a module. A long unit test
-is no failure; it belongs into ``tests/faults`` or ``tests/fuzz``, or should be made faster.
+The table is printed with ``--durations``. The time is that of the test's process and of the child processes that it has
+waited for, so it changes little if other processes need the CPU. It includes work that is done once, for the first
+test: an import, the coder of a message, the broker of a module. A long unit test does not fail. Make it faster, or move
+it to ``tests/faults`` or ``tests/fuzz``.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ from typing import NamedTuple
 import pytest
 
 MOST_CPU_S = 1.0
+"""CPU seconds of a unit test without its fixtures; tests that take longer are listed."""
 MODULES_NAMED = 40
+"""Rows of the table of modules."""
 _PROPERTY = "cpu_s"
 
 
 class ModuleCost(NamedTuple):
-    """Seconds that the tests and fixtures of a module took, and when its last one ended, from the run's first test."""
+    """CPU and wall seconds of a module's tests and fixtures.
+
+    ``end_s`` is the time from the begin of the run's first test to the end of the module's last one.
+    """
 
     cpu_s: float
     wall_s: float
@@ -28,13 +34,13 @@ class ModuleCost(NamedTuple):
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and of its ended children."""
+    """Return the CPU time of this process and of the child processes that it has waited for."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _note_phase(item: pytest.Item) -> Generator[None]:
-    """Note the CPU time of a phase in the test's properties; they travel with the phase's report from a worker."""
+    """Note the CPU time of a phase in the test's properties, which pytest-xdist sends with the phase's report."""
     begin = cpu_seconds()
     try:
         return (yield)
@@ -56,12 +62,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
-    """Note the CPU time of fixtures that end; that of a broker or JVM counts once it has been waited for."""
+    """Note the CPU time of fixtures that end. A broker or JVM counts when the test's process has waited for its end."""
     return (yield from _note_phase(item))
 
 
 def _cost_of(report: pytest.TestReport) -> float:
-    """Return the CPU time of a report's phase: the last that was noted before it."""
+    """Return the CPU time of a report's phase: the last value, because earlier phases noted theirs, too."""
     return float(dict(report.user_properties).get(_PROPERTY, 0))  # type: ignore[arg-type]
 
 
@@ -73,7 +79,7 @@ def long_unit_tests(reports: Iterable[object]) -> list[tuple[float, str]]:
 
 
 def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
-    """Add up the cost of each module of a run, the dearest first."""
+    """Add up the cost of each module of a run; sort by CPU time, the highest first."""
     phases = [report for report in reports if isinstance(report, pytest.TestReport)]
     begin = min((phase.start for phase in phases), default=0.0)
     costs: dict[str, ModuleCost] = {}
@@ -86,7 +92,7 @@ def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the unit tests of more than a second of CPU time, and with ``--durations`` what the modules cost."""
+    """Print the unit tests over MOST_CPU_S, and with ``--durations`` the table of modules."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     found = long_unit_tests(reports)
     if found:
@@ -98,7 +104,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _print_modules(terminalreporter: pytest.TerminalReporter, modules: list[ModuleCost]) -> None:
-    """Print the dearest modules, and the sum of those that have no line of their own."""
+    """Print the modules with the most CPU time, the sums of all other modules, and the five modules that ended last."""
     terminalreporter.section(f"CPU seconds, seconds and end of the {MODULES_NAMED} dearest modules")
     for cost in modules[:MODULES_NAMED]:
         terminalreporter.write_line(f"{cost.cpu_s:6.1f} {cost.wall_s:6.1f} {cost.end_s:7.1f}  {cost.name}")

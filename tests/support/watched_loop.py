@@ -1,4 +1,4 @@
-"""A test broker's loop that knows whether the running code is a worker's job."""
+"""A wrapper of a test broker's loop that shows whether the running code is a job for a worker thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.broker.data_broker import InlineLoop
 
 
 class WatchedLoop:
-    """Marks in ``is_in_worker`` whether the running code is a job that the loop gave to a worker."""
+    """Wrapper of a loop's ``run_in_executor``: ``is_in_worker`` is true while a job for a worker thread runs."""
 
     def __init__(self, loop: InlineLoop) -> None:
         self.is_in_worker = False

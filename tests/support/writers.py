@@ -17,19 +17,19 @@ Settings = Mapping[str, str | int | bool]
 
 
 def record_of(line: Line) -> Seen:
-    """Build the record a line of text is sent as: keyed by its section, its number in a header."""
+    """Build the record of a line of text: the section is its key, and a header has the line's number."""
     return Seen(line.section, line.text, (("line", b"%d" % line.number), ("kind", b"real text")))
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Delivery reports. ``records`` holds what the broker acknowledged, by partition and offset."""
+    """Results of delivery reports: acknowledged records by partition and offset, and texts of errors."""
 
     records: dict[Position, Seen] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def ends(self) -> dict[int, int]:
-        """Return the end offset of each partition, as far as acknowledged."""
+        """Return the offset after the last acknowledged record of each partition."""
         found: dict[int, int] = {}
         for partition, offset in self.records:
             found[partition] = max(found.get(partition, 0), offset + 1)
@@ -37,7 +37,7 @@ class Acknowledged:
 
 
 class Writer:
-    """A producer on one topic. Use as a context manager: leaving it flushes."""
+    """A producer on one topic, with ``acks=all`` unless ``settings`` have other acks. Call `flush` at the end."""
 
     def __init__(self, bootstrap: str, topic: str, settings: Settings | None = None) -> None:
         self.topic = topic
@@ -47,7 +47,7 @@ class Writer:
         )
 
     def send(self, record: Seen) -> None:
-        """Queue a record; blocks while librdkafka's queue is full."""
+        """Queue a record; wait while librdkafka's queue is full."""
 
         def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is not None:
@@ -72,17 +72,17 @@ class Writer:
                 return
 
     def poll(self, seconds: float) -> None:
-        """Serve delivery reports."""
+        """Handle delivery reports; wait up to ``seconds`` for the first."""
         self._producer.poll(seconds)
 
     def flush(self) -> None:
-        """Wait until all that was sent is acknowledged or failed."""
+        """Wait until each queued record is acknowledged or has failed, FLUSH_TIMEOUT_S at most."""
         left = self._producer.flush(FLUSH_TIMEOUT_S)
         assert left == 0, f"{left} records were neither acknowledged nor failed"
 
 
 def write_lines(bootstrap: str, topic: str, lines: Iterable[Line], settings: Settings | None = None) -> Acknowledged:
-    """Send lines and wait for all acknowledgements."""
+    """Send lines as records, wait until all are acknowledged, and return the acknowledgements."""
     writer = Writer(bootstrap, topic, settings)
     for line in lines:
         writer.send(record_of(line))

@@ -1,4 +1,4 @@
-"""Apache Kafka 3.9 as it ran before KRaft: a broker beside a ZooKeeper, which still writes message formats 0 and 1."""
+"""Apache Kafka 3.9 in ZooKeeper mode: one broker, which can still write message formats 0 and 1, and its ZooKeeper."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ZOOKEEPER_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 5.0
 POLL_S = 0.05
 TICK_MS, SESSION_TIMEOUT_MS = "1000", "2500"
-"""A killed broker may register again once its session is over."""
+"""Milliseconds of ZooKeeper's tick and of a session. A killed broker can register again after its session has ended."""
 EPHEMERAL_NODES = b"ephemeral nodes dump"
 REGISTRATION = b"/brokers/ids/"
 
 
 class ZooKeeperKafka(ApacheKafka):
-    """One broker and its ZooKeeper, which starts with the first start and is stopped by `close`."""
+    """One broker and its ZooKeeper, which starts before the broker's first start and runs until `close`."""
 
     def __init__(self, directory: Path, overrides: Mapping[str, str] | None = None) -> None:
         super().__init__(directory, overrides, version=KAFKA_3)
@@ -38,7 +38,7 @@ class ZooKeeperKafka(ApacheKafka):
         self._zookeeper: subprocess.Popen[bytes] | None = None
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of a KRaft node, without those that only such a node has."""
+        """Return the properties of a broker in ZooKeeper mode: those of a KRaft node, without KRaft's own keys."""
         kraft_only = {"process.roles", "node.id", "controller.quorum.voters", "controller.listener.names"}
         common = {key: value for key, value in super().properties().items() if key not in kraft_only}
         return {
@@ -52,11 +52,11 @@ class ZooKeeperKafka(ApacheKafka):
         }
 
     def format(self) -> None:
-        """Write server.properties; a directory needs no formatting."""
+        """Write server.properties; in ZooKeeper mode a log directory needs no formatting."""
         self.write_properties()
 
     def start(self) -> Self:
-        """Start ZooKeeper where it does not run yet, then the broker. Raises BrokerError."""
+        """Start ZooKeeper if it does not run yet, then the broker. Raises BrokerError."""
         if self._zookeeper is None:
             self._start_zookeeper()
         deadline = time.monotonic() + ZOOKEEPER_TIMEOUT_S
@@ -72,9 +72,9 @@ class ZooKeeperKafka(ApacheKafka):
         return EPHEMERAL_NODES in nodes and REGISTRATION not in nodes
 
     def _ephemeral_nodes(self) -> bytes:
-        """Return ZooKeeper's answer to ``dump``: sessions, and the nodes that go with them.
+        """Return ZooKeeper's answer to ``dump``, its sessions and their ephemeral nodes; empty if it does not answer.
 
-        While ZooKeeper starts it says that it does not serve, or nothing at all to a connection that it took too early.
+        While ZooKeeper starts, it answers that it does not serve, or does not answer a connection accepted too early.
         """
         address = (self.host, self._zookeeper_port)
         with suppress(OSError), closing(socket.create_connection(address, ANSWER_TIMEOUT_S)) as connection:
@@ -83,7 +83,10 @@ class ZooKeeperKafka(ApacheKafka):
         return b""
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Wait until it answers and knows a controller: before, librdkafka finds none and does not ask again soon."""
+        """Wait until the broker answers and knows a controller.
+
+        A librdkafka client that connects earlier finds no controller, and does not ask again soon.
+        """
         super().wait_until_ready(deadline)
         while not self._has_controller():
             if time.monotonic() > deadline:
@@ -121,7 +124,7 @@ class ZooKeeperKafka(ApacheKafka):
             return probe.connect_ex((self.host, self._zookeeper_port)) == 0
 
     def close(self) -> None:
-        """Stop ZooKeeper, and the broker where it still runs."""
+        """Stop the broker if it still runs, then ZooKeeper."""
         self.kill()
         if self._zookeeper is not None:
             self._zookeeper.kill()
