@@ -1,4 +1,5 @@
-"""Scripts of requests, valid and invalid ones, each for one API, in every version that both brokers serve.
+"""Scripts of valid and invalid requests, each for one API in every version that Tidelog and Apache Kafka serve.
 
-A script only sends requests. Tests compare the responses with Apache Kafka's, which are right by definition.
+A script only sends requests. Tests compare Tidelog's responses with Apache Kafka's, which are right by definition. The
+modules ``spark_*`` and ``s3_server`` are other scripts: programs that tests start as processes.
 """

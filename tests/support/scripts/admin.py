@@ -1,4 +1,8 @@
-"""Scripts about the cluster, log directories, quotas, credentials, features, and requests that no client may send."""
+"""Scripts about the cluster: log directories, leaders, reassignments, quotas, credentials, features, ApiVersions.
+
+The brokers have a static quorum, and no SASL, authorizer or delegation tokens. The scripts about voters, SASL, ACLs and
+tokens compare how both brokers answer that.
+"""
 
 from __future__ import annotations
 
@@ -75,14 +79,14 @@ def list_partition_reassignments(broker: Broker, version: int) -> None:
 
 
 def quota(entity: list[tuple[str, str | None]], *changes: tuple[str, float, bool]) -> dict[str, object]:
-    """Build one entry of AlterClientQuotas."""
+    """Build one entry of AlterClientQuotas; a change is a key, its value, and whether the key is removed."""
     parts = [{"entity_type": kind, "entity_name": name} for kind, name in entity]
     ops = [{"key": key, "value": value, "remove": remove} for key, value, remove in changes]
     return {"entity": parts, "ops": ops}
 
 
 def until_quotas(broker: Broker, version: int, user: str, *keys: str) -> None:
-    """Wait until a user has quotas with these keys: Kafka's brokers apply them after the response."""
+    """Wait until a user has quotas with exactly these keys; Kafka's brokers apply changes after the response."""
     components = [{"entity_type": "user", "match_type": 0, "match": user}]
     deadline = time.monotonic() + WAIT_S
     while True:

@@ -230,7 +230,7 @@ def delete_groups(broker: Broker, version: int) -> None:
 
 
 def committed(broker: Broker, group: str, topic: str, offset: int = 1) -> None:
-    """Create a group that has only an offset, and no member."""
+    """Create a group without members, by a commit of one offset."""
     partitions = [{"partition_index": 0, "committed_offset": offset, "committed_metadata": "m"}]
     topics = [{"name": topic, "partitions": partitions}]
     broker.ask_quietly("offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, topics=topics)

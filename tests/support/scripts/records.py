@@ -8,7 +8,7 @@ from tests.support.questions import Broker
 from tests.support.scripts.registry import TIMESTAMP, batch, create, script, topic_id, write
 
 FIRST_PRODUCE_VERSION = 3
-"""Kafka 4 lists lower versions in ApiVersions, as librdkafka needs them, but closes a connection that uses one."""
+"""Kafka 4 lists lower versions in ApiVersions, because librdkafka needs them there, but closes connections on use."""
 OF_REQUEST = ("isolation_level", "max_bytes", "min_bytes")
 """Fields of a fetch that apply to the whole request, not to one partition."""
 UNKNOWN_ID = b"\x09" * 16
@@ -115,6 +115,7 @@ def fetch(broker: Broker, version: int) -> None:
 
 
 def _session(broker: Broker, version: int, name: str, known: bytes) -> None:
+    """Send the fetches of one session: with new records, forgotten partitions, a wrong epoch, and after its end."""
     partitions = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in (0, 1, 2)]
     topics = [{"topic": name, "topic_id": known, "partitions": partitions}]
     common = {"replica_id": -1, "max_bytes": 1 << 20, "min_bytes": 0}
@@ -155,6 +156,7 @@ def list_offsets(broker: Broker, version: int) -> None:
 
 
 def _offset(broker: Broker, version: int, name: str, partition: int, timestamp: int, epoch: int = -1) -> None:
+    """Send ListOffsets about one partition."""
     asked = {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": epoch}
     broker.ask("list_offsets", version, topics=[{"name": name, "partitions": [asked]}], replica_id=-1)
 

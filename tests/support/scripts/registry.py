@@ -1,4 +1,4 @@
-"""The table of scripts, and functions that scripts share."""
+"""The table of scripts about APIs, and functions that these scripts share."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Entry:
 
 
 SCRIPTS: list[Entry] = []
+"""Scripts of APIs except those of share groups and of streams groups, which have their own tables."""
 
 
 def script(api: str) -> Callable[[Script], Script]:

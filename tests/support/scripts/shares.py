@@ -1,6 +1,7 @@
-"""Share groups (KIP-932): members, sessions, acquiring and acknowledging, offsets.
+"""Scripts about share groups (KIP-932): members, share sessions, acquired records, acknowledgements, offsets, states.
 
-They have a table of their own, because share partitions need ``__share_group_state``, and groups their configuration.
+SHARE_SCRIPTS is a table apart from SCRIPTS, because these scripts need brokers with settings for share groups and for
+the topic ``__share_group_state``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ UNKNOWN_ID = b"\x06" * 16
 GROUP_RESOURCE = 32
 SET = 0
 SETTLE_S = 0.3
-"""Longer than Kafka's work after a response, such as releasing a session's records or writing markers."""
+"""Seconds that a script waits for Kafka's work after a response: the release of a session's records, or markers."""
 WAIT_MS = 500
-"""Milliseconds that a fetch waits: Apache Kafka may take this long for existing records on a busy machine."""
+"""Longest wait of a fetch in ms: Apache Kafka may need it for existing records if other processes need the CPU."""
 SHARE_SCRIPTS: list[Entry] = []
 
 
@@ -35,7 +36,7 @@ def share_script(api: str) -> Callable[[Script], Script]:
 
 
 def configured(broker: Broker, group: str, **configs: str) -> None:
-    """Set configs of a group, which reads from the earliest record on."""
+    """Set configs of a share group, which reads from the earliest record on unless ``configs`` say where."""
     pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
     entries = [{"name": key, "value": value, "config_operation": SET} for key, value in pairs.items()]
     resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": entries}
@@ -44,7 +45,7 @@ def configured(broker: Broker, group: str, **configs: str) -> None:
 
 
 def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
-    """Join a member until it has an assignment; return its epoch."""
+    """Send heartbeats of a new member until it has an assignment; return its epoch."""
     deadline = time.monotonic() + WAIT_S
     epoch = 0
     while True:
@@ -67,7 +68,7 @@ def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
 
 
 def left(broker: Broker, group: str, member_id: str = "m") -> None:
-    """Let a member leave, close its connection, and wait for Kafka's work after that."""
+    """Let a member leave, close the connection, and wait SETTLE_S for Kafka's work after that."""
     fields = {"group_id": group, "member_id": member_id, "member_epoch": -1}
     answer = broker.ask_quietly("share_group_heartbeat", 1, **fields)
     assert answer.error_code == 0, answer
@@ -76,7 +77,10 @@ def left(broker: Broker, group: str, member_id: str = "m") -> None:
 
 
 class Reader:
-    """A member of a share group that fetches."""
+    """A member of a share group that fetches from partition 0 of one topic, and the epoch of its share session.
+
+    An acknowledgement is a first offset, a last offset, and acknowledge types: one for all records, or one for each.
+    """
 
     def __init__(self, broker: Broker, group: str, topic: str, member_id: str = "m") -> None:
         self.broker = broker
@@ -87,7 +91,7 @@ class Reader:
     def fetch(
         self, version: int, *acknowledgements: tuple[int, int, list[int]], quiet: bool = False, **fields: Any
     ) -> Any:
-        """Send one ShareFetch of partition 0."""
+        """Send one ShareFetch of partition 0; the response to a ``quiet`` one is not compared."""
         ask = self.broker.ask_quietly if quiet else self.broker.ask
         answer = ask("share_fetch", version, **self.request(*acknowledgements, **fields))
         self.epoch += 1
@@ -123,8 +127,9 @@ class Reader:
 
 
 def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
-    """Create a topic with batches of ten records, and a group of the same name with one member that has read nothing
-    yet.
+    """Create a topic with batches of ten records, and a share group of the same name.
+
+    Returns the group's only member, which has acquired no record yet.
     """
     create(broker, name)
     for number in range(batches):
@@ -220,6 +225,7 @@ def other_protocols(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def sessions(broker: Broker, version: int) -> None:
+    """Send requests with members, session epochs and partitions that are not valid; then close a session twice."""
     reader = prepared(broker, f"se{version}")
     other = Reader(broker, f"se{version}", f"se{version}", "other")
     for fields in (
@@ -257,6 +263,7 @@ def sessions(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def acquiring(broker: Broker, version: int) -> None:
+    """Acquire records within several limits; accept, release and reject some records, and fetch again."""
     reader = prepared(broker, f"aq{version}", 6)
     reader.fetch(version, max_records=1)
     reader.fetch(version, max_records=15, batch_size=10)
@@ -274,6 +281,7 @@ def acquiring(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def strictly(broker: Broker, version: int) -> None:
+    """Fetch with share_acquire_mode 1, in which a fetch acquires ``max_records`` records at most."""
     if version < 2:
         return
     reader = prepared(broker, "st", 3)
@@ -286,6 +294,7 @@ def strictly(broker: Broker, version: int) -> None:
 
 @share_script("share_acknowledge")
 def acknowledging(broker: Broker, version: int) -> None:
+    """Acknowledge ranges and types that are not valid, valid ones, and records that another member has acquired."""
     reader = prepared(broker, f"ac{version}", 3)
     reader.fetch(version, max_records=20)
     for bad in (
@@ -320,6 +329,7 @@ def acknowledging(broker: Broker, version: int) -> None:
 
 @share_script("share_acknowledge")
 def renewing(broker: Broker, version: int) -> None:
+    """Renew acquired records (acknowledge type 4), in versions that can."""
     reader = prepared(broker, f"rn{version}")
     reader.fetch(version)
     if version < 2:
@@ -334,6 +344,7 @@ def renewing(broker: Broker, version: int) -> None:
 
 @share_script("share_acknowledge")
 def renewing_where_it_is_off(broker: Broker, version: int) -> None:
+    """Renew acquired records in a group whose config does not allow it."""
     reader = prepared(broker, f"ro{version}", share_renew_acknowledge_enable="false")
     reader.fetch(version)
     if version >= 2:
@@ -342,7 +353,7 @@ def renewing_where_it_is_off(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def limit(broker: Broker, version: int) -> None:
-    """Release a record again and again."""
+    """Release records until their delivery count has reached its limit."""
     reader = prepared(broker, f"li{version}", 1, share_delivery_count_limit="4")
     for _ in range(2):
         reader.fetch(version)
@@ -356,7 +367,7 @@ def limit(broker: Broker, version: int) -> None:
 
 @share_script("share_fetch")
 def committed(broker: Broker, version: int) -> None:
-    """Read records of open and aborted transactions with read_committed."""
+    """Read a topic with committed, aborted and open transactions in a group with read_committed."""
     name = f"tx{version}"
     create(broker, name)
     configured(broker, name, share_isolation_level="read_committed")
@@ -398,6 +409,7 @@ def transact(broker: Broker, topic: str, transactional_id: str, *, commit: bool 
 
 
 def of_group(broker: Broker, version: int, group: str, topics: Any) -> Any:
+    """Ask for the offsets of a share group."""
     return broker.ask("describe_share_group_offsets", version, groups=[{"group_id": group, "topics": topics}])
 
 
@@ -415,13 +427,14 @@ def offsets(broker: Broker, version: int) -> None:
     of_group(broker, version, name, None)
     left(broker, name)
     of_group(broker, version, name, None)
-    if version == 0:  # Kafka looks for the unknown partitions for 20 s and more, in which a member is timed out
+    if version == 0:  # Kafka looks for unknown partitions for over 20 s, and members time out meanwhile
         unknown = [{"topic_name": name, "partitions": [0, 7]}, {"topic_name": "none", "partitions": [0]}]
         of_group(broker, version, name, unknown)
 
 
 @share_script("alter_share_group_offsets")
 def alter(broker: Broker, version: int) -> None:
+    """Alter offsets of a group with a member, of unknown groups, and of the group after its member has left."""
     name = "al"
     reader = prepared(broker, name, 3)
     partitions = [{"partition_index": 0, "start_offset": 5}, {"partition_index": 4, "start_offset": 5}]
@@ -441,6 +454,7 @@ def alter(broker: Broker, version: int) -> None:
 
 @share_script("delete_share_group_offsets")
 def delete(broker: Broker, version: int) -> None:
+    """Delete offsets of a group with a member, of unknown groups, and of the group after its member has left."""
     name = "dl"
     reader = prepared(broker, name, 2)
     topics = [{"topic_name": name}, {"topic_name": "dl-none"}]
@@ -457,7 +471,7 @@ def delete(broker: Broker, version: int) -> None:
     again.fetch(1, max_records=1)
 
 
-# -- the share coordinator, as other brokers ask it ------------------------------------------------------------------
+# -- requests of other brokers to the share coordinator ---------------------------------------------------------------
 
 
 class States:
@@ -469,7 +483,7 @@ class States:
         self.broker, self.group, self.topic_id = broker, f"{name}-states", reader.topic_id
 
     def ask(self, what: str, version: int, topic_id: bytes | None = None, **fields: Any) -> Any:
-        """Send one request about partition 0."""
+        """Send one request about partition 0, unless ``fields`` name another."""
         partitions = [{"partition": 0, **fields}]
         topics = [{"topic_id": self.topic_id if topic_id is None else topic_id, "partitions": partitions}]
         return self.broker.ask(what, version, group_id=self.group, topics=topics)

@@ -9,7 +9,7 @@ from benchmarks.rivals.spark import SessionPlan, start_session
 
 
 def main(work: str, java_options: str) -> None:
-    """Start the session with these options, run two queries, and wait for its JVM, which may write a file then."""
+    """Start the session with these options, run two queries, and wait until its JVM ends, which may write a file."""
     session = start_session(SessionPlan(Path(work), java_options=java_options))
     session.range(100).selectExpr("id % 7 as key", "id").groupBy("key").sum("id").collect()
     rows = session.createDataFrame([(1, "a"), (2, "b")], "number int, word string")

@@ -1,8 +1,9 @@
-"""A Spark driver that is killed: it copies a topic through ``format("tidelog")``, source and sink, until all is read.
+"""A Spark driver that tests kill: it copies a topic, with ``format("tidelog")`` as source and as sink.
 
 Arguments: a JSON object with ``work``, ``data``, ``source``, ``target``, ``bootstrap``, ``checkpoint`` and perhaps
-``kill_marker``. With it one task's Python worker is killed once while it writes; it is the path of a file that says so.
-It prints "ready" once Spark is there, waits for a line and begins.
+``kill_marker``, the path of a file. With ``kill_marker`` the Python worker of one task creates the file and kills
+itself while it writes. The driver prints "ready" when Spark has started, waits for a line of
+standard input, and begins.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
 
 
 class KillOnceWriter(TidelogStreamWriter):
-    """Its first task to get rows kills its own process with some of them written."""
+    """A sink writer whose first task with rows kills its own process after one batch of rows.
+
+    ``kill_marker`` is the path of the file that this task creates.
+    """
 
     kill_marker = ""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write like the sink, until the marker is made."""
+        """Write like the sink, unless no task has created the marker yet: then die after the first batch of rows."""
         return super().write(self._until_killed(iterator))
 
     def _until_killed(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -46,15 +50,15 @@ class KillOnceWriter(TidelogStreamWriter):
 
 
 class KillOnceSource(DefaultSource):
-    """``format("tidelog")`` whose sink loses a worker."""
+    """A data source like ``format("tidelog")``, whose sink loses one of its workers."""
 
     @classmethod
     def name(cls) -> str:
-        """Return another name than the real one."""
+        """Return the name for ``format``, which differs from ``tidelog``."""
         return "tidelog_kill_once"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """Build the sink; the marker's path comes as an option of its own."""
+        """Build the sink's writer; the option ``killMarker`` has the marker's path."""
         options = dict(self.options)
         marker = options.pop("killmarker")
         writer = KillOnceWriter(options, schema, overwrite)
@@ -63,7 +67,7 @@ class KillOnceSource(DefaultSource):
 
 
 def main(arguments: dict[str, str]) -> None:
-    """Copy until all is read."""
+    """Start Spark, wait for a line, and copy the topic until all its records are read."""
     work = Path(arguments["work"])
     kill_marker = arguments.get("kill_marker")
     settings = {"spark.master": "local[2,3]"}  # a task may fail twice

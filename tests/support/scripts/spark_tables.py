@@ -1,7 +1,7 @@
-"""Read tables with a Spark that has Iceberg's runtime and Delta's package: ``spark_tables.py JARS WORK``.
+"""A reader of tables by a Spark with Iceberg's runtime and Delta's package: ``spark_tables.py JARS WORK``.
 
-Lines of standard input are JSON, a format and an address; each is answered by a line of JSON, the table's rows. Run by
-an interpreter that has the Spark which the runtime is made for.
+Each line of standard input is a JSON object with a format and an address; the answer is a line of JSON, the table's
+rows. The interpreter that runs this script needs the Spark version for which the runtime is built.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = ("topic", "partition", "offset", "hex(key) key", "hex(value) value", "
 
 
 def main(jars: str, work: str) -> None:
-    """Answer until standard input ends."""
+    """Answer each line of standard input until it ends."""
     builder = SparkSession.builder.master("local[1]").config("spark.jars", jars).config("spark.sql.warehouse.dir", work)
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)

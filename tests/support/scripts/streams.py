@@ -1,7 +1,8 @@
-"""Streams groups (KIP-1071): members, topologies, tasks, statuses, offsets.
+"""Scripts about streams groups (KIP-1071): members, topologies, tasks, statuses.
 
-A table of its own: groups are to assign at once in both brokers. One subtopology over one topic is asked about, so that
-no internal topic's making is waited for; ``statuses`` asks about internal topics.
+STREAMS_SCRIPTS is a table apart from SCRIPTS, because these scripts need brokers whose streams groups assign at once.
+Most topologies have one subtopology that reads one topic, so that no script waits for internal topics. ``statuses``
+joins groups whose internal or source topics are missing or do not fit.
 """
 
 from __future__ import annotations
@@ -33,19 +34,22 @@ def topology(topic: str, epoch: int = 0, **fields: Any) -> dict[str, Any]:
 
 
 def beat(broker: Broker, group: str, member: str, epoch: int, *, quiet: bool = False, **fields: Any) -> Any:
-    """Send one heartbeat."""
+    """Send one StreamsGroupHeartbeat; the response to a ``quiet`` one is not compared."""
     ask = broker.ask_quietly if quiet else broker.ask
     return ask("streams_group_heartbeat", 0, group_id=group, member_id=member, member_epoch=epoch, **fields)
 
 
 def join(broker: Broker, group: str, member: str, topic: str, *, quiet: bool = False, **fields: Any) -> Any:
-    """Send the first heartbeat of a member."""
+    """Send the first heartbeat of a member, whose topology reads ``topic``."""
     values = {"rebalance_timeout_ms": 60_000, "process_id": f"p-{member}", "topology": topology(topic), **EMPTY}
     return beat(broker, group, member, 0, quiet=quiet, **{**values, **fields})
 
 
 def create_source(broker: Broker, topic: str, partitions: int) -> None:
-    """Create a topic that the group coordinator knows. Kafka's hears of it after the broker's partitions answer."""
+    """Create a topic, and wait until the group coordinator knows it.
+
+    In Apache Kafka the coordinator may learn of a topic after its partitions answer ListOffsets.
+    """
     create(broker, topic, partitions)
     group, deadline = f"{topic}-known", time.monotonic() + WAIT_S
     while join(broker, group, "a", topic, quiet=True).status:
@@ -64,7 +68,10 @@ def leave_and_delete(broker: Broker, group: str, *members: str) -> None:
 
 @streams_script("streams_group_heartbeat")
 def members(broker: Broker, version: int) -> None:
-    """Join a member that gets all tasks, and another that gets its share once the first has given it back."""
+    """Join a member that gets all tasks, and a second member that gets tasks after the first has given them back.
+
+    Heartbeats with wrong epochs follow, a shutdown of the application, and the end of the group.
+    """
     create_source(broker, "streams-two", 4)
     first = join(broker, "streams-g", "a", "streams-two")
     tasks = {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": [0, 1, 2, 3]}]}
@@ -90,7 +97,7 @@ def members(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def statuses(broker: Broker, version: int) -> None:
-    """Ask about topics that are missing or do not fit."""
+    """Join groups whose topics are missing or have unequal partition counts, and members with unequal topologies."""
     join(broker, "streams-missing", "a", "streams-none")
     create_source(broker, "streams-one", 1)
     create_source(broker, "streams-three", 3)
@@ -111,7 +118,7 @@ def statuses(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def refused(broker: Broker, version: int) -> None:
-    """Send requests that are not valid."""
+    """Send heartbeats with fields, epochs and names that are not valid."""
     each: tuple[dict[str, Any], ...] = (
         {"instance_id": "i"},
         {"rack_id": ""},

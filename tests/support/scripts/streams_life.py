@@ -1,6 +1,6 @@
-"""Streams groups over time: delays, endpoints, moves between kinds of groups, groups that are full, standby tasks.
+"""Scripts about streams groups over time: delays, endpoints, changes of a group's type, full groups, standby tasks.
 
-A delay lasts a minute if the script asks during it, and is short if the script waits for its end.
+A delay lasts 15 s or more if the script sends requests during the delay, and 0.3 s if the script waits for its end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP_RESOURCE = 32
 
 
 def configure(broker: Broker, group: str, **configs: str | None) -> None:
-    """Set configs of a group (None as value removes a config), and wait until they are in force."""
+    """Set configs of a group, and wait until DescribeConfigs returns the new values; None removes a config."""
     each = [
         {"name": key.replace("_", "."), "config_operation": 0 if value is not None else 1, "value": value}
         for key, value in configs.items()
@@ -48,13 +48,13 @@ def configure(broker: Broker, group: str, **configs: str | None) -> None:
 
 
 def tasks(*partitions: int) -> dict[str, Any]:
-    """Return tasks that a member reports as its own."""
+    """Return the fields of a heartbeat that reports these active tasks, and no standby or warmup tasks."""
     return {**EMPTY, "active_tasks": [{"subtopology_id": "0", "partitions": list(partitions)}]}
 
 
 @streams_script("streams_group_heartbeat")
 def initial_delay(broker: Broker, version: int) -> None:
-    """Show that no member has tasks while a new group waits for more members; a group that was left starts again."""
+    """Show that no member gets tasks during the initial rebalance delay, also after all members have left."""
     create_source(broker, "streams-delayed", 4)
     configure(broker, "streams-d", streams_initial_rebalance_delay_ms="60000")
     first = join(broker, "streams-d", "a", "streams-delayed")
@@ -71,7 +71,7 @@ def initial_delay(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def delay_ends(broker: Broker, version: int) -> None:
-    """Show that the members have their tasks after the delay, and another waits no more."""
+    """Show that a member has all tasks after the initial rebalance delay, and a second member joins without a delay."""
     create_source(broker, "streams-waited", 4)
     configure(broker, "streams-w", streams_initial_rebalance_delay_ms="300")
     epoch = join(broker, "streams-w", "a", "streams-waited", quiet=True).member_epoch
@@ -89,7 +89,10 @@ def delay_ends(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def interval(broker: Broker, version: int) -> None:
-    """Show that members which join within the assignment interval get no tasks yet, and a status that says so."""
+    """Show that a member which joins within the assignment interval gets no tasks, but a status that says so.
+
+    Then the interval is set to 0, and both members send a heartbeat.
+    """
     create_source(broker, "streams-interval", 4)
     configure(broker, "streams-i", streams_assignment_interval_ms="15000")
     first = join(broker, "streams-i", "a", "streams-interval")
@@ -106,7 +109,7 @@ def interval(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def endpoints(broker: Broker, version: int) -> None:
-    """Show that members get the partitions of each endpoint when these have changed since their last answer."""
+    """Show that a heartbeat returns the partitions of each endpoint if they changed after the epoch that it names."""
     create_source(broker, "streams-ends", 2)
 
     def at(port: int) -> dict[str, Any]:
@@ -132,7 +135,10 @@ def endpoints(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def kinds(broker: Broker, version: int) -> None:
-    """Show that a group without members may become one of another kind, or not; one that has members may not."""
+    """Show that a group with members keeps its type, and which other type a group without members can take.
+
+    A classic member can join a streams group that has no members, which is then a classic group.
+    """
     create_source(broker, "streams-kinds", 2)
     classic = joined(broker, "streams-k", "streams-kinds")
     join(broker, "streams-k", "a", "streams-kinds")
@@ -161,8 +167,9 @@ def kinds(broker: Broker, version: int) -> None:
 
 
 def others(broker: Broker, *, has_members: bool = True) -> None:
-    """Try to join with members of each other kind, and ask with tools what it is; a classic one may where there are
-    none.
+    """Join the group with members of each other type, then describe and list it as tools do.
+
+    No classic member tries it if the group has no members: the member would get in, and change the group's type.
     """
     wanted = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["streams-kinds"], "topic_partitions": []}
     broker.ask("consumer_group_heartbeat", 1, group_id="streams-k", member_id="x", member_epoch=0, **wanted)
@@ -191,7 +198,7 @@ def others(broker: Broker, *, has_members: bool = True) -> None:
 
 @streams_script("streams_group_heartbeat")
 def full(broker: Broker, version: int) -> None:
-    """Show that a group with the allowed number of members refuses another."""
+    """Show that a group with as many members as its broker allows refuses another member until one leaves."""
     create_source(broker, "streams-many", 3)
     epochs = {name: join(broker, "streams-f", name, "streams-many").member_epoch for name in "abc"}
     join(broker, "streams-f", "d", "streams-many")
@@ -204,8 +211,9 @@ def full(broker: Broker, version: int) -> None:
 
 @streams_script("streams_group_heartbeat")
 def standbys(broker: Broker, version: int) -> None:
-    """Show that copies of states are on other processes, from when the group's config asks for them; changelogs are
-    made.
+    """Show that standby tasks go to another process than their active task, after the group's config asks for standbys.
+
+    The script itself creates the changelog topic.
     """
     create_source(broker, "streams-states", 2)
     changelog = topology("streams-states", state_changelog_topics=[{"name": "streams-states-log"}])

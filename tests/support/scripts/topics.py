@@ -1,4 +1,4 @@
-"""Requests about topics: create, describe, add partitions, delete; and about their configs."""
+"""Scripts about topics, and about configs of topics, brokers, groups and client metrics."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PLACEMENTS: list[list[tuple[int, list[int]]]] = [
     [(0, [1, 1])],
     [(0, [1]), (0, [1])],
 ]
-"""Manual assignments of a new topic, partition and replicas: only the first is valid."""
+"""Manual assignments of a new topic, as pairs of a partition and its replicas; only the first is valid."""
 ADDED: list[list[list[int]]] = [[[1]], [[9]], [[1], [1]], [[]], [[1, 1]], []]
-"""Replicas of partitions that are added."""
+"""Manual assignments of added partitions: the replicas of each partition."""
 UNKNOWN_ID = b"\x07" * 16
 
 

@@ -1,4 +1,4 @@
-"""Requests of transactions, from InitProducerId to the markers that end them."""
+"""Scripts about transactions: from InitProducerId to WriteTxnMarkers, and the APIs that describe transactions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TIMEOUT_MS = 60_000
 
 
 def begun(broker: Broker, transactional_id: str) -> Any:
-    """Initialize a producer whose last transaction is over."""
+    """Initialize a producer after its last transaction has ended, and return the response of InitProducerId."""
     asked = {"transactional_id": transactional_id, "transaction_timeout_ms": TIMEOUT_MS}
     until_error(broker, 0, "init_producer_id", 4, **asked)
     return broker.ask_quietly("init_producer_id", 4, **asked)
 
 
 def state(broker: Broker, transactional_id: str) -> str:
-    """Ask for the name of the state of a transaction."""
+    """Return the state of a transaction, as DescribeTransactions names it."""
     described = broker.ask_quietly("describe_transactions", 0, transactional_ids=[transactional_id])
     return str(described.transaction_states[0].transaction_state)
 
