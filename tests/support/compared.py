@@ -1,7 +1,8 @@
 """The same requests to Tidelog and to Apache Kafka, and the differences between their responses.
 
 The requests are in the scripts of ``tests/support/scripts``; ``tests/support/questions.py`` makes responses comparable
-plain values. Each test has patterns of the differences that are deliberate: over request, field and both values.
+plain values. Each test has patterns of the deliberate differences. A pattern matches a text of request, field and both
+values.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ OVERRIDES = {
     "transaction.state.log.num.partitions": "1",
 }
 AT_ONCE = {"group.consumer.assignment.interval.ms": "0", "group.consumer.min.assignment.interval.ms": "0"}
-"""Settings with which Kafka 4.3 computes an assignment at the heartbeat that causes it, as Tidelog does; by default it
-waits up to a second for further changes."""
+"""Settings with which Kafka 4.3 computes an assignment at the heartbeat that causes it, as Tidelog does; by default
+Kafka waits up to a second for further changes."""
 WAIT_S = 60.0
 
 
@@ -44,7 +45,7 @@ def two_brokers(directory: Path, kafkas: Mapping[str, str], both: Mapping[str, s
 
 
 def until_ready(broker: Broker) -> None:
-    """Wait until group and transaction coordinator answer: their topics are created by the first request for them."""
+    """Wait until group and transaction coordinator answer: the first requests to them create their internal topics."""
     for kind in (0, 1):
         until_answered(broker, "find_coordinator", 3, key="ready", key_type=kind)
     for transactional_id in ("ready", None):

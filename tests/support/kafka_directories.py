@@ -57,7 +57,7 @@ class KafkaDirectory:
     def add_partition(
         self, topic: str, index: int, topic_id: bytes | None, *, epoch: int = 0, producer_id: int = 7, batches: int = 60
     ) -> Path:
-        """Add a partition of ``batches`` records, about 26 to a segment."""
+        """Add a partition of ``batches`` batches with one record each, about 26 to a segment."""
         topic_partition = TopicPartition(topic, index)
         directory = self.path / topic_partition.directory_name
         directory.mkdir()

@@ -1,6 +1,6 @@
 """A module that imports, when it is imported, the modules that a broker imports later, in a thread.
 
-Tests that run the event loop step by step need them before: they do not wait for such threads.
+Tests that run the event loop step by step need these modules earlier, because such tests do not wait for the thread.
 """
 
 from __future__ import annotations

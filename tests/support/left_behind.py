@@ -1,7 +1,8 @@
 """Checks that tests leave the process that runs them unchanged: its priority, its open descriptors, and other state.
 
-A worker runs a thousand tests, and all later tests would suffer from a change. Every broker and JVM that they start
-inherits the priority of the worker's main thread: after a test that lowered it, all later ones get less CPU time.
+A worker runs a thousand tests, and a change would affect all later tests. Every broker and JVM that tests start
+inherits the priority of the worker's main thread. After a test that lowered this priority, all later processes get
+less CPU time.
 ``select``, which clients under test use, does not work with descriptors from 1,024 on.
 """
 

@@ -94,12 +94,12 @@ def is_in_memory(nodeid: str) -> bool:
 
 
 def memory_place() -> str | None:
-    """Return the parent of directories in memory, for ``tempfile``; None (the system's default) if there is no room."""
+    """Return the parent of directories in memory; None, which is the default of ``tempfile``, if there is no room."""
     return MEMORY if has_room() else None
 
 
 def has_room() -> bool:
-    """Return whether there is a file system in memory with room for the tests of some workers."""
+    """Return whether there is a file system in memory with ROOM free bytes."""
     if not os.access(MEMORY, os.W_OK):
         return False
     found = os.statvfs(MEMORY)

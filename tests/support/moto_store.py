@@ -77,7 +77,7 @@ class MotoServer:
             self._is_serving = False
 
     def close(self) -> None:
-        """End the process; the objects are gone."""
+        """End the process, which had the objects in memory."""
         self._process.communicate()
 
     def store(self) -> MotoStore:

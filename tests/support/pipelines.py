@@ -72,7 +72,7 @@ class DataDirectory:
 
 
 def say_cleaned(path: Path, offset: int, topic: str = "t", partition: int = 0) -> None:
-    """Write the cleaner's checkpoint of a data directory, as if it had cleaned a partition up to ``offset``."""
+    """Write the cleaner's checkpoint of a data directory, as if a partition was clean up to ``offset``."""
     write_offset_checkpoint(OsFileSystem(), str(path / CLEANER_OFFSET_FILE), {TopicPartition(topic, partition): offset})
 
 

@@ -21,9 +21,11 @@ ODD = [
     Seen(b"tombstone", None, ()),
     Seen(b"", b"", (("empty", b""), ("bytes", b"\x00\xff"))),
 ]
+"""Records without a key, without a value, with an empty key and value, and with headers of any bytes."""
 LINES = 300
 COUNT = LINES + len(ODD)
 ENDS = {partition: len(range(partition, COUNT, PARTITIONS)) for partition in range(PARTITIONS)}
+"""End offset of each partition after all records were sent once."""
 
 
 @cache

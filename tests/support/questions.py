@@ -1,7 +1,8 @@
 """The same requests to two brokers: built from plain values, with responses as plain values that can be compared.
 
 Values that a broker chooses freely (member ids, producer ids, topic ids, ports) are replaced by the order in which they
-first appear. So an id must appear in the same fields as with the other broker. Times are replaced by their sign.
+first appear. So an id must appear in the same fields as in the responses of the other broker. Times are
+replaced by their sign.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ class Broker:
         return self._connected().api_versions()
 
     def ask(self, api: str, version: int, /, **fields: Any) -> Any:
-        """Send a request, and add the response to ``answers``; returns the response, None if the broker closed the
-        connection instead."""
+        """Send a request, and add the response to ``answers``.
+
+        Returns the response, None if the broker closed the connection instead.
+        """
         response = self.ask_quietly(api, version, **fields)
         self.answers.append((f"{api} v{version} {fields}", "closed" if response is None else self.plain(response)))
         return response

@@ -69,7 +69,7 @@ def receive_produced(connection: socket.socket) -> tuple[int, int, int]:
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Return whether the broker closes this connection without another byte. Raises TimeoutError if it does neither."""
+    """Return whether the broker closes this connection before another byte. Raises TimeoutError if neither happens."""
     try:
         return connection.recv(1) == b""
     except ConnectionError:

@@ -142,8 +142,9 @@ async def _read_with_aiokafka(bootstrap: str, topic: str, ends: Mapping[int, int
 
 
 def read_with_kcat(bootstrap: str, topic: str, ends: Mapping[int, int]) -> dict[Position, Seen]:
-    """Read with kcat, which prints the lengths of key and value before them, so they may have any bytes. Headers must
-    have neither ``,`` nor ``=``.
+    """Read with kcat, which prints the lengths of key and value, so both may contain any bytes.
+
+    Headers must contain neither ``,`` nor ``=``.
     """
     kcat = require_tool("kcat", KCAT_INSTALL)
     command = [kcat, "-C", "-q", "-e", "-b", bootstrap, "-t", topic, "-o", "beginning", "-X", "check.crcs=true"]

@@ -1,8 +1,8 @@
 """Real input for end-to-end tests: text not written for tests, with empty, long and non-ASCII lines.
 
 The text is the package index of Debian as ``apt-cache dumpavail`` prints it. If apt is missing or its index too short,
-it is the source code of Python's standard library, file after file by name. Both need no network, and are the same at
-each call on one machine.
+it is the source code of Python's standard library, file after file by name. Neither text needs a network, and both are
+the same at each call on one machine.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 
 
 class RegisteredBroker:
-    """The broker; ``controllers`` maps the ids of the controllers to their ports."""
+    """A broker without a process; ``controllers`` maps the ids of the controllers to their ports."""
 
     def __init__(self, controllers: Mapping[int, int]) -> None:
         self._controllers = controllers

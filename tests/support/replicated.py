@@ -25,6 +25,7 @@ from tidelog.protocol.transferable import TransferableRecords
 LAG_MS = 30_000
 VERSION = 18
 LED = PartitionState((1, 2, 3), (1, 2, 3), 1, 5, 7)
+"""Partition with three in-sync replicas, leader 1, leader epoch 5 and partition epoch 7."""
 
 
 class ReplicatedBroker(DataBroker):
@@ -36,7 +37,7 @@ class ReplicatedBroker(DataBroker):
         """``configs`` are the topic's; ``quota`` throttles its followers."""
         super().__init__(directory)
         self.thread_works: list[Callable[[], None]] | None = None
-        """Work for threads that the test runs itself; None: work is done at once."""
+        """Jobs for threads, which the test runs itself; None: each job runs at once."""
         self.controller = RemoteController(EMPTY_IMAGE._replace(brokers=brokers()), 1)
         self.roles = MemberRoles(self.controller, self.broker.timers, LAG_MS, self.run_in_thread, quota)
         self.replica_manager.roles = self.roles
@@ -44,7 +45,7 @@ class ReplicatedBroker(DataBroker):
         self.partition.take_over(LED)
 
     def run_in_thread(self, work: Callable[[], None]) -> Deferred[None]:
-        """Do the work at once, or keep it for the test."""
+        """Run the job at once, or keep it in ``thread_works`` for the test."""
         if self.thread_works is None:
             work()
             return deferred_value(None)
@@ -95,7 +96,7 @@ class ReplicatedBroker(DataBroker):
         return told(answer)
 
     def begin(self, request: Message, version: int) -> Deferred[Any]:
-        """Begin a request whose handler works in steps; each step is done as soon as its wait is over."""
+        """Begin a request whose handler works in steps; each step runs as soon as the wait before it is over."""
         answer: Deferred[Any] = Deferred()
         steps = handler_of(request).handle(self.broker, self.context(version), request)
 
