@@ -103,7 +103,7 @@ class LogWriter:
 
 
 def whole(log: UnifiedLog, first_dirty_offset: int = 0) -> LogToClean:
-    """Return a log for the cleaner, dirty from an offset up to the active segment or that of the last stable offset."""
+    """Return a log for the cleaner, dirty up to the active segment or the segment of the last stable offset."""
     limit = min(log.last_stable_offset, log.segments.active.base_offset)
     segment = log.segments.floor(limit)
     assert segment is not None

@@ -85,7 +85,7 @@ class Writer:
 
 
 def repeat_until_answered(call: Callable[[float], object]) -> None:
-    """Call again as long as the error is retriable. Raises KafkaException."""
+    """Repeat the call while its error is retriable, for about WAIT_S at most. Raises KafkaException."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:

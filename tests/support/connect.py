@@ -38,7 +38,7 @@ class ConnectWorker(BrokerProcess):
     """
 
     def __init__(self, directory: Path, bootstrap: str) -> None:
-        connect_classpath()  # fetched before any clock runs
+        connect_classpath()  # downloads the jars before the start timeout begins
         super().__init__(directory, free_port())
         self.name = f"connect-{directory.name}"
         self.log_path = directory / f"{self.name}.out"
@@ -50,7 +50,7 @@ class ConnectWorker(BrokerProcess):
             f"{topic}.storage.{key}": value
             for topic in ("config", "offset", "status")
             for key, value in {"topic": f"connect-{topic}", "replication.factor": "1", "partitions": "1"}.items()
-            if (topic, key) != ("config", "partitions")  # one, always
+            if (topic, key) != ("config", "partitions")  # the topic of configs always has one partition
         }
         return {
             "bootstrap.servers": self.kafka,

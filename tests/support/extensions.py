@@ -14,7 +14,7 @@ SUFFIX = EXTENSION_SUFFIXES[0]
 
 
 def stale_modules(root: Path = ROOT) -> list[str]:
-    """List the compiled modules whose source has changed since; Python would import them instead of the source."""
+    """List the compiled modules whose source has changed since they were compiled; Python would still import them."""
     stamp = root / "build" / "extensions.json"
     built = json.loads(stamp.read_text()) if stamp.exists() else {}
     names = [path.relative_to(root).as_posix() for path in _sources(root) if path.with_suffix(SUFFIX).exists()]

@@ -102,14 +102,14 @@ def build(case: Case, count: int) -> Message:
 
 
 def most_legal(case: Case) -> int:
-    """Return the most elements of the case's array in a request that is not refused for its length."""
+    """Return the largest number of elements of the case's array whose request is not refused for its length."""
     one, two = (elements_in(build(case, count)) for count in (1, 2))
     each = two - one
     return (max_elements(case.api_key) - (one - each)) // each
 
 
 def most_in_one_turn(case: Case) -> int:
-    """Return the most elements of the case's array in a request that is decoded at once, not in steps."""
+    """Return the largest number of elements of the case's array whose request is decoded in one step."""
     one, many = (len(frame_of(case, count)) for count in (1, 101))
     count = min(most_legal(case), 1 + (ONE_TURN_BYTES - one) * 100 // max(100, many - one))
     while len(frame_of(case, count)) > ONE_TURN_BYTES:

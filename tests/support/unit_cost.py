@@ -1,9 +1,9 @@
 """CPU time of tests: a run ends with a list of unit tests over a second, and with a table of modules.
 
 The table is printed with ``--durations``. The time is that of the test's process and of the child processes that it has
-waited for, so it changes little if other processes need the CPU. It includes work that is done once, for the first
-test: an import, the coder of a message, the broker of a module. A long unit test does not fail. Make it faster, or move
-it to ``tests/faults`` or ``tests/fuzz``.
+waited for. It changes little if other processes need the CPU. It includes work that is done once, for the first test:
+an import, the coder of a message, the broker of a module. A long unit test does not fail. Make it faster, or move it to
+``tests/faults`` or ``tests/fuzz``.
 """
 
 from __future__ import annotations
