@@ -60,7 +60,7 @@ class EarlySync:
 
 
 class NoSync:
-    """The syncs of an object in a store, which do nothing: it is durable once it is closed."""
+    """The syncs of an object in a store, which do nothing: the object is durable once it is closed."""
 
     def begin_sync(self) -> None:
         """Do nothing."""

@@ -135,7 +135,7 @@ class Manifest:
             raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:
-        """Return the offset vector: the end of each exported partition by topic and number."""
+        """Return the exported offsets: the end of each exported partition by topic and number."""
         return {name: {p: s.end for p, s in topic.partitions.items()} for name, topic in self.topics.items()}
 
 

@@ -78,7 +78,10 @@ class RemoteFile:
         return done
 
     def was_replaced(self) -> bool:
-        """Return whether another object has its name now; False if it was only deleted. Raises RemoteError."""
+        """Return whether another object has this one's name now; False if this one was only deleted.
+
+        Raises RemoteError.
+        """
         try:
             return self._identity_now() != self.identity
         except ObjectGoneError:

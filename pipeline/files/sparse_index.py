@@ -113,7 +113,8 @@ def time_index(file: SegmentFile, count: ReadCount | None = None) -> SparseIndex
 def has_final_times(segments: Sequence[SegmentFile], number: int, count: ReadCount | None = None) -> bool:
     """Return whether the time index of ``segments[number]`` is final: a roll added its last entry and cut the file.
 
-    A roll creates the next segment first. So until that has a batch, the roll may be under way, or was never finished.
+    A roll creates the next segment first. Until the next segment has a batch, the roll may be under way, or was never
+    finished.
     Raises FileNotFoundError.
     """
     if number + 2 != len(segments):

@@ -1,8 +1,9 @@
 """Stamps that tell whether a file or directory has changed: inode, size and modification time.
 
 File systems keep times to a tick of some milliseconds, so a directory that changes twice within one tick may show one
-time for both. What was read between the two would then be taken for the later state for good. Hence its stamp counts
-only when its modification time is ``SETTLED_S`` seconds ago: until then the directory is read again each time.
+time for both changes. What was read between them would then count as the later state, and never be read again. Hence
+the directory's stamp counts only when its modification time is ``SETTLED_S`` seconds ago: until then the directory is
+read again each time.
 Files that are replaced as a whole (another inode) or only grow (another size) need not wait.
 """
 

@@ -49,7 +49,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def is_directory(path: str) -> bool:
-    """Return whether there is a directory. Raises RemoteError."""
+    """Return whether the path is a directory. Raises RemoteError."""
     return is_remote_directory(path) if is_remote(path) else os.path.isdir(path)
 
 

@@ -5,7 +5,7 @@
     driver     joins segments: offsets and producers' sequences across segment borders; sums
 
     with a table: a task per range of offsets (tidelog.pipeline.jobs.reports.audit_compare) runs
-    tidelog.pipeline.audit.table, and one looks for rows outside of all ranges
+    tidelog.pipeline.audit.table, and one task looks for rows outside of all ranges
     (tidelog.pipeline.jobs.reports.foreign_rows)
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. An incomplete write at the active segment's end
@@ -124,8 +124,9 @@ class PartitionAudit:
 class AuditResult:
     """The result of an audit. ``seconds``: how long it took.
 
-    ``foreign``: files in the table's folders that no export wrote. ``unrecorded``: rows of the table that no export
-    recorded. ``unread``: pairs of a table or file that could not be searched for such rows, and the reason.
+    ``foreign``: files in the table's folders that its manifest does not list. ``unrecorded``: rows of the
+    table that no export recorded. ``unread``: pairs of a table or file that could not be searched for such rows, and
+    the reason.
     """
 
     partitions: list[PartitionAudit]

@@ -251,7 +251,10 @@ class Snapshot:
 
 
 def read_newest_snapshot(target: IcebergTarget) -> Snapshot:
-    """Read the newest snapshot of a table that exists. Raises BadRequestError, JobError, MissingPackageError."""
+    """Read the newest snapshot of a table that exists.
+
+    Raises BadRequestError, JobError, MissingPackageError; other errors while the table is read are pyiceberg's own.
+    """
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     from pyiceberg.exceptions import NoSuchTableError

@@ -5,7 +5,7 @@
     tags/  (ConsumeQueue) for topics with index.tag.header
 
 The work is done by the broker's own code (``tidelog.log.recovery.segment_recovery``, ``tidelog.log.find.indexer``), so
-the files are those that the broker would have written, and its next start continues them. Valid indices are only
+the files are those that the broker would have written; after its next start it extends them. Valid indices are only
 extended; with ``rebuild`` all are built again. If the job is killed and run again, it continues from the last
 checkpoint of each index.
 """
@@ -69,8 +69,8 @@ def index(spark: SparkSession | None, request: IndexRequest, progress: Progress 
     """Build or extend the key, tag, offset and time indices of the logs, byte for byte as the broker would.
 
     ``spark`` None does the work in this process, one log after the other. The broker must be stopped, and cannot start
-    meanwhile. The results are in the order of the logs. Raises JobError when a broker runs on them, KafkaError,
-    ConfigError, PipelineError.
+    meanwhile. The results are in the order of the logs. Raises JobError when a broker runs on the logs,
+    KafkaError, ConfigError, other PipelineErrors.
     """
     with OfflineLogs(request.source.directories(), request.configuration) as logs:
         tasks = [Task(plan.name, plan.size, IndexWork(plan, request.rebuild)) for plan in logs.plans()]

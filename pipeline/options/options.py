@@ -8,8 +8,8 @@ own.
 
 Our own: ``path`` (data directories, comma separated), ``columns``, ``key``, ``minTimestamp``, ``maxTimestamp``,
 ``bytesPerTask``, ``maxBytesPerTrigger``, ``commitGroup``. Names are case-insensitive, as all Spark options are. An
-unknown one is an error that names the nearest. Options that tune a Kafka consumer are accepted without effect: there is
-no consumer.
+unknown name is an error that says the nearest known one. Options that tune a Kafka consumer are accepted
+without effect: there is no consumer.
 """
 
 from __future__ import annotations

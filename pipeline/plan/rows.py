@@ -74,7 +74,7 @@ class ReadRequest:
     """A query resolved to offsets.
 
     Planning adds the bytes that it reads to ``count``. It adds ranges that are missing to ``lost``, unless
-    ``fail_on_data_loss`` makes them an error. With ``looks_for_holes`` it also finds those between segments.
+    ``fail_on_data_loss`` makes them an error. With ``looks_for_holes`` it also finds missing ranges between segments.
     """
 
     ranges: tuple[OffsetRange, ...]

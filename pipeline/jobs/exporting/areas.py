@@ -118,7 +118,7 @@ class MountedArea:
                 os.unlink(self._table.directory(DATA, name))
 
     def remove_letters(self, run: str) -> None:
-        """Do nothing: they are removed with the staging directory."""
+        """Do nothing: dead letters are removed with the staging directory."""
 
     def _is_brought_in(self, staging: str, name: str) -> bool:
         path = self._table.directory(DATA, name)

@@ -70,7 +70,7 @@ def export_to_delta(
         try:
             return export_into(spark, request, table, table.open(), progress)
         finally:
-            table.open()  # removes the staging directory
+            table.open()  # removes what is left in the staging directory
     except DeltaError as error:
         raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
 

@@ -138,7 +138,7 @@ def share_out(request: ExportRequest, log_bytes: int, workers: int) -> ExportReq
     itself.
 
     A file has from half of ``file_bytes`` to FILE_TOLERANCE times ``file_bytes``. The size stays when files are split
-    by hour or day, which gives several per range, and for latest values, whose files are merged.
+    by hour or day, which gives several files per range, and for latest values, whose files are merged.
     """
     parts = min(workers, log_bytes // max(request.file_bytes // 2, 1))
     if parts < 2 or request.split_by or request.mode == UPSERT:

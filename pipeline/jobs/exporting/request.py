@@ -22,13 +22,14 @@ DEFAULT_COMMIT_MINUTES = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """Request of an export: ``table`` is a directory.
+    """Request of an export: ``table`` is a directory, or the address of a Delta table.
 
-    ``file_bytes``: bytes of the log per file. ``headers``: whether the table has the column. ``keep_damaged``: damaged
-    batches become dead letters; otherwise they end the job. ``commit_files``: files per commit, with at most about
-    ``commit_minutes`` of work. ``split_by`` hour or day: each file has rows of a single one. ``mode``: a row for each
-    record (``append``), or for the latest of each key (``upsert``). ``values``: json or registry, for value columns;
-    ``registry`` has their schemas. ``columns``: decoder of the value columns, set by ``choose_value_columns``.
+    ``file_bytes``: bytes of the log per file. ``headers``: whether the table has a column for headers.
+    ``keep_damaged``: damaged batches become dead letters; otherwise they end the job. ``commit_files``: files per
+    commit, with at most about ``commit_minutes`` of work. ``split_by`` hour or day: each file has rows of a single hour
+    or day. ``mode``: a row for each record (``append``), or for the latest of each key (``upsert``). ``values``: json
+    or registry, for value columns; ``registry`` has their schemas. ``columns``: decoder of the value columns, set by
+    ``choose_value_columns``.
     """
 
     source: LogSource
@@ -52,8 +53,8 @@ class ExportResult:
     """Result of an export. ``committed`` false: there was nothing new. ``manifest`` is the table's newest version.
 
     ``looked_ms``: when the run looked up the ends of the logs; ``ends``: those ends. ``exhausted``: each (topic,
-    partition) without open transactions then, whose records are all in the table. ``lost``: ranges that this run found
-    missing.
+    partition) that had no open transaction at that time and whose records are all in the table. ``lost``: ranges that
+    this run found missing.
     """
 
     manifest: Manifest

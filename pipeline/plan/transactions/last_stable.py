@@ -1,7 +1,7 @@
 """Open transactions of a log, without its broker: the last offset that a read_committed reader may see.
 
     newest producer snapshot at or below the end     -> transactions that were open there
-    batch headers from there to the end              -> transactions that began there, and markers that ended some
+    batch headers from there to the end              -> transactions that began there; markers end some of them
 
 The broker takes a snapshot whenever a segment rolls and when it stops, so the walk covers the active segment at most.
 A damaged or missing snapshot only makes the walk longer. A damaged marker ends no transaction, which then counts as
