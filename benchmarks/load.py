@@ -130,7 +130,7 @@ def curves(steps: Sequence[Step]) -> dict[str, Sequence[float]]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the load test; 1 when the broker answers an error or closes the connection."""
+    """Run the load test; return 1 when the broker answers an error or closes the connection."""
     asked = arguments(words)
     try:
         steps = run_steps(asked)

@@ -50,7 +50,7 @@ def _git(*arguments: str) -> str:
 def prewarm_page_cache(directory: Path, size: int) -> None:
     """Write ``size`` bytes to a file and delete it.
 
-    A virtual machine's first touch of a page costs up to ten times the later ones, and would be charged to the first
+    A virtual machine's first use of a page costs up to ten times a later one. It would be measured as time of the first
     contender.
     """
     path = directory / "prewarm"

@@ -70,7 +70,7 @@ def contenders(rival: str, tidelog: bool) -> list[Contender]:
 
 
 def rotate_contenders(taking_part: Sequence[Contender], round_number: int) -> list[Contender]:
-    """Order the contenders of a round: each round another one begins."""
+    """Order the contenders of a round: in each round another one is first."""
     first = round_number % len(taking_part)
     return [*taking_part[first:], *taking_part[:first]]
 

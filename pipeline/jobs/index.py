@@ -5,8 +5,8 @@
     tags/  (ConsumeQueue) for topics with index.tag.header
 
 The work is done by the broker's own code (``tidelog.log.recovery.segment_recovery``, ``tidelog.log.find.indexer``), so
-the files are those that the broker would have written; after its next start it extends them. Valid indices are only
-extended; with ``rebuild`` all are built again. If the job is killed and run again, it continues from the last
+the files are those that the broker would have written; after its next start the broker extends them. Valid indices are
+only extended; with ``rebuild`` all are built again. If the job is killed and run again, it continues from the last
 checkpoint of each index.
 """
 

@@ -45,7 +45,7 @@ class UndecodableError(Exception):
 class RegisteredSchema:
     """A schema of a registry. ``references``: pairs of the name by which it imports another schema, and that schema.
 
-    Raises UndecodableError when references have too many paths: to compare two schemas follows every one of them.
+    Raises UndecodableError when references have too many paths: a comparison of two schemas follows each path.
     """
 
     id: int
