@@ -9,8 +9,6 @@ from tests.support.scripts.registry import TIMESTAMP, batch, create, script, top
 
 FIRST_PRODUCE_VERSION = 3
 """Kafka 4 lists lower versions in ApiVersions, because librdkafka needs them there, but closes connections on use."""
-OF_REQUEST = ("isolation_level", "max_bytes", "min_bytes")
-"""Fields of a fetch that apply to the whole request, not to one partition."""
 UNKNOWN_ID = b"\x09" * 16
 
 
