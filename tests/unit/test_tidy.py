@@ -286,7 +286,15 @@ def test_sentences_are_short(folder: Path) -> None:
 
 
 PAGES = sorted(
-    page for folder in (*PROSE_FOLDERS, "docs") for page in (ROOT / folder).rglob("*.md") if "build" not in page.parts
+    [
+        *(
+            page
+            for folder in (*PROSE_FOLDERS, "docs")
+            for page in (ROOT / folder).rglob("*.md")
+            if "build" not in page.parts
+        ),
+        *ROOT.glob("*.md"),
+    ]
 )
 
 
