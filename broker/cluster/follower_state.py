@@ -57,6 +57,11 @@ class FollowerState:
         self.caught_up_ms = max(self.caught_up_ms, asked_ms)
         self.fetched_ms = max(self.fetched_ms, asked_ms)
 
+    def forget_position(self) -> None:
+        """Forget what the follower had until it fetches again: the controller has removed it from the ISR."""
+        self.caught_up_ms = self.fetched_ms = NEVER
+        self.log_end_offset = self.leader_end_at_fetch = UNKNOWN
+
     def has_fetched(self, now_ms: float, lag_time_max_ms: float) -> bool:
         """Return whether the follower has fetched lately; one that has not would leave the ISR at the next check."""
         return now_ms - self.fetched_ms <= lag_time_max_ms

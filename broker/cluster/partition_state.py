@@ -6,7 +6,8 @@
     maximal ISR           the committed ISR and the members of the one proposal that may be pending: a follower that
                           is to join counts at once, one that is to leave until the controller has committed that
                           (KIP-497)
-    image                 ignored unless it has this leader epoch and a newer partition epoch
+    image                 ignored unless it has this leader epoch and a newer partition epoch; a follower that it
+                          removes from the ISR counts only once it fetches again: its log directory may have failed
     answer                ignored unless its proposal is still pending
 
 Invariants: the maximal ISR contains each ISR that the controller may have committed; each of its members has all
@@ -226,6 +227,9 @@ class LeaderState:
         self._brokers = brokers
         if state.leader_epoch == self._leader_epoch and state.partition_epoch > self._partition_epoch:
             self._count(state.isr)
+            for replica, follower in self._followers.items():
+                if replica in self.isr and replica not in state.isr:
+                    follower.forget_position()
             self._commit(state, now_ms)
         return self._advance(now_ms)
 

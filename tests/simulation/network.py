@@ -22,6 +22,8 @@ class Network:
     def __init__(self, clock: Clock, chance: random.Random) -> None:
         self.cuts: set[tuple[int, int]] = set()
         """Ways (from, to) on which nothing arrives."""
+        self.held: dict[tuple[int, int], list[Act]] = {}
+        """Ways on which messages wait, with the messages: a test lets them arrive."""
         self.loss = 0.0
         self.slow_ms = 2.0
         """The mean delay."""
@@ -33,6 +35,9 @@ class Network:
         if self._random.random() < self.loss:
             return
         delay_ms = 0.1 + self._random.expovariate(1 / self.slow_ms)
+        if (source, target) in self.held:
+            self.held[source, target].append(arrive)
+            return
         self._clock.after(delay_ms, lambda: None if (source, target) in self.cuts else arrive())
 
     def ask(

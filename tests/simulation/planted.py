@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.simulation.broker import SimulatedBroker
-from tidelog.broker.cluster.follower_state import UNKNOWN, FollowerState
+from tidelog.broker.cluster.follower_state import UNKNOWN
 from tidelog.broker.cluster.partition_state import LeaderState
 from tidelog.broker.member.replication import ReplicaFetcher
 from tidelog.broker.member.roles import MemberRoles
@@ -87,14 +87,13 @@ async def wait_for_nothing(*_: object) -> None:
 
 
 def join_without_broker_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Let a follower join the ISR by the log end of an earlier process of its broker, as before KIP-903."""
+    """Let a follower join the ISR by a fetch of an earlier process of its broker, as before KIP-903."""
+    note_fetch = LeaderState.note_fetch
 
-    def is_eligible(self: LeaderState, replica_id: int, follower: FollowerState) -> bool:
-        broker = self._brokers.get(replica_id)
-        return broker is not None and not broker.is_fenced and not broker.in_controlled_shutdown
+    def note_any(self: LeaderState, replica_id: int, _: int, *rest: Any) -> bool:
+        return note_fetch(self, replica_id, UNKNOWN, *rest)
 
-    patch.setattr(LeaderState, "_is_eligible", is_eligible)
-    patch.setattr(LeaderState, "_epoch_of", lambda self, replica_id: UNKNOWN)
+    patch.setattr(LeaderState, "note_fetch", note_any)
 
 
 def claim_clean_stops(patch: pytest.MonkeyPatch) -> None:

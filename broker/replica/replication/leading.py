@@ -168,6 +168,7 @@ class Leading:
 
     def take_image(self, state: PartitionState, brokers: Brokers) -> None:
         """Take over a newer image of the same leader epoch."""
+        self.rests.end_outside(state.isr)  # before the core forgets what removed followers had
         self._apply_change(self.core.take_image(state, brokers, self._now_ms))
 
     def take_brokers(self, brokers: Brokers) -> None:
@@ -193,7 +194,7 @@ class Leading:
         self._deletions.fail(error)
 
     def _apply_change(self, moved: bool) -> None:
-        self.rests.end_outside_isr()
+        self.rests.end_outside(self.core.isr)
         self._partition.isr = self.core.isr
         self._advance_if(moved)
         self._settle_deletions()

@@ -16,6 +16,7 @@ Loop thread only. Kafka's leaders walk the whole session at each fetch.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tidelog.broker.replica.fetching.fetch_session import FetchSession, FetchTarget
@@ -87,9 +88,9 @@ class Rests:
             for replica_id in list(self._resting):
                 self._end(replica_id)
 
-    def end_outside_isr(self) -> None:
-        """End the rests of followers that have left the ISR."""
-        for replica_id in [one for one in self._resting if one not in self._core.isr]:
+    def end_outside(self, isr: Collection[int]) -> None:
+        """End the rests of followers that are not in an ISR."""
+        for replica_id in [one for one in self._resting if one not in isr]:
             self._end(replica_id)
 
     def _end(self, replica_id: int) -> None:

@@ -197,6 +197,21 @@ def test_a_follower_that_fell_silent_does_not_join_before_it_fetches_again() -> 
     assert joining.ids == (LEADER, 2)
 
 
+def test_a_follower_that_the_controller_removed_counts_only_once_it_fetches_again() -> None:
+    """Its log directory failed, for example: the broker goes on with the others, and is neither fenced nor stopping."""
+    leader = led(high_watermark=START)
+    for replica in (2, 3):
+        fetch(leader, replica, START, 100.0)
+    leader.take_image(state(isr=(1, 3), partition_epoch=8), brokers(), 200.0)
+    assert leader.propose(300.0) is None, "it does not join by a fetch from before"
+    leader.note_append(20, 300.0)
+    assert fetch(leader, 3, 20, 300.0), "it does not hold the high watermark"
+    fetch(leader, 2, 20, 400.0)
+    joining = leader.propose(500.0)
+    assert joining is not None
+    assert joining.ids == (1, 3, 2)
+
+
 def test_a_follower_joins_only_from_the_start_of_the_epoch_on() -> None:
     leader = led(isr=(1, 2), high_watermark=4)
     fetch(leader, 3, 6)

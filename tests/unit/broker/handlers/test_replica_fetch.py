@@ -353,6 +353,18 @@ def test_who_leaves_the_isr_rests_no_more(quiet: Quiet) -> None:
     assert 2 in partition.leading.core.maximal_isr, "it was proposed"
 
 
+def test_who_rests_and_is_removed_from_the_isr_holds_no_high_watermark(quiet: Quiet) -> None:
+    """Its log directory may have failed: then it fetches other partitions, and never this one again."""
+    partition = quiet.node.replica_manager.partition("wide", 7)
+    partition.take_over(LED._replace(isr=(1, 3), partition_epoch=8))
+    leading = partition.leading
+    assert leading is not None
+    assert leading.propose() is None
+    quiet.node.append("wide", b"a", partition=7)
+    leading.note_fetch((3, EPOCH + 3), 1, 0, 1)
+    assert partition.high_watermark == 1
+
+
 def test_a_deleted_start_is_told(quiet: Quiet) -> None:
     quiet.node.append("wide", b"a", partition=7)
     quiet.told_of(quiet.ask())

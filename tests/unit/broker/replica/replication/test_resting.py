@@ -90,11 +90,15 @@ class Model:
         partition.take_over(state)
 
     def change_isr(self) -> None:
-        partition = self.partition(self.any())
+        index = self.any()
+        partition = self.partition(index)
         if partition.leading is not None:
             core = partition.leading.core
             isr = self.chance.choice([(1, 2, 3), (1, 3), (1, 2)])
             epoch = core.partition_epoch + 1
+            follower = core.follower(2)
+            if follower is not None and 2 in core.isr and 2 not in isr:
+                self.walked_of(index, follower).forget_position()
             partition.take_over(LED._replace(isr=isr, leader_epoch=core.leader_epoch, partition_epoch=epoch))
 
     def reassign(self) -> None:
