@@ -7,7 +7,7 @@
     latency        librdkafka: one record at a time, from produce() until a consumer in a group has it
     shares         Kafka's own share consumer (ShareConsumerPerformance) reads a log of small records in a share group
     streams        50 members of a streams group share 100 tasks: from the first heartbeat until all are in one
-                   epoch and each task has one owner; then heartbeats of no change, 10 in flight on each connection
+                   epoch and each task has one owner; then heartbeats that change nothing, 10 in flight a connection
     loading        1,000 groups with 100 offsets each, from the broker's start to the first answered committed offset
 
 Both brokers run without initial rebalance delays (classic and streams groups), without an assignment interval of
@@ -216,8 +216,8 @@ def latency(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
 
 
 def shares(broker: BrokerProcess, asked: argparse.Namespace) -> list[Row]:
-    """Measure a share group that reads a topic. A group before it warms the broker up; each has a new client
-    process.
+    """Measure a share group that reads a topic. An unmeasured group reads it first, which warms the broker up. Each
+    group has its own client process.
     """
     topic = f"{TOPIC}-shares"
     Topics(broker.bootstrap).create(topic, 1)

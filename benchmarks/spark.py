@@ -36,7 +36,7 @@ from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
 from benchmarks.rivals.spark import SessionPlan, connector_jars, start_session
 from benchmarks.rivals.tidelog_broker import TidelogProcess
-from benchmarks.spark_sink import parts
+from benchmarks.spark_sink import measure_parts
 from benchmarks.spark_work import (
     GB,
     MB,
@@ -156,7 +156,7 @@ def sink_parts_table(bench: Bench, rows: int, rounds: int) -> str:
     for size, value_bytes in SIZES.items():
         count = rows_of(size, rows)
         gigabytes = count * value_bytes / GB
-        found = [parts(bench.tidelog, bench.work, count, value_bytes) for _ in range(rounds + 1)]
+        found = [measure_parts(bench.tidelog, bench.work, count, value_bytes) for _ in range(rounds + 1)]
         for tries in zip(*found, strict=True):
             best = min(tries, key=lambda part: part.seconds)
             cells = [f"{best.seconds:.2f}", f"{best.cpu_s / gigabytes:.2f}", f"{best.broker_cpu_s / gigabytes:.2f}"]

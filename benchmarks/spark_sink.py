@@ -58,8 +58,8 @@ def arrow_rows(rows: int, value_bytes: int) -> list[pa.RecordBatch]:
     return found
 
 
-def parts(broker: BrokerProcess, work: Path, rows: int, value_bytes: int) -> list[Part]:
-    """Do each part once; the broker's topic has two partitions."""
+def measure_parts(broker: BrokerProcess, work: Path, rows: int, value_bytes: int) -> list[Part]:
+    """Measure each part once; the broker's topic has two partitions."""
     topic, writer = f"parts-{uuid.uuid4().hex}", uuid.uuid4().hex
     Topics(broker.bootstrap).create(topic, 2, {"retention.ms": "-1"})
     options = SinkOptions(broker.bootstrap, work / "parts", topic=topic)
@@ -87,7 +87,7 @@ def parts(broker: BrokerProcess, work: Path, rows: int, value_bytes: int) -> lis
 
 
 def use_pages(path: Path, size: int) -> None:
-    """Use ``size`` bytes of the page cache, and free them."""
+    """Fill ``size`` bytes of the page cache, and free them."""
     chunk = bytes(1 << 20)
     with path.open("wb", buffering=0) as file:
         for _ in range(-(-size // len(chunk))):

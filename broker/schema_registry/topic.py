@@ -78,7 +78,7 @@ class SchemasTopic:
 
     async def read_state(self) -> State:
         """Return the state with all committed records. Raises RegistryError."""
-        partition = self._find_led()
+        partition = self._find_led_partition()
         if partition is None:
             return State()
         if partition.is_settling:
@@ -90,7 +90,7 @@ class SchemasTopic:
         """Return the state with all appended records, and create the topic if it is missing. Nothing is appended until
         the caller awaits again. Raises RegistryError."""
         while True:
-            partition = self._find_led() or await self._create()
+            partition = self._find_led_partition() or await self._create()
             self._check_policy()
             await self._commit_all(partition)
             await self._catch_up(partition)
@@ -101,7 +101,7 @@ class SchemasTopic:
         """Append records, and replay them once they are committed. After a RegistryError it is not known whether the
         records were written.
         """
-        partition = self._find_led()
+        partition = self._find_led_partition()
         assert partition is not None, "settle before write"
         now_ms = self._broker.time.milliseconds()
         batch = build_batch(
@@ -119,7 +119,7 @@ class SchemasTopic:
 
     # ---- the partition
 
-    def _find_led(self) -> Partition | None:
+    def _find_led_partition(self) -> Partition | None:
         """Return the partition if this broker leads it, None if there is no topic. Raises RegistryError."""
         image = self._broker.metadata.topics.get(TOPIC)
         if image is None:
@@ -133,7 +133,7 @@ class SchemasTopic:
 
     def _is_read_to_end(self) -> bool:
         """Return whether all appended records were read since the last election. Raises RegistryError."""
-        partition = self._find_led()  # after an election or a deletion, it resets the position
+        partition = self._find_led_partition()  # after an election or a deletion, it resets the position
         return partition is not None and self._position == self._call_guarded(lambda: partition.log_end_offset)
 
     def _check_policy(self) -> None:
@@ -162,7 +162,7 @@ class SchemasTopic:
                 raise errors.store_failed(error.message) from error
             else:
                 await self._wait(change.done)
-            partition = self._find_led()
+            partition = self._find_led_partition()
             if partition is not None:
                 return partition
             if self._broker.loop.time() > deadline:

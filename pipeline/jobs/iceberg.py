@@ -94,12 +94,12 @@ def export_to_iceberg(
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     merger = Merger(spark, progress or Progress("export", quiet=True), groups=not request.values)
-    with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
+    with contextlib.closing(_catalog(target)) as catalog, _catalog_errors(target):
         return _export(request, target, catalog, merger)
 
 
 @contextlib.contextmanager
-def _catalog_trouble(target: IcebergTarget) -> Iterator[None]:
+def _catalog_errors(target: IcebergTarget) -> Iterator[None]:
     """Turn a catalog's errors inside ``with`` into JobErrors of one line."""
     from pyiceberg import exceptions
 

@@ -82,7 +82,7 @@ class Registry:
         """List all schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
         client = _client(self.settings)
         try:
-            with _trouble(f"subject {subject}"):
+            with _registry_errors(f"subject {subject}"):
                 numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
         except UndecodableError:
             return []
@@ -93,7 +93,7 @@ class Registry:
 
     def latest_schema(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
-        with _trouble(f"subject {subject}"):
+        with _registry_errors(f"subject {subject}"):
             number = _client(self.settings).get_latest_version(subject).schema_id
         assert number is not None
         return self.schema_by_id(number)
@@ -103,7 +103,7 @@ class Registry:
         client = _client(self.settings)
         from confluent_kafka.schema_registry import Schema
 
-        with _trouble(f"subject {subject}"):
+        with _registry_errors(f"subject {subject}"):
             return self.schema_by_id(client.register_schema(subject, Schema(text, kind)))
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ def _varints(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _trouble(what: str) -> Iterator[None]:
+def _registry_errors(what: str) -> Iterator[None]:
     """Turn errors of the client inside ``with`` into JobErrors, or UndecodableError if the registry does not have
     ``what``.
 
@@ -205,7 +205,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 @lru_cache(maxsize=1000)
 def _load_schema(settings: Settings, number: int) -> RegisteredSchema:
     client = _client(settings)
-    with _trouble(f"schema {number}"):
+    with _registry_errors(f"schema {number}"):
         # Only Protobuf has a serialized form beside its text; for other types the format is ignored. The client caches
         # the first response.
         found = client.get_schema(number, fmt="serialized")

@@ -67,8 +67,8 @@ def admin_of(node: BrokerProcess) -> AdminClient:
 
 
 def create(node: BrokerProcess, name: str, partitions: int = PARTITIONS) -> None:
-    """Create a topic with one replica of each partition, that every broker knows. A client told of no controller,
-    by a member that the controller has not heard of yet, waits for one in vain: others ask again."""
+    """Create a topic with one replica of each partition. A member that the controller does not know yet names no
+    controller; a client then waits until it times out, and another client tries again."""
     fine: tuple[int, ...] = ()
     for limit_s in CREATION_S:
         admin = admin_of(node)

@@ -71,7 +71,7 @@ def read_all(bootstrap: str) -> dict[int, tuple[bytes, bytes]]:
         found: dict[int, tuple[bytes, bytes]] = {}
         while not found or max(found) < end - 1:
             message = consumer.poll(30)
-            assert message is not None, "the consumer waits in vain"
+            assert message is not None, "the consumer got no record in time"
             assert message.error() is None
             offset, key, value = message.offset(), message.key(), message.value()
             assert isinstance(offset, int)

@@ -1,7 +1,7 @@
 """F19 with five requests in flight: after a restart or a truncation each of a producer's last five batches is known.
 
 A client that lost its connection sends everything again that was not acknowledged. It takes
-OUT_OF_ORDER_SEQUENCE_NUMBER for the first of these as a fatal error, so a batch that is in the log has to be told as a
+OUT_OF_ORDER_SEQUENCE_NUMBER for the first of these as a fatal error. So the log must recognize a batch that it has as a
 duplicate.
 """
 
@@ -33,7 +33,7 @@ class Producers:
         self.sent: Sent = {producer: deque(maxlen=BATCHES_TO_RETAIN) for producer in PRODUCERS}
 
     def send(self, log: UnifiedLog) -> None:
-        """Send one batch of one of them, or of a producer without an id."""
+        """Send one batch from one of the producers, or from a producer without an id."""
         chance = self._chance
         if chance.random() < 0.1:
             append(log, batch(chance.randint(1, 3)))
@@ -49,13 +49,13 @@ class Producers:
         self.sent[producer].append((sequence, count, info.first_offset))
 
     def forget_from(self, offset: int) -> None:
-        """Forget the batches that a truncation took: they are sent again later, as new ones."""
+        """Forget the batches that a truncation removed: their sequence numbers are used again by new batches."""
         for producer, sent in self.sent.items():
             while sent and sent[-1][2] + sent[-1][1] > offset:
                 self._next[producer] = sent.pop()[0]
 
     def retry(self, log: UnifiedLog) -> None:
-        """Send everything again: nothing is written, each gets its first offset."""
+        """Send all batches again: nothing is appended, and each response has the offset of the first time."""
         end = log.log_end_offset
         for producer, sent in self.sent.items():
             for sequence, count, offset in sent:
@@ -84,7 +84,7 @@ def test_the_last_five_batches_are_duplicates_after_a_restart(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_a_truncation_left_of_them_is_known(tmp_path: Path, seed: int) -> None:
+def test_the_last_batches_that_a_truncation_left_are_duplicates(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     bench = LogBench(str(tmp_path), segment_bytes=600, index_interval_bytes=300)
     producers, log = Producers(chance), bench.open()

@@ -1,4 +1,5 @@
-"""F15: sets that claim or decompress to far more than they are. Bounded memory, a documented error, no long stall."""
+"""Batches and message sets that decompress to far more bytes than they have, or declare far more (fault F15 of
+docs/internals/faults.md): they are refused with a documented error, with bounded memory and CPU time."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ from tidelog.protocol.record.record_batch import LOG_OVERHEAD, BatchOptions, Rec
 ROOT = Path(__file__).resolve().parents[2]
 GIBIBYTE = 1 << 30
 NOW_MS = 1_700_000_000_000
-#: The bound of the default topic (16 MiB) as chunks and once joined, and one window of zstd's.
+#: Limit of memory. A batch may decompress to 16 MiB here; these bytes may exist in chunks and joined, beside one window
+#: of zstd.
 MEMORY_BYTES = 64 << 20
-#: F15 asks for 50 ms on an idle core, about what 32 MiB of gzip take, the yardstick. Machines differ and may do other
-#: things, so CPU time is counted, and a slow machine measured by what the yardstick costs it.
+#: Limit of CPU time. On a slow machine the limit is the time that it takes to decompress YARDSTICK_BYTES of gzip.
 CPU_SECONDS = 0.1
 YARDSTICK_BYTES = 32 << 20
 
@@ -44,6 +45,7 @@ def snappy_bomb() -> bytes:
 
 
 def snappy_claim() -> bytes:
+    """Build a raw snappy block whose header declares 4 GiB of decompressed bytes."""
     return b"\xff\xff\xff\xff\x0f" + bytes(40)
 
 
@@ -71,7 +73,7 @@ BOMBS: dict[str, tuple[CompressionType, Callable[[], bytes]]] = {
 
 
 def batch_around(name: str) -> bytearray:
-    """Build a batch with a good header and checksum whose records section is the bomb."""
+    """Build a batch with a valid header and checksum whose records section is the bomb."""
     codec, bomb = BOMBS[name]
     batch = build_batch([Record(0, NOW_MS, b"k", b"v")])[:61] + bomb()
     struct.pack_into(">i", batch, 8, len(batch) - LOG_OVERHEAD)
@@ -81,6 +83,7 @@ def batch_around(name: str) -> bytearray:
 
 
 def wrapper_around(name: str) -> bytearray:
+    """Build a compressed message of magic 1 whose value, the inner message set, is the bomb."""
     codec, bomb = BOMBS[name]
     writer = MessageWriter()
     with writer.entry(0), writer.message(1, codec, NOW_MS, None):
@@ -89,7 +92,7 @@ def wrapper_around(name: str) -> bytearray:
 
 
 def measure(path: str) -> None:
-    """Validate in a child process what the file holds; print the error, the memory and the CPU time it cost."""
+    """Validate the records in a file and print the error, the memory and the CPU time; runs in a child process."""
     records = bytearray(Path(path).read_bytes())
     validator = LogValidator(ValidationParams(max_message_bytes=2 << 20))
     for codec in CompressionType:  # so that imports are not counted

@@ -22,7 +22,7 @@ from tests.support.requirements import require_tool
 from tests.support.toolchains import installed
 
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""One collector thread, no optimizing compiler (C2), which only pays in long runs, no file of counters."""
+"""One collector thread, no file of counters, and no optimizing compiler (C2), which only pays in long runs."""
 QUICK_JAVAC = tuple(f"-J{option}" for option in QUICK)
 """The same for javac, which then takes 1.7 s of CPU time in place of 2.2."""
 SMALL_HEAP = ("-Xmx256M",)

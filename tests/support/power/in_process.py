@@ -72,5 +72,5 @@ class InProcessAsker(Asker):
 
 
 def story_in(trace: Path) -> Story:
-    """Build the story from the notes in a trace so far."""
+    """Build the state that must survive a power loss, from the notes in a trace so far."""
     return story_of(read_trace(trace, trace.parent))

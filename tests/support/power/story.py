@@ -64,7 +64,7 @@ class Setting(Generic[T]):
 
 @dataclass
 class Story:
-    """The state that must be kept, and the changes that may be, according to the notes so far."""
+    """The state that must survive a power loss, and the changes that may, according to the notes so far."""
 
     topics: dict[str, TopicStory] = field(default_factory=dict)
     configs: dict[tuple[str, str], Setting[str]] = field(default_factory=dict)

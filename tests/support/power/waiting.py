@@ -8,9 +8,9 @@ from collections.abc import Callable
 LIMIT_S = 60.0
 
 
-def wait_until(is_so: Callable[[], object], limit_s: float = LIMIT_S) -> None:
-    """Wait until ``is_so()`` is true. Raises AssertionError if it is not within ``limit_s``."""
+def wait_until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Wait until ``condition()`` is true. Raises AssertionError if it is not within ``limit_s``."""
     deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, "waited in vain"
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition was not true within {limit_s} s"
         time.sleep(0.005)

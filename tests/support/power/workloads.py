@@ -80,7 +80,7 @@ def start_and_stop(broker: RecordedBroker) -> None:
 
 
 def topics(broker: RecordedBroker) -> None:
-    """Create topics, add partitions, delete topics and create them again, with records in each."""
+    """Create topics, add partitions, delete topics and create them again; records are produced to most of them."""
     broker.start()
     with Asker(broker) as asker:
         asker.create("kept", 2)

@@ -1,4 +1,4 @@
-"""Load of a thread, told from its processor clock."""
+"""Load of a thread, measured by its CPU clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.cleaner.thread_load import BUSY_SHARE, READ_INTERVAL_MS, ThreadLoad
 
 
 class Clocks:
-    """A wall clock and a processor clock that are set by hand, in ms."""
+    """A wall clock and a CPU clock that the test moves, in ms."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 1000.0
@@ -23,7 +23,7 @@ class Clocks:
         self.cpu += wall * share
 
 
-def test_unknown_threads_pass_for_busy() -> None:
+def test_a_thread_counts_as_busy_until_its_clock_was_read_twice() -> None:
     clocks = Clocks()
     load = clocks.load()
     assert load.is_busy()
@@ -34,14 +34,14 @@ def test_unknown_threads_pass_for_busy() -> None:
 
 
 @pytest.mark.parametrize(("share", "busy"), [(0.0, False), (BUSY_SHARE / 2, False), (BUSY_SHARE * 2, True), (1, True)])
-def test_by_its_share_of_a_processor(share: float, busy: bool) -> None:
+def test_a_thread_is_busy_above_a_share_of_a_processor(share: float, busy: bool) -> None:
     clocks = Clocks()
     load = clocks.load()
     clocks.go(READ_INTERVAL_MS, share)
     assert load.is_busy() is busy
 
 
-def test_it_follows_what_the_thread_does() -> None:
+def test_each_interval_is_measured_by_itself() -> None:
     clocks = Clocks()
     load = clocks.load()
     seen = []

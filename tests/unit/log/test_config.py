@@ -1,4 +1,5 @@
-"""Topic configuration: defaults, server synonyms, versions, the older timestamp key."""
+"""Topic configuration: defaults, synonyms in the broker's configuration, message format versions, and the deprecated
+key ``message.timestamp.difference.max.ms``."""
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ def test_message_format(version: str, magic: int) -> None:
     assert message_format_magic(version) == magic
 
 
-def test_version_that_is_none() -> None:
+def test_text_that_is_not_a_version_is_refused() -> None:
     with pytest.raises(ValueError, match="ten"):
         message_format_magic("ten")
 
 
-def test_older_timestamp_key_stands_in() -> None:
+def test_the_deprecated_timestamp_key_gives_defaults_to_the_newer_ones() -> None:
     config = LogConfig({"message.timestamp.difference.max.ms": 5, "message.timestamp.after.max.ms": 7})
     assert (config.timestamp_before_max_ms, config.timestamp_after_max_ms) == (5, 7)
 

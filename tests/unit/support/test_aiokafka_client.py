@@ -1,4 +1,4 @@
-"""aiokafka closes here what it forgets, and what it closes is waited for."""
+"""``aiokafka_client`` closes connections that aiokafka would drop unclosed, and waits until all are closed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def test_a_connection_that_the_broker_closed_is_closed() -> None:
     assert not client._conns
 
 
-async def test_what_is_being_closed_is_waited_for() -> None:
-    """A refused login leaves a connection that no client waits for."""
+async def test_until_closed_waits_for_connections_that_are_being_closed() -> None:
+    """After a refused login aiokafka closes the connection, but does not wait until it is closed."""
     closed = asyncio.get_running_loop().create_future()
     connection = AIOKafkaConnection("127.0.0.1", 1)
     connection._reader, connection._writer = object(), SimpleNamespace(close=lambda: None)

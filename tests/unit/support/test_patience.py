@@ -12,7 +12,7 @@ from tests.support.soak.reading import Found, NotReadError, read_to
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock in seconds that the test moves."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,7 +22,7 @@ class Clock:
 
 
 class SlowMessage:
-    """A record, as librdkafka's client gives it; the end of the partition where there is none."""
+    """A record as librdkafka's client returns it; at offset ``end`` the event that the partition has ended."""
 
     def __init__(self, offset: int, end: int) -> None:
         self._offset = offset
@@ -52,7 +52,7 @@ class EndOfPartition:
 
 
 class SlowConsumer:
-    """A consumer of ``end`` records that takes ``seconds`` for each, and gives no more than ``given``."""
+    """A consumer of a partition with ``end`` records. It takes ``seconds`` for each, and returns ``given``."""
 
     def __init__(self, clock: Clock, end: int, seconds: float, given: int) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class SlowConsumer:
         return [message] if (message := next(self._messages, None)) is not None else []
 
 
-def test_patience_is_over_when_nothing_comes_any_more() -> None:
+def test_patience_is_over_after_too_long_without_progress() -> None:
     clock = Clock()
     patience = Patience(10.0, clock)
     for progress in range(100):
@@ -78,21 +78,21 @@ def test_patience_is_over_when_nothing_comes_any_more() -> None:
     assert patience.is_over(99)
 
 
-def test_a_reader_goes_on_as_long_as_records_come() -> None:
+def test_a_reader_continues_as_long_as_it_gets_records() -> None:
     clock = Clock()
     consumer = SlowConsumer(clock, 100, PATIENCE_S / 2, 101)
     found = read_to(consumer, "t", {0: 100}, Patience(clock=clock))
     assert found == {(0, offset): Found(None, b"v") for offset in range(100)}
 
 
-def test_a_reader_that_gets_no_more_ends() -> None:
+def test_a_reader_that_gets_no_more_records_is_an_error() -> None:
     clock = Clock()
     consumer = SlowConsumer(clock, 100, PATIENCE_S / 2, 50)
     with pytest.raises(NotReadError, match="are not read to their ends"):
         read_to(consumer, "t", {0: 100}, Patience(clock=clock))
 
 
-def test_a_command_gets_time_for_what_was_written(tmp_path: Path) -> None:
+def test_the_limit_of_a_command_grows_with_the_bytes_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     before = patience_for(tmp_path)
     with open(tmp_path / "t-0" / "log", "wb") as file:

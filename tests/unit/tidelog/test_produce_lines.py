@@ -18,7 +18,7 @@ HIGH_DESCRIPTOR = 1_100
 """Beyond the 1,023 that a select can hold."""
 
 
-class Pending:
+class PendingProducer:
     """A producer that has records to send until it is flushed; each flush writes the given bytes to a descriptor."""
 
     def __init__(self, descriptor: int = -1, late: bytes = b"") -> None:
@@ -34,8 +34,8 @@ class Pending:
 
 
 def read(file: BinaryIO) -> tuple[list[bytes], int]:
-    """Return the lines of a file, and how often the producer had to send before them."""
-    producer = Pending()
+    """Return the lines of a file, and how often reading them made the producer flush."""
+    producer = PendingProducer()
     lines = list(lines_of(file, cast(Producer, producer), None))
     return lines, producer.flushes
 
@@ -51,7 +51,7 @@ def test_a_pipe_with_lines_is_read_before_the_producer_sends() -> None:
 def test_an_empty_pipe_makes_the_producer_send_first() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as file:
-        producer = Pending(writing, b"late\n")
+        producer = PendingProducer(writing, b"late\n")
         lines = lines_of(file, cast(Producer, producer), None)
         assert (next(lines), producer.flushes) == (b"late", 1)
         os.close(writing)
@@ -70,8 +70,8 @@ def test_a_file_may_have_any_descriptor() -> None:
         assert read(file) == ([b"one"], 0)
 
 
-class Taken(Pending):
-    """A producer that notes what it was given, and how much of that it has sent."""
+class CountingProducer(PendingProducer):
+    """A producer that keeps the values it was given, and counts those that it has sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,11 +87,11 @@ class Taken(Pending):
 
 @pytest.mark.parametrize("bad", [0, 3, 9])
 @pytest.mark.parametrize("form", ["json", "lines"])
-def test_what_comes_before_a_bad_line_is_written(tmp_path: Path, bad: int, form: str) -> None:
+def test_lines_before_a_bad_line_are_sent(tmp_path: Path, bad: int, form: str) -> None:
     lines = [b'{"value": "%d"}' % number if form == "json" else b"%d:a" % number for number in range(10)]
     lines[bad] = b"no"
     (tmp_path / "lines").write_bytes(b"\n".join(lines))
-    producer = Taken()
+    producer = CountingProducer()
     fields = Fields(form, None, b":" if form == "lines" else None, (), None, False)
     with (tmp_path / "lines").open("rb", 0) as file, pytest.raises(ClientError, match=f"^input line {bad + 1}: "):
         send_all(cast(BinaryIO, file), "input", fields, cast(Producer, producer))

@@ -13,6 +13,6 @@ def test_a_request_that_names_a_group_often_gets_its_offsets_once() -> None:
     assert [group.group_id for group in World().ask(OffsetFetchRequest(groups=groups * 100), 8).groups] == ["a", "b"]
 
 
-def test_many_topics_without_partitions_are_looked_at_in_steps() -> None:
+def test_each_topic_without_partitions_is_a_step() -> None:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[]) for _ in range(100)]
     assert len(list(leave_out_repeated_partitions("g", topics, set()))) == 100

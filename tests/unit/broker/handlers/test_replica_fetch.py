@@ -264,7 +264,7 @@ class Quiet:
         wide.reads.clear()
 
     def wait(self) -> None:
-        """Ask and wait in vain."""
+        """Send a fetch that waits until its timeout."""
         waiting = self.ask()
         assert isinstance(waiting, Deferred)
         self.node.loop.advance(600)

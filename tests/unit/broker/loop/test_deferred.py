@@ -1,3 +1,5 @@
+"""Deferred: callbacks, errors, abandoned and hurried results, and results built from several others."""
+
 from __future__ import annotations
 
 import pytest
@@ -16,7 +18,7 @@ def test_complete_calls_back_in_order() -> None:
     assert seen == [("first", 7), ("second", 7)]
 
 
-def test_callback_of_a_settled_one_runs_at_once() -> None:
+def test_a_callback_added_to_a_settled_deferred_runs_at_once() -> None:
     seen: list[int] = []
     deferred: Deferred[int] = Deferred()
     deferred.complete(1)
@@ -32,7 +34,7 @@ def test_failure_is_raised_by_result() -> None:
         deferred.result()
 
 
-def test_what_waiters_do_not_know_is_an_unknown_server_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_that_is_no_kafka_error_becomes_unknown_server_error(caplog: pytest.LogCaptureFixture) -> None:
     deferred: Deferred[int] = Deferred()
     deferred.fail(KeyError("gone"))
     with pytest.raises(UnknownServerError):
@@ -40,14 +42,14 @@ def test_what_waiters_do_not_know_is_an_unknown_server_error(caplog: pytest.LogC
     assert "gone" in caplog.text
 
 
-def test_a_close_of_the_connection_is_passed_on() -> None:
+def test_close_connection_error_is_kept_as_it_is() -> None:
     deferred: Deferred[int] = Deferred()
     deferred.fail(CloseConnectionError())
     with pytest.raises(CloseConnectionError):
         deferred.map(str).result()
 
 
-def test_a_callback_that_fails_keeps_no_other_from_being_called(caplog: pytest.LogCaptureFixture) -> None:
+def test_callbacks_after_one_that_raises_are_called(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[int] = []
     deferred: Deferred[int] = Deferred()
     deferred.on_done(lambda _: seen.append(1 // 0))
@@ -57,7 +59,7 @@ def test_a_callback_that_fails_keeps_no_other_from_being_called(caplog: pytest.L
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_who_waits_for_a_callback_that_fails_is_refused() -> None:
+def test_the_error_of_a_callback_is_given_to_its_refuse() -> None:
     def fail(_: object) -> None:
         raise MemoryError
 
@@ -68,7 +70,7 @@ def test_who_waits_for_a_callback_that_fails_is_refused() -> None:
     assert isinstance(told[0], MemoryError)
 
 
-def test_callbacks_that_settling_has_not_come_to_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuse_runs_callbacks_that_an_interrupted_complete_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise MemoryError
 
@@ -83,7 +85,7 @@ def test_callbacks_that_settling_has_not_come_to_are_called(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyError(), CloseConnectionError(), KafkaStorageError()])
-def test_who_waits_for_what_cannot_be_built_is_told(error: Exception) -> None:
+def test_an_error_in_build_or_recover_fails_the_deferred_that_follows(error: Exception) -> None:
     def build(_: object = None) -> int:
         raise error
 
@@ -115,21 +117,21 @@ def test_abandon_tells_the_owner_and_drops_callbacks() -> None:
     assert deferred.abandoned
 
 
-def test_abandoning_a_settled_one_does_nothing() -> None:
+def test_abandoning_a_settled_deferred_does_nothing() -> None:
     deferred: Deferred[int] = Deferred()
     deferred.complete(1)
     deferred.abandon()
     assert not deferred.abandoned
 
 
-def test_settling_twice_is_our_mistake() -> None:
+def test_settling_twice_is_an_assertion_error() -> None:
     deferred: Deferred[int] = Deferred()
     deferred.complete(1)
     with pytest.raises(AssertionError):
         deferred.complete(2)
 
 
-def test_who_is_hurried_answers_or_is_left_alone() -> None:
+def test_hurry_calls_the_owner_if_it_has_a_callback_for_it() -> None:
     deferred: Deferred[int] = Deferred()
     deferred.hurry()
     assert not deferred.done
@@ -139,7 +141,7 @@ def test_who_is_hurried_answers_or_is_left_alone() -> None:
     assert deferred.result() == 1
 
 
-def test_nobody_hurries_for_one_who_is_gone() -> None:
+def test_hurry_does_nothing_after_abandon() -> None:
     deferred: Deferred[int] = Deferred()
     deferred.on_hurry(lambda: deferred.complete(1))
     deferred.abandon()
@@ -147,14 +149,14 @@ def test_nobody_hurries_for_one_who_is_gone() -> None:
     assert not deferred.done
 
 
-def test_what_is_built_of_settled_ones_is_there_at_once() -> None:
+def test_when_all_done_builds_at_once_if_all_are_settled() -> None:
     done: Deferred[int] = Deferred()
     done.complete(1)
     assert when_all_done([done], lambda: "built") == "built"
     assert when_all_done([], lambda: "built") == "built"
 
 
-def test_what_is_built_of_open_ones_waits_for_the_last() -> None:
+def test_when_all_done_builds_once_the_last_is_settled() -> None:
     first, second = Deferred[int](), Deferred[int]()
     built = when_all_done([first, second], lambda: "built")
     assert isinstance(built, Deferred)
@@ -164,7 +166,7 @@ def test_what_is_built_of_open_ones_waits_for_the_last() -> None:
     assert built.result() == "built"
 
 
-def test_nothing_is_built_for_who_went_away() -> None:
+def test_when_all_done_does_not_build_after_abandon() -> None:
     waited_for: Deferred[int] = Deferred()
     built = when_all_done([waited_for], lambda: 1 // 0)
     assert isinstance(built, Deferred)

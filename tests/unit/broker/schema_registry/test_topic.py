@@ -1,4 +1,4 @@
-"""The state of a topic ``_schemas`` that takes the place of another one."""
+"""The state read from ``_schemas`` after the topic was created again, or another broker led it in the meantime."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from tidelog.broker.schema_registry.topic import TOPIC, SchemasTopic
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 
-def test_ids_go_on_in_a_topic_that_was_deleted_and_created_again() -> None:
+def test_ids_continue_after_the_topic_was_deleted_and_created_again() -> None:
     image = SimpleNamespace(topic_id=b"first", partitions=[SimpleNamespace(leader=1, leader_epoch=3)])
     manager = SimpleNamespace(partition=lambda _topic, _number: None)
     metadata = SimpleNamespace(topics={TOPIC: image})
     topic = SchemasTopic(cast(Any, SimpleNamespace(node_id=1, metadata=metadata, replica_manager=manager)))
-    topic._find_led()
+    topic._find_led_partition()
     topic.state.replay(*schema_record(RegisteredSchema("s", 1, 7, '"int"')))
     image.topic_id = b"second"
-    topic._find_led()
+    topic._find_led_partition()
     assert topic.state.subjects(deleted=True) == []
     assert topic.state.last_id == 7
 
 
-def test_the_topic_is_read_again_by_a_leader_that_was_elected_again() -> None:
-    """Another leader may have cut records that were read here, and appended as many others."""
+def test_a_leader_that_is_elected_again_reads_the_topic_from_the_beginning() -> None:
+    """Another leader may have truncated records that this broker had read, and appended as many others."""
     partition = SimpleNamespace(leader=1, leader_epoch=3)
     image = SimpleNamespace(topic_id=b"id", partitions=[partition])
     manager = SimpleNamespace(partition=lambda _topic, _number: None)
     metadata = SimpleNamespace(topics={TOPIC: image})
     topic = SchemasTopic(cast(Any, SimpleNamespace(node_id=1, metadata=metadata, replica_manager=manager)))
-    topic._find_led()
+    topic._find_led_partition()
     topic.state.replay(*schema_record(RegisteredSchema("s", 1, 7, '"int"')))
     topic._position = 1
-    topic._find_led()
+    topic._find_led_partition()
     assert topic.state.subjects() == ["s"]
     partition.leader_epoch = 5
-    topic._find_led()
+    topic._find_led_partition()
     assert (topic.state.subjects(), topic._position, topic.state.last_id) == ([], 0, 7)
 
 
@@ -65,7 +65,7 @@ class ReplacedLog:
         return SimpleNamespace(records=build_batch([Record(0, 0, encode_key(key), to_bytes(value))]))
 
 
-async def test_a_change_begins_with_the_records_of_the_last_election(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settle_reads_again_if_another_leader_replaced_records_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     leadership = SimpleNamespace(leader=1, leader_epoch=3)
     metadata = SimpleNamespace(topics={TOPIC: SimpleNamespace(topic_id=b"id", partitions=[leadership])})
     log = ReplacedLog(leadership)

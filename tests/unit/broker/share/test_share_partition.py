@@ -1,4 +1,4 @@
-"""The state of a share partition: acquiring, acknowledging, locks, limits, and what a restart makes of it."""
+"""The state of a share partition: acquiring, acknowledging, locks, limits, and the state after a restart."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def acquire(
 def acknowledge(
     partition: SharePartition, first: int, last: int, *types: int, member: str = "m", now: float = 0.0
 ) -> list[Span]:
-    """Acknowledge, take it over, and return what was to be stored."""
+    """Acknowledge records, apply the change, and return the spans that a broker would store before that."""
     change = partition.acknowledge(member, [AcknowledgementBatch(first, last, types)], LIMITS, now)
     partition.commit(change)
     return change.batches
@@ -92,12 +92,12 @@ def test_a_batch_that_begins_before_the_start_offset_is_acquired_from_there() ->
 def test_no_more_than_the_lock_limit_is_in_flight() -> None:
     partition = SharePartition(0)
     limits = LIMITS._replace(record_locks=25)
-    assert acquire(partition, limits=limits) == [Acquired(0, 29, 1)]  # the batch with the last of them is whole
+    assert acquire(partition, limits=limits) == [Acquired(0, 29, 1)]  # rounded up to a whole batch
     assert not partition.can_acquire(limits)
     assert acquire(partition, limits=limits) == []
 
 
-def test_what_came_back_is_acquired_though_the_limit_is_reached() -> None:
+def test_released_records_are_acquired_even_at_the_lock_limit() -> None:
     partition = SharePartition(0)
     limits = LIMITS._replace(record_locks=30)
     acquire(partition, limits=limits)
@@ -167,9 +167,7 @@ def test_renewal_can_be_switched_off() -> None:
         ("m", 40, 49, InvalidRequestError),
     ],
 )
-def test_acknowledgements_of_others_records_change_nothing(
-    member: str, first: int, last: int, error: type[Exception]
-) -> None:
+def test_a_refused_acknowledgement_changes_nothing(member: str, first: int, last: int, error: type[Exception]) -> None:
     partition = SharePartition(0)
     acquire(partition, end=30)
     before = list(partition.spans)
@@ -187,7 +185,7 @@ def test_one_bad_batch_refuses_all_of_them() -> None:
     assert partition.start_offset == 0
 
 
-def test_nothing_that_was_never_handed_out_is_acknowledged() -> None:
+def test_records_that_were_never_acquired_cannot_be_acknowledged() -> None:
     with pytest.raises(InvalidRecordStateError):
         acknowledge(SharePartition(0), 0, 9, ACCEPT)
 
@@ -200,7 +198,7 @@ def test_a_record_is_acknowledged_once() -> None:
         acknowledge(partition, 10, 19, ACCEPT)
 
 
-def test_acknowledgements_below_the_start_offset_mean_nothing_any_more() -> None:
+def test_acknowledgements_below_the_start_offset_do_nothing() -> None:
     partition = SharePartition(0)
     acquire(partition, end=30)
     acknowledge(partition, 0, 9, ACCEPT)
@@ -208,7 +206,7 @@ def test_acknowledgements_below_the_start_offset_mean_nothing_any_more() -> None
     assert partition.start_offset == 10
 
 
-def test_a_lock_runs_out() -> None:
+def test_records_of_an_expired_lock_are_available_again() -> None:
     partition = SharePartition(0)
     acquire(partition, end=10)
     early = partition.expire(LIMITS, 999.0)
@@ -221,7 +219,7 @@ def test_a_lock_runs_out() -> None:
         acknowledge(partition, 0, 9, ACCEPT)
 
 
-def test_what_a_member_held_is_available_when_it_is_gone() -> None:
+def test_a_release_makes_all_records_of_a_member_available() -> None:
     partition = SharePartition(0)
     acquire(partition, end=10)
     acquire(partition, "other", end=20)
@@ -229,7 +227,7 @@ def test_what_a_member_held_is_available_when_it_is_gone() -> None:
     assert [(span.first, span.state) for span in partition.spans] == [(0, AVAILABLE), (10, ACQUIRED)]
 
 
-def test_a_record_is_delivered_as_often_as_the_limit_says() -> None:
+def test_a_record_is_archived_at_the_delivery_count_limit() -> None:
     partition = SharePartition(0)
     limits = LIMITS._replace(delivery_count=2)
     one = [BatchRange(0, 0)]
@@ -239,7 +237,7 @@ def test_a_record_is_delivered_as_often_as_the_limit_says() -> None:
     assert (partition.start_offset, partition.spans) == (1, [])
 
 
-def test_records_that_come_back_often_end_up_alone() -> None:
+def test_records_that_were_released_often_are_delivered_in_ever_smaller_runs() -> None:
     partition = SharePartition(0)
     sizes = []
     for _ in range(7):
@@ -252,7 +250,7 @@ def test_records_that_come_back_often_end_up_alone() -> None:
     assert partition.start_offset == 3
 
 
-def test_what_is_not_in_the_log_any_more_is_archived() -> None:
+def test_records_that_the_log_no_longer_has_are_archived() -> None:
     partition = SharePartition(0)
     acquire(partition, end=30)
     partition.commit(partition.release("m", LIMITS))
@@ -260,7 +258,7 @@ def test_what_is_not_in_the_log_any_more_is_archived() -> None:
     assert partition.start_offset == 20
 
 
-def test_a_hole_between_batches_is_never_handed_out() -> None:
+def test_offsets_between_batches_are_never_acquired() -> None:
     partition = SharePartition(0)
     acquire(partition, batches=[BatchRange(0, 9)])
     assert acquire(partition, batches=[BatchRange(50, 59)]) == [Acquired(50, 59, 1)]
@@ -268,7 +266,7 @@ def test_a_hole_between_batches_is_never_handed_out() -> None:
     assert partition.start_offset == 50
 
 
-def test_records_of_aborted_transactions_are_taken_back() -> None:
+def test_records_of_aborted_transactions_are_archived() -> None:
     partition = SharePartition(0)
     acquired = acquire(partition, end=30)
     left = partition.drop_aborted([BatchRange(0, 9), BatchRange(15, 16)], acquired)
@@ -278,7 +276,7 @@ def test_records_of_aborted_transactions_are_taken_back() -> None:
     assert partition.start_offset == 17
 
 
-def test_the_start_of_the_log_takes_the_start_offset_along() -> None:
+def test_the_start_offset_moves_with_the_log_start_offset() -> None:
     partition = SharePartition(0)
     acquire(partition, end=30)
     partition.log_start_moved(15)
@@ -290,7 +288,7 @@ def test_the_start_of_the_log_takes_the_start_offset_along() -> None:
     assert (partition.start_offset, partition.end_offset, partition.next_fetch_offset) == (100, 100, 100)
 
 
-def test_what_was_in_flight_is_available_after_a_restart() -> None:
+def test_records_whose_state_was_not_stored_are_available_after_a_restart() -> None:
     partition = SharePartition(
         10, [Span(0, 12, ACKNOWLEDGED, 1), Span(20, 24, AVAILABLE, 3), Span(30, 39, ARCHIVED, 5)]
     )
@@ -307,7 +305,7 @@ def test_what_was_in_flight_is_available_after_a_restart() -> None:
 
 
 class Model:
-    """A share partition offset by offset; it knows nothing of spans."""
+    """A model of a share partition that has a state for each single offset."""
 
     def __init__(self) -> None:
         self.states: dict[int, tuple[str, int, str, float]] = {}
@@ -335,8 +333,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=300 * DEPTH)
 @given(st.lists(STEPS, max_size=40))
-def test_each_offset_goes_its_way_alone(steps: list[tuple[Any, ...]]) -> None:
-    """Spans are a shorter way to say what the model says offset by offset."""
+def test_spans_agree_with_a_model_that_has_a_state_for_each_offset(steps: list[tuple[Any, ...]]) -> None:
     partition, model, now = SharePartition(0), Model(), 0.0
     for step in steps:
         if step[0] == "acquire":
@@ -401,7 +398,7 @@ def check(partition: SharePartition, model: Model) -> None:
     assert partition.next_fetch_offset == (free[0] if free else end)
 
 
-def test_what_is_taken_back_was_not_delivered() -> None:
+def test_take_back_undoes_an_acquisition_and_its_delivery_count() -> None:
     partition = SharePartition(0)
     first = acquire(partition, max_records=10)
     partition.take_back("m", first)
@@ -411,6 +408,8 @@ def test_what_is_taken_back_was_not_delivered() -> None:
     assert again == [Acquired(0, 4, 2)]
     partition.take_back("m", again)
     partition.take_back("n", [Acquired(0, 4, 1)])
-    assert [span.state for span in partition.spans] == [ACQUIRED, ACQUIRED], "held by another, or since delivered again"
+    assert [span.state for span in partition.spans] == [ACQUIRED, ACQUIRED], (
+        "m does not hold them any more; n has them in their second delivery"
+    )
     partition.take_back("n", again)
     assert acquire(partition, "o", max_records=5) == again

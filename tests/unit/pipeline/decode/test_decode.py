@@ -1,4 +1,4 @@
-"""Slices to Arrow: every format, codec and kind of batch against the format's own reader; swaps, loss and damage."""
+"""Segment slices decoded to Arrow: every format and codec, transactions, filters; swapped, deleted, damaged files."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_formats_and_codecs_mixed_in_one_segment(data: DataDirectory) -> None:
     assert [found[1] for found in rows_of(slices_of(data))] == [record.value for record in records]
 
 
-def test_any_range_of_offsets_in_any_cut(data: DataDirectory) -> None:
+def test_any_range_of_offsets_is_read_with_tasks_of_any_size(data: DataDirectory) -> None:
     written = fill(data.log("t"), 60, compression=0)
     for start, end in [(0, 1), (3, 4), (7, 203), (100, 300), (299, 300), (0, 300)]:
         for size in (1, 500, 3000, 1 << 30):
@@ -179,7 +179,7 @@ def test_aborted_and_open_transactions(data: DataDirectory) -> None:
     )
 
 
-def test_an_abort_whose_index_entry_is_not_written_yet(data: DataDirectory) -> None:
+def test_an_abort_is_found_without_its_transaction_index(data: DataDirectory) -> None:
     log = data.log("t")
     write(log, [Record(0, 1, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
     end_transaction(log, 1, commit=False)
@@ -188,7 +188,7 @@ def test_an_abort_whose_index_entry_is_not_written_yet(data: DataDirectory) -> N
     assert not rows_of(slices_of(data, read_committed=True), isolation=Isolation.READ_COMMITTED)
 
 
-def test_times_and_a_key(data: DataDirectory) -> None:
+def test_rows_are_filtered_by_times_and_key(data: DataDirectory) -> None:
     written = fill(data.log("t"), 40)
     low, high = written[50].timestamp, written[120].timestamp
     wanted = RowFilter(low, high, b"key-3")
@@ -206,7 +206,6 @@ def test_large_batches_and_values_grow_the_buffers(data: DataDirectory, monkeypa
     monkeypatch.setattr(column_reader, "CHUNK_BYTES", 300)
     monkeypatch.setattr(column_reader, "ARENA_BYTES", 400)
     monkeypatch.setattr(column_reader, "TABLE_ROWS", 4)
-    data.config = data.config.with_overrides({}) if hasattr(data.config, "with_overrides") else data.config
     written: list[Record] = []
     for codec in (0, 4, 1, 0):
         written += fill(data.log("t"), 3, records=30, compression=codec)
@@ -216,14 +215,14 @@ def test_large_batches_and_values_grow_the_buffers(data: DataDirectory, monkeypa
     assert found[-1][1] == bytes(2000)
 
 
-def test_blocks_say_where_the_bytes_lie(data: DataDirectory) -> None:
+def test_blocks_have_as_many_rows_as_records(data: DataDirectory) -> None:
     written = fill(data.log("t"), 5)
     rows = sum(block.rows for piece in slices_of(data) for block in read_blocks(piece))
     assert rows == len(written)
 
 
 class TestBesideALiveBroker:
-    def test_bytes_behind_the_end_are_not_looked_at(self, data: DataDirectory) -> None:
+    def test_bytes_after_the_last_whole_batch_are_ignored(self, data: DataDirectory) -> None:
         written = fill(data.log("t"), 3)
         path = slices_of(data)[-1].path
         for tail in (b"\x00", bytes(70), bytes(build_batch([Record(15, 1, b"k", b"v")]))[:-1]):
@@ -233,7 +232,7 @@ class TestBesideALiveBroker:
             assert rows_of(slices_of(data)) == [row(record) for record in written]
             os.truncate(path, size)
 
-    def test_a_torn_last_batch_is_the_end(self, data: DataDirectory) -> None:
+    def test_a_torn_last_batch_ends_the_log(self, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         path = slices_of(data)[-1].path
         with open(path, "r+b") as file:
@@ -272,7 +271,7 @@ class TestBesideALiveBroker:
         found = rows_of(slices, fail_on_data_loss=False)
         assert found == [row(record) for record in written if record.offset >= gone.end_offset]
 
-    def test_an_open_file_is_read_whatever_becomes_of_its_name(self, data: DataDirectory) -> None:
+    def test_an_open_file_is_read_after_its_name_was_removed(self, data: DataDirectory) -> None:
         written = fill(data.log("t"), 10)
         piece = slices_of(data)[0]
         with OpenSegment(piece.path) as file:
@@ -295,7 +294,7 @@ class TestBesideALiveBroker:
         say_cleaned(data.path, first)
         assert rows_of(pieces) == [row(record) for record in written if record.offset >= first]
 
-    def test_a_topic_made_anew_is_told(self, data: DataDirectory) -> None:
+    def test_a_topic_that_was_created_again_is_an_error(self, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         slices = slices_of(data)
         data.close()
@@ -305,7 +304,7 @@ class TestBesideALiveBroker:
         with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
             rows_of([replace(piece, inode=1) for piece in slices])
 
-    def test_a_topic_that_is_gone(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_topic_that_was_deleted_is_data_loss(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
         fill(data.log("t"), 3)
         slices = slices_of(data)
         data.close()
@@ -382,7 +381,7 @@ class TestDamage:
         with OpenSegment(slices[0].path) as file, pytest.raises(CorruptBatchError, match="the file ends at byte"):
             list(ColumnReader(slices[0], file).blocks())
 
-    def test_a_compressed_section_that_is_none(self, data: DataDirectory) -> None:
+    def test_a_section_that_does_not_decompress_is_a_corrupt_batch(self, data: DataDirectory) -> None:
         data.log("t")
         batch = bytearray(build_batch([Record(n, 1, b"k", b"v" * 50) for n in range(4)], BatchOptions(compression=4)))
         batch[61:65] = b"none"
@@ -393,7 +392,7 @@ class TestDamage:
         with pytest.raises(CorruptBatchError, match="t-0"):
             rows_of(slices_of(data))
 
-    def test_a_time_beyond_microseconds(self, data: DataDirectory) -> None:
+    def test_a_timestamp_that_does_not_fit_microseconds_is_an_error(self, data: DataDirectory) -> None:
         data.log("t")
         batch = build_batch([Record(0, 5, b"k", b"v"), Record(1, (1 << 62), b"k", b"v")])
         (data.path / "t-0" / f"{0:020d}.log").write_bytes(batch)

@@ -1,4 +1,4 @@
-"""Addresses of object stores, listings and errors; what lies there is a directory behind pyarrow's interface."""
+"""Addresses of object stores, listings, small files and errors. A local directory stands for the object store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog.pipeline.files.storage import files_at, for_each, is_directory, nam
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Contents of ``s3://store``. Nothing is remembered of an earlier one."""
+    """Local directory whose files are the objects of ``s3://store``; no listing of an earlier test is kept."""
     from pyarrow.fs import LocalFileSystem
 
     monkeypatch.setattr(remote, "_connect", lambda root, process: (LocalFileSystem(), str(tmp_path)))
@@ -50,7 +50,7 @@ def test_an_address_becomes_a_path_that_names_can_be_joined_to(given: str, path:
         ("abfs://c@a.net/x?client_secret=word", "expected no credentials in it"),
     ],
 )
-def test_addresses_that_cannot_be(given: str, message: str) -> None:
+def test_an_invalid_address_is_an_error_that_shows_no_secret(given: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         remote_path(given)
     assert message in str(caught.value)
@@ -63,7 +63,7 @@ def test_an_option_that_pyarrow_does_not_know() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("error", "line"),
     [
         ("When listing: AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: There is none (Request ID: X)",
          "no such bucket (ListObjectsV2): There is none"),
@@ -75,13 +75,13 @@ def test_an_option_that_pyarrow_does_not_know() -> None:
         ("", "OSError"),
     ],
 )  # fmt: skip
-def test_what_a_store_said_in_one_line(said: str, told: str) -> None:
-    found = reason(OSError(said))
-    assert told in found
+def test_an_error_of_a_store_is_reduced_to_one_line(error: str, line: str) -> None:
+    found = reason(OSError(error))
+    assert line in found
     assert "\n" not in found
 
 
-def test_what_lies_there(store: Path) -> None:
+def test_directories_and_files_of_a_store_are_looked_up(store: Path) -> None:
     (store / "t-0").mkdir()
     (store / "t-0" / "a.log").write_bytes(b"12345")
     assert is_directory("s3://store/t-0")
@@ -101,7 +101,7 @@ def test_what_lies_there(store: Path) -> None:
         names_in("s3://store/other")
 
 
-def test_a_listing_serves_a_plan_and_is_asked_for_again_later(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_is_used_again_until_it_is_forgotten_or_too_old(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (store / "a").touch()
     assert set(list_directory("s3://store")) == {"a"}
     (store / "b").touch()
@@ -116,7 +116,7 @@ def test_a_listing_serves_a_plan_and_is_asked_for_again_later(store: Path, monke
     assert not remote._LISTINGS
 
 
-def test_small_files(store: Path) -> None:
+def test_small_files_of_a_store_are_read(store: Path) -> None:
     assert read_offset_checkpoint(files_at("s3://store/x"), "s3://store/x") == {}
     (store / "x").write_text("0\n1\nt 0 7\n")
     assert list(read_offset_checkpoint(files_at("s3://store/x"), "s3://store/x").values()) == [7]
@@ -129,7 +129,7 @@ def test_small_files(store: Path) -> None:
         files.read_file("s3://store/d")
 
 
-def test_places_of_a_store_are_looked_at_together_and_in_order(store: Path) -> None:
+def test_for_each_works_on_objects_of_a_store_in_threads_and_keeps_their_order(store: Path) -> None:
     numbers = list(range(40))
     together = threading.Barrier(8, timeout=30)
 
@@ -151,7 +151,7 @@ def _fails_from_three_on(number: int) -> int:
     return number
 
 
-def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_paths_are_resolved_to_absolute_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert resolve_path("data") == os.path.join(os.getcwd(), "data")
     assert resolve_path("file:/x") == resolve_path("file:///x") == "/x"

@@ -1,4 +1,4 @@
-"""Running tasks in this process, and what people see of it."""
+"""Tasks of jobs: their results, errors, progress lines and rates, and the checks before Spark starts."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     assert run_tasks(None, [], double, Progress("job", quiet=True)) == []
 
 
-def test_an_error_names_its_task_and_keeps_its_words() -> None:
+def test_an_error_of_a_task_gets_the_name_of_the_task_as_a_prefix() -> None:
     with pytest.raises(JobError, match=r"^task 13: 13 is not doubled$"):
         run_tasks(None, tasks(1, 13, 2), double, Progress("job", quiet=True))
     with pytest.raises(BadRequestError, match=r"^task 14: 14 makes no sense$"):
         run_tasks(None, tasks(14), double, Progress("job", quiet=True))
 
 
-def test_our_own_mistakes_are_not_dressed_up() -> None:
+def test_an_unexpected_exception_of_a_task_is_raised_unchanged() -> None:
     with pytest.raises(ZeroDivisionError):
         run_tasks(None, tasks(15), double, Progress("job", quiet=True))
 
 
-def test_progress_is_a_line_every_few_seconds_and_one_at_the_end() -> None:
+def test_without_a_terminal_progress_is_a_line_every_few_seconds_and_one_at_the_end() -> None:
     clock, stream = Clock(), io.StringIO()
     progress = Progress("export", stream, clock)
     progress.begin(4, 4 * MEGABYTE)
@@ -82,7 +82,7 @@ def test_progress_is_a_line_every_few_seconds_and_one_at_the_end() -> None:
     ]
 
 
-def test_on_a_terminal_the_line_changes_in_its_place() -> None:
+def test_on_a_terminal_the_progress_line_is_overwritten() -> None:
     clock, stream = Clock(), Terminal()
     progress = Progress("export", stream, clock)
     progress.begin(2, 2000)
@@ -95,7 +95,7 @@ def test_on_a_terminal_the_line_changes_in_its_place() -> None:
     )
 
 
-def test_a_job_that_fails_does_not_say_that_all_is_done() -> None:
+def test_a_job_that_fails_does_not_report_all_tasks_as_done() -> None:
     stream = Terminal()
     clock = Clock()
     progress = Progress("job", stream, clock)
@@ -126,7 +126,7 @@ def java_that_prints(directory: Path, text: str) -> None:
         ("what?", "is Java of no known version, expected 17 or newer"),
     ],
 )
-def test_a_java_that_does_not_run_spark_is_told(
+def test_unfit_java_says_why_a_java_cannot_run_spark(
     printed: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java_that_prints(tmp_path, printed)
@@ -134,7 +134,7 @@ def test_a_java_that_does_not_run_spark_is_told(
     assert unfit_java() == (None if why is None else f"{tmp_path}/bin/java {why}")
 
 
-def test_without_java_its_place_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unfit_java_says_where_no_java_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert unfit_java() == "Java 17 or newer is not installed"
@@ -148,7 +148,7 @@ def test_quiet_shows_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match=r"pyspark is not installed: pip install 'tidelog\[spark\]'"):
         start_spark("export", "local[1]")
@@ -156,7 +156,7 @@ def test_what_is_not_installed_is_named_with_its_command(monkeypatch: pytest.Mon
         require_arrow()
 
 
-def test_a_pace_holds_to_its_rate() -> None:
+def test_pace_waits_so_that_its_rate_is_kept() -> None:
     clock = Clock()
     pace = Pace(100.0, clock, clock.sleep)
     for _ in range(5):
@@ -167,14 +167,14 @@ def test_a_pace_holds_to_its_rate() -> None:
     assert clock.now == pytest.approx(102.5)
 
 
-def test_a_rate_is_shared_and_makes_transactions_short() -> None:
+def test_tasks_share_the_rate_and_a_low_rate_makes_transactions_small() -> None:
     target = Target("b:1", "t", rate=1000.0)
     assert (target.chunk_rows, target.share(4).rate, target.share(4).chunk_rows) == (250, 250.0, 62)
     assert (Target("b:1", "t").chunk_rows, Target("b:1", "t").share(4).rate) == (100_000, None)
     assert Target("b:1", "t", rate=0.5).chunk_rows == 1
 
 
-def test_chunks_have_so_many_rows_and_the_rest_comes_last() -> None:
+def test_chunks_have_a_fixed_number_of_rows_and_the_last_has_the_rest() -> None:
     import pyarrow as pa
 
     chunks = Chunks(4)
@@ -194,7 +194,7 @@ def test_a_session_of_spark_connect_is_refused() -> None:
 
 
 class EndedSession:
-    """A session whose JVM has ended: each call fails so."""
+    """A session whose JVM has ended: each use raises the error."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -205,7 +205,7 @@ class EndedSession:
 
 
 @pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JError("stopped")])
-def test_a_session_that_has_ended_is_told(error: Exception) -> None:
+def test_a_session_whose_jvm_has_ended_is_an_error(error: Exception) -> None:
     require_running(None)
     with pytest.raises(SparkEndedError, match="Spark has ended: start the command again"):
         require_running(cast("SparkSession", EndedSession(error)))

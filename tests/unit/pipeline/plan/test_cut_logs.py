@@ -1,5 +1,5 @@
-"""Reads of logs that were cut and written again. The indices of the active segment keep entries of the records that are
-gone, and rows must not be lost for that."""
+"""Reads of logs that were truncated and written again. The indices of the active segment keep entries of the truncated
+records, and no row may be lost because of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_directory(path: Path) -> PartitionDirectory:
 
 
 def copy_as_kafka_keeps_it(source: Path, target: Path) -> Path:
-    """Copy a data directory; extend the active segment's indices with zeros, as Kafka does at once."""
+    """Copy a data directory; extend the active segment's indices with zeros, as Kafka does when it creates them."""
     shutil.copytree(source, target)
     active = list_segments(str(target / "t-0"))[-1]
     for suffix in (".index", ".timeindex"):
@@ -52,7 +52,7 @@ def copy_as_kafka_keeps_it(source: Path, target: Path) -> Path:
 
 
 class CutLog:
-    """A log that is written, cut and rolled at random, and the times of the records it must hold, by offset."""
+    """A log that is written, truncated and rolled at random, and the times of the records it must hold, by offset."""
 
     def __init__(self, path: Path, chance: random.Random) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class CutLog:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_any_cuts_and_times(tmp_path: Path, seed: int) -> None:
+def test_records_and_times_of_a_log_with_random_truncations_are_read(tmp_path: Path, seed: int) -> None:
     log = CutLog(tmp_path / "data", random.Random(seed))
     for number in range(STEPS):
         log.step()
@@ -110,8 +110,9 @@ def test_any_cuts_and_times(tmp_path: Path, seed: int) -> None:
 class TestStaleEntry:
     @pytest.fixture
     def data(self, tmp_path: Path) -> Iterator[DataDirectory]:
-        """Index entries (200, 1), (300, 2), (400, 3), cut to offset 1. The next three batches get two entries, and only
-        one in the time index: (300, 2) and (400, 3) stay there, although the time of offset 1 is 500 now."""
+        """A time index had the entries (time, offset) (200, 1), (300, 2), (400, 3); the log was truncated to offset
+        1. Of the next three batches, one has an entry there. So (300, 2) and (400, 3) stay in the file, although
+        offset 1 has the time 500 now."""
         directory = DataDirectory(tmp_path / "data", segment_bytes=1 << 20, index_interval_bytes=100)
         log = directory.log("t")
         for number in range(4):
@@ -122,13 +123,13 @@ class TestStaleEntry:
         yield directory
         directory.close()
 
-    def test_hides_no_record_from_a_smallest_time(self, data: DataDirectory) -> None:
+    def test_hides_no_record_from_min_timestamp(self, data: DataDirectory) -> None:
         assert read_offsets(data.path, minTimestamp=str(NOW_MS + 450)) == [1]
 
-    def test_hides_no_record_from_a_starting_time(self, data: DataDirectory) -> None:
+    def test_hides_no_record_from_starting_timestamp(self, data: DataDirectory) -> None:
         assert read_offsets(data.path, startingTimestamp=str(NOW_MS + 450)) == [1, 2, 3]
 
-    def test_hides_none_in_a_segment_whose_roll_was_killed(self, data: DataDirectory) -> None:
+    def test_hides_no_record_if_a_kill_left_an_empty_next_segment(self, data: DataDirectory) -> None:
         (data.path / "t-0" / f"{4:020d}.log").touch()
         assert read_offsets(data.path, minTimestamp=str(NOW_MS + 450)) == [1]
         assert read_offsets(data.path, startingTimestamp=str(NOW_MS + 450)) == [1, 2, 3]
@@ -140,7 +141,7 @@ class TestStaleEntry:
 
 
 @pytest.mark.parametrize("seed", range(100, 100 + SEEDS))
-def test_open_transactions_of_a_log_that_was_cut(tmp_path: Path, seed: int) -> None:
+def test_the_last_stable_offset_of_a_log_with_random_truncations_is_found(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     data = DataDirectory(tmp_path / "data", segment_bytes=1 << 20, index_interval_bytes=chance.choice([0, 100]))
     log, producers = data.log("t"), 0

@@ -1,4 +1,4 @@
-"""Unsecured tokens: the same options as Kafka's, and never a signed one."""
+"""Check of unsecured tokens: it takes Kafka's options, and refuses signed tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.broker.security.sasl.oauth.unsecured_tokens import UnsecuredTokens,
 TOKENS = UnsecuredTokens(rules_of({}))
 
 
-def test_a_token_names_its_user_and_its_end() -> None:
+def test_a_valid_token_gives_its_user_and_its_expiry_time() -> None:
     expires = int(time.time()) + 60
     assert TOKENS.validate(unsecured(exp=expires)) == ("ann", expires * 1000)
     assert TOKENS.validate(unsecured(exp=expires, iat=None)).user == "ann"
@@ -31,12 +31,12 @@ def test_a_token_names_its_user_and_its_end() -> None:
         f"{encode({'alg': 'none'})}.{encode('[' * 10)}.",
     ],
 )  # fmt: skip
-def test_any_other_is_refused(token: str) -> None:
+def test_an_invalid_token_is_refused(token: str) -> None:
     with pytest.raises(TokenRefusedError):
         TOKENS.validate(token)
 
 
-def test_depth_does_not_escape() -> None:
+def test_deeply_nested_json_is_refused_without_a_recursion_error() -> None:
     deep = base64.urlsafe_b64encode(b'{"alg":' + b"[" * 40_000).decode().rstrip("=")
     with pytest.raises(TokenRefusedError):
         TOKENS.validate(f"{deep}.{deep}.")
@@ -61,7 +61,7 @@ def test_a_clock_skew_is_a_number(skew: str) -> None:
         rules_of({"unsecuredValidatorAllowableClockSkewMs": skew})
 
 
-def test_changed_tokens_never_escape() -> None:
+def test_randomly_changed_tokens_raise_no_other_error() -> None:
     rng, given = random.Random(3), unsecured()
     for _ in range(2000):
         token = list(given)
