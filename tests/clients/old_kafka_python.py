@@ -1,4 +1,4 @@
-"""A program for old releases of kafka-python: one question in JSON on standard input, the answer in JSON.
+"""A program for old releases of kafka-python: reads one request as JSON from standard input, prints the result as JSON.
 
 Run by `tests.support.old_clients`, never imported.
 """

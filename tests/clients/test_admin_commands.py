@@ -1,4 +1,4 @@
-"""Commands on topics, configurations and nodes, against Tidelog and Apache Kafka, which answer alike."""
+"""Commands on topics, configurations and nodes, against Tidelog and Apache Kafka, with equal output."""
 
 from __future__ import annotations
 

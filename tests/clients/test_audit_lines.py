@@ -1,4 +1,4 @@
-"""Each API by which a client changes something that is not its own work has its lines in the audit log.
+"""Audit lines: every API by which a client changes more than its own records, groups and transactions writes one.
 
 Every API that is served is in one of the tables below; a new one has to be put into one. Of those that write lines,
 a broker with logins is asked to change something that it can and something that it cannot: only the former has a line.

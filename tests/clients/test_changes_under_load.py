@@ -1,4 +1,5 @@
-"""Clients that go on while certificates are swapped and sessions end: nothing fails, and the new is in force."""
+"""Clients that continue while certificates are replaced and sessions expire: no request fails, and the new certificates
+are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog cluster start`` leaves no process, however it is ended, while the cluster is on its way.
+"""``tidelog cluster start`` leaves no process when it is ended, in whatever way, while the cluster is still starting.
 
 A program stands in for Java: what it is to do until then is said by ``moment``. That a cluster which serves ends well,
 test_cluster_start.py shows with a real controller.

@@ -1,4 +1,5 @@
-"""``tidelog cluster start``: a cluster for development on one machine, which ends as a whole and goes on later."""
+"""``tidelog cluster start``: a development cluster on one machine, which stops as a whole and continues at the next
+start."""
 
 from __future__ import annotations
 

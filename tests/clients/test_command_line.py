@@ -1,4 +1,4 @@
-"""The command line as a user or an orchestrator sees it: real processes, signals, exit codes, wrong configuration."""
+"""The command line as users and service managers run it: real processes, signals, exit codes, wrong configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on listeners that authenticate, in clear and by TLS, by a profile with the keys of Kafka's clients."""
+"""Commands on listeners that authenticate, with and without TLS, by a profile with the keys of Kafka's clients."""
 
 from __future__ import annotations
 

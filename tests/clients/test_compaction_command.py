@@ -1,4 +1,4 @@
-"""The cleaner from outside: ``tidelog compaction``, and the admin interface beside a real broker."""
+"""Compaction as an operator uses it: ``tidelog compaction``, and the admin interface of a real broker."""
 
 from __future__ import annotations
 

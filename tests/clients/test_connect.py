@@ -1,4 +1,5 @@
-"""Apache Kafka's Connect 4.3, unmodified: a cluster of two workers, exactly once over the kill of one, a mirror.
+"""Apache Kafka's Connect 4.3, unmodified: a cluster of two workers, exactly-once delivery although one is killed, a
+mirror.
 
 A file goes line by line into a topic, a mirror (MirrorMaker 2's connector) copies the topic, a sink writes the copy
 to a file again. The worker that reads the file is killed in an open transaction of ten minutes; the other one fences

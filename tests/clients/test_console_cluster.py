@@ -1,4 +1,5 @@
-"""The console of members of a cluster: what other members lead is shown too, with the caller's own rights."""
+"""The console of members of a cluster: it also shows partitions that other members lead, with the permissions of the
+caller."""
 
 from __future__ import annotations
 

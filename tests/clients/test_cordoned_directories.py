@@ -1,6 +1,5 @@
-"""Log directories of a member that are cordoned (KIP-1066): the controllers hear of it, by the configuration file and
-by Kafka's own tool while the member runs.
-"""
+"""Cordoned log directories of a member (KIP-1066), set in the configuration file and by Kafka's own tool while the
+member runs: the controllers are told of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegation tokens by Kafka's own tool, and its client that logs in with one."""
+"""Delegation tokens with Kafka's own tool, and a client of Kafka that logs in with one."""
 
 from __future__ import annotations
 

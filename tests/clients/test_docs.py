@@ -1,4 +1,4 @@
-"""The README's examples, run as they stand against a broker of their own.
+"""The README's examples, run unchanged against a broker of their own.
 
 The only change is the port: a test cannot count on 9092 being free.
 """

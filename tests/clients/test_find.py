@@ -1,4 +1,4 @@
-"""Finding through a broker process: command, Python, HTTP, and virtual topics read by unmodified clients."""
+"""Finding records through a broker process: command, Python, HTTP, and virtual topics read by unmodified clients."""
 
 from __future__ import annotations
 

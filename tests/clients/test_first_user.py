@@ -1,4 +1,4 @@
-"""A broker whose only listener asks for a password; its first user was added before its first start."""
+"""A broker whose only listener requires a password; its first user was added before its first start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/frameworks.md as they stand there: records go there and back, and a restart goes on.
+"""The examples of docs/frameworks.md, run unchanged: records are written and read, and a restart continues.
 
 Only the address is another one, and ports and paths of the machine. ``make frameworks`` runs those, too, that are too
 much for every run, with the packages of an environment of their own (``TIDELOG_FRAMEWORKS`` is its Python).

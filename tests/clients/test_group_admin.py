@@ -1,4 +1,5 @@
-"""Groups and their offsets through the admin clients of librdkafka, kafka-python and aiokafka: each does what it can.
+"""Groups and their offsets through the admin clients of librdkafka, kafka-python and aiokafka, each with the calls that
+it has.
 
 Every test has a group with a member, an empty one with offsets, and none. ``--broker=kafka`` shows the same.
 """

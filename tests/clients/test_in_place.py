@@ -1,4 +1,5 @@
-"""Apache Kafka takes over a stopped Tidelog's directory, and Tidelog that directory again: nothing is lost.
+"""Apache Kafka takes over the directory of a stopped Tidelog broker, and Tidelog that directory again: no record is
+lost.
 
 One directory goes from Tidelog to Kafka and back, or from Kafka to Tidelog and back. Each broker changes something of
 every kind, and the next one must say what the one before said, and go on from there. In one run both are stopped, in

@@ -1,4 +1,4 @@
-"""Wheels of the checkout: what they put into an empty directory, and that Tidelog runs from there, compiled or not."""
+"""Wheels built from the checkout: their contents in an empty directory, where Tidelog runs, compiled or not."""
 
 from __future__ import annotations
 

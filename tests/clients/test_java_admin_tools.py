@@ -1,4 +1,4 @@
-"""Apache Kafka's admin tools, unmodified, against what a single node can say about itself."""
+"""Apache Kafka's admin tools, unmodified, with every request that a single node can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Unmodified clients that log in by GSSAPI, with tickets of a real KDC: those of a user, of no user, and none."""
+"""Unmodified clients that log in by GSSAPI with tickets of a real KDC: of a user, of an unknown user, and without a
+ticket."""
 
 from __future__ import annotations
 

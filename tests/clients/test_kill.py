@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a load: nothing acknowledged is lost, no offset twice."""
+"""kill -9 under load: no acknowledged record is lost, and no offset has two records."""
 
 from __future__ import annotations
 

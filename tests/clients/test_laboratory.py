@@ -1,4 +1,4 @@
-"""Laboratory controls of a broker process: the page's examples, snapshots against a model, and what stays out."""
+"""Laboratory controls of a broker process: the guide's examples, snapshots against a model, and what they exclude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C programs: they compile, and what they send and count is right."""
+"""The C programs of the benchmarks: they compile, and send and count correctly."""
 
 from __future__ import annotations
 

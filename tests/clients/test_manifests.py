@@ -1,4 +1,4 @@
-"""The files that put a cluster on machines, read by the tools that take them: ``make manifests``."""
+"""Compose and Kubernetes files of a cluster, checked with the tools that read them: ``make manifests``."""
 
 from __future__ import annotations
 

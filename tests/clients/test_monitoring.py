@@ -1,4 +1,4 @@
-"""A real Prometheus over a broker that works: metrics and rules are linted, queries answered, alerts fire and end.
+"""A real Prometheus with a broker under load: metrics and rules are linted, queries have results, alerts fire and end.
 
 Run by ``make monitoring``: Debian's package has 100 MB.
 """

@@ -1,4 +1,4 @@
-"""The observer against real Apache Kafka controllers: its image is what Kafka's own tools say.
+"""The observer with real Apache Kafka controllers: its image agrees with Kafka's own tools.
 
 Another version of Kafka 4: ``make kafka-versions``, or ``TIDELOG_OBSERVER_VERSION=4.0.0``.
 """

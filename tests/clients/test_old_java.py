@@ -1,4 +1,4 @@
-"""Java clients of every age, unmodified, from the first KafkaProducer (0.8.2) to the newest; beside them librdkafka."""
+"""Java clients of all ages, unmodified, from the first KafkaProducer (0.8.2) to the newest; beside them librdkafka."""
 
 from __future__ import annotations
 

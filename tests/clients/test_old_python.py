@@ -1,4 +1,4 @@
-"""kafka-python 1.4 and 2.0, unmodified, held to the protocol of old Kafkas; beside them the newest librdkafka.
+"""kafka-python 1.4 and 2.0, unmodified, set to the protocol of old Kafka versions; beside them the newest librdkafka.
 
 Message sets know no headers, and those of v0 (Fetch before v2) no timestamps: what such a client reads has lost them.
 """

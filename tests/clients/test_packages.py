@@ -1,4 +1,4 @@
-"""Files by which others start a broker: the image's scripts, as Apache's image has them, and the systemd unit."""
+"""Files with which other tools start a broker: the image's scripts, as in Apache's image, and the systemd unit."""
 
 from __future__ import annotations
 

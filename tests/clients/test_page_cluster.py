@@ -1,4 +1,4 @@
-"""The guide of clusters as it stands there: a controller of Apache Kafka and a broker, by its files and commands."""
+"""The guide of clusters, run unchanged: a controller of Apache Kafka and a broker, by its files and commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples of guides, run as they stand there, but for addresses and directories."""
+"""Examples of guides, run unchanged except for addresses and directories."""
 
 from __future__ import annotations
 

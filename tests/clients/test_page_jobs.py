@@ -1,4 +1,4 @@
-"""Examples of docs/pipeline-jobs.md, kafka-directories.md and schema-registry.md, run as they stand, but for places.
+"""Examples of docs/pipeline-jobs.md, kafka-directories.md and schema-registry.md, run unchanged except for directories.
 
 Jobs run with ``--master none``; what needs Spark itself is run by tests/spark.
 """

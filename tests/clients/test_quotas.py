@@ -1,4 +1,4 @@
-"""Clients under quotas: what they may use, what they are told, and that nothing is lost.
+"""Clients with quotas: their rates, the throttle times in responses, and that no record is lost.
 
 Windows are two seconds long here, so that one second's worth may come at once and the rest is spread.
 """

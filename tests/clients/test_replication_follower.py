@@ -1,4 +1,5 @@
-"""A Tidelog member that follows Apache Kafka's broker: its segments are the leader's, whatever stops meanwhile."""
+"""A Tidelog member that follows a broker of Apache Kafka: its segments are equal to the leader's, whichever broker
+stops in the meantime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A cluster of Apache Kafka that becomes one of Tidelog broker by broker, in place, and back, while clients run."""
+"""A cluster of Apache Kafka that becomes one of Tidelog broker by broker, in place, and back again, while clients
+run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Unmodified clients on listeners that authenticate, by every mechanism, in clear and by TLS, right and wrong."""
+"""Unmodified clients on listeners that authenticate, by every mechanism, with and without TLS, with right and wrong
+passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema registry as its clients use it: confluent-kafka's serializers, and a broker that is killed."""
+"""The schema registry with its usual clients: confluent-kafka's serializers, and a broker that is killed."""
 
 from __future__ import annotations
 

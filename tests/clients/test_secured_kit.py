@@ -1,4 +1,4 @@
-"""``Broker(security=...)``: TLS, users and ACLs in one argument, and the settings that each client takes."""
+"""``Broker(security=...)``: TLS, users and ACLs in one argument, and the settings for each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/security.md, run as they stand, in a directory of their own and in their order.
+"""The examples of docs/security.md, run unchanged in their order, in a directory of their own.
 
 Ports and the paths of /etc, which a test cannot have, are replaced. ``kafka-*.sh`` are Kafka's own tools. Each example
 is in ``EXAMPLES``, by its first line; a new one of the page has to be put there, with a test that uses it.

@@ -1,4 +1,4 @@
-"""Answers of `tidelog serve` that cannot start, and that stops: one clear line that tells what to do."""
+"""Messages of `tidelog serve` when it cannot start, and when it stops: one clear line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminal sessions of README.md and docs/ run as they stand, and print what stands there.
+"""Terminal sessions of README.md and docs/, run unchanged: the output is the one on the page.
 
 ``TIDELOG_RECORD=1`` writes the output of this run into the pages, and the recording that asciinema plays.
 """

@@ -1,4 +1,5 @@
-"""Streams groups with unmodified Kafka Streams 4.3: a word count of two instances, a restart, an instance that goes."""
+"""Streams groups with unmodified Kafka Streams 4.3: a word count of two instances, a restart, an instance that
+leaves."""
 
 from __future__ import annotations
 

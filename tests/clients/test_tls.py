@@ -1,4 +1,4 @@
-"""Unmodified clients on TLS listeners: with and without certificates of their own, right and wrong."""
+"""Unmodified clients on TLS listeners: with and without client certificates, valid and invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Subjects of certificates as Java writes them: what ACLs and mapping rules of Apache Kafka were written for."""
+"""Subjects of certificates as Java writes them, because ACLs and mapping rules of Apache Kafka are written for
+these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A TLS listener under sslyze, held to the configuration that Mozilla calls intermediate: ``make tls-scan``."""
+"""A TLS listener scanned by sslyze, compared with the configuration that Mozilla calls intermediate: ``make
+tls-scan``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of unmodified clients: what read_committed sees, fencing, exactly once over kill -9."""
+"""Transactions of unmodified clients: reads by read_committed, fencing, exactly once over kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""R6: controllers that are away, brokers that restart one by one, snapshots, and a quorum restored from a backup."""
+"""Controllers that are down, brokers that restart one by one, snapshots, and a quorum restored from a backup (R6 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

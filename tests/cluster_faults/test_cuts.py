@@ -1,4 +1,5 @@
-"""R2: the leader is cut off from its followers or from the controller, in both directions or in one, or on and off."""
+"""The leader is cut off from its followers or from the controller, in one or both directions, or repeatedly (R2 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""R7: a follower with a slow disk, closed segments that are damaged, and a log directory that fails (KIP-858)."""
+"""A follower with a slow disk, closed segments that are damaged, and a log directory that fails, KIP-858 (R7 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""R3: leaders that return with a longer log that is stale, fail-overs in quick succession, epochs without a record."""
+"""Leaders that return with a longer log that is stale, failovers in quick succession, epochs without a record (R3 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""R4: all in-sync replicas are lost; who may lead again, with and without unclean elections."""
+"""All in-sync replicas are lost: which replica may lead afterwards, with and without unclean elections (R4 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

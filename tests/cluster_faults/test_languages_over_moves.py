@@ -1,4 +1,5 @@
-"""M1 with clients of six languages, while three Java brokers become Tidelog in place, and Java again.
+"""Clients in six languages while three Java brokers become Tidelog in place, and Java again (M1 of
+docs/internals/faults.md).
 
 Clients in C, Java, Python, Rust, Go and JavaScript write meanwhile, in transactions, too. Groups of both protocols and
 a share group read."""

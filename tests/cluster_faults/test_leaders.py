@@ -1,4 +1,5 @@
-"""R1: leaders that are killed and frozen, again and again, under idempotent and transactional writers and a reader."""
+"""Leaders that are killed and frozen again and again, with idempotent and transactional writers and a reader (R1 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

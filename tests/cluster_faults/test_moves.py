@@ -1,4 +1,5 @@
-"""Repairs and changes of a cluster that works: new disks, topics made again, moves given up, brokers unregistered."""
+"""Repairs and changes of a running cluster: new disks, topics created again, cancelled reassignments, unregistered
+brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""R6: controllers that come back from a backup, which is older than what a broker acted upon."""
+"""Controllers that were restored from a backup, which is older than the metadata that a broker has applied (R6 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

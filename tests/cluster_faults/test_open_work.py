@@ -1,4 +1,5 @@
-"""Work that is open while its broker becomes Tidelog in place, and Kafka again: a transaction, shared records."""
+"""Open work while its broker becomes Tidelog in place, and Kafka again: a transaction, and acquired records of a share
+group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients that know one broker, the only one of its cluster: Apache Kafka and Tidelog take turns in its place."""
+"""Clients that know only one broker, the only one of its cluster, while Apache Kafka and Tidelog replace each other
+there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R5: all replicas lose power at once; what was not synced may be gone."""
+"""All replicas lose power at once, and unsynced records may be lost (R5 of docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quorum whose controllers come and go while members serve (KIP-853): the first one is replaced by two others."""
+"""A quorum whose controllers are replaced while members serve (KIP-853): two others replace the first one."""
 
 from __future__ import annotations
 

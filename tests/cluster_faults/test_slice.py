@@ -1,4 +1,4 @@
-"""A short slice of R1, R2 and R3 for CI: one fault of each, in an order drawn from a seed."""
+"""A short part of R1, R2 and R3 (docs/internals/faults.md) for CI: one fault of each, in an order drawn from a seed."""
 
 from __future__ import annotations
 

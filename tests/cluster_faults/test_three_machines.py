@@ -1,4 +1,5 @@
-"""The guide's cluster of three machines, by the guide's files and commands; then machine after machine is cut off."""
+"""The guide's cluster of three machines, set up by the guide's files and commands; then one machine after the other is
+cut off."""
 
 from __future__ import annotations
 

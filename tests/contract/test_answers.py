@@ -1,4 +1,4 @@
-"""Every API in every version that both serve: the same questions to Tidelog and to Apache Kafka, the same answers.
+"""Every API in every version that both serve: the same requests to Tidelog and to Apache Kafka get the same responses.
 
 The questions are in ``tests/support/scripts``. Answers are compared field by field after ids, ports and times were made
 comparable (``tests/support/questions.py``). Where Tidelog means to differ, ``DELIBERATE`` says in what and why.

@@ -1,4 +1,4 @@
-"""Random ACLs and random requests: Apache Kafka's StandardAuthorizer and Tidelog refuse and hide the same.
+"""Random ACLs and random requests: Apache Kafka's StandardAuthorizer and Tidelog allow, refuse and hide the same.
 
 A round replaces all ACLs by a random set, and asks questions of every API. They are about names that are there and
 names that are not, from users who have logged in, at two addresses. Compared are all error codes at every level, names

@@ -1,4 +1,4 @@
-"""Apache Kafka's own cleaner as the oracle: the same log through both leaves equal records.
+"""Apache Kafka's own cleaner as the oracle: the same log, cleaned by both, keeps equal records.
 
 A Kafka node without a cleaner takes produced, transactional and deleted records; its partition directory is copied.
 Then Kafka, restarted with its cleaner, cleans the original, and Tidelog's cleaner the copy.

@@ -1,4 +1,5 @@
-"""Our schemas of stored records against the definitions in the jars of Kafka's coordinators and of its metadata log."""
+"""Tidelog's schemas of stored records against the definitions in the jars of Kafka's coordinators and of its metadata
+log."""
 
 from __future__ import annotations
 

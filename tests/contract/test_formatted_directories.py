@@ -1,4 +1,4 @@
-"""Directories of Kafka nodes in tests, which are copied, beside one that StorageTool formatted itself."""
+"""Copied directories of Kafka nodes, which tests use, compared with one that StorageTool formatted."""
 
 from __future__ import annotations
 

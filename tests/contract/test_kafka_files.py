@@ -1,4 +1,4 @@
-"""Partition directories go both ways: what Apache Kafka wrote is served here, what Tidelog wrote there.
+"""Partition directories in both directions: Tidelog serves those of Apache Kafka, and Apache Kafka those of Tidelog.
 
 Kafka 4.3.1 runs once (KRaft): it writes the samples, is killed, gets directories written by Tidelog, starts again,
 serves both and stops cleanly. Kafka 3.9 runs once beside a ZooKeeper, where topics may have message formats 0 and 1.

@@ -1,4 +1,4 @@
-"""Partition directories written here pass Apache Kafka's DumpLogSegments without a complaint."""
+"""Partition directories of Tidelog pass Apache Kafka's DumpLogSegments without an error."""
 
 from __future__ import annotations
 

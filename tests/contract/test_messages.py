@@ -1,4 +1,4 @@
-"""Our declarations against the message definitions inside the published kafka-clients jars.
+"""Tidelog's declarations against the message definitions inside the published kafka-clients jars.
 
 For every declared message and every version that a jar defines, both sides are reduced to the same flat list: path,
 type, whether null is allowed, tag and default of each field, in the order of the wire. Kafka 4.3 gives the newest

@@ -1,4 +1,4 @@
-"""Our bytes, errors and header versions against Kafka's own classes, run in a JVM.
+"""Tidelog's bytes, errors and header versions against Kafka's own classes, run in a JVM.
 
 Messages with arbitrary values are encoded here, read and written by Kafka, and must come back byte for byte: then both
 agree on every field, its place and its default, also where the definitions leave room for reading them wrongly.

@@ -1,4 +1,4 @@
-"""Kafka's own record classes against ours: every magic and codec, written by each and read by the other."""
+"""Kafka's own record classes against Tidelog's: every magic and codec, written by each and read by the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share groups: the same questions to Tidelog and to Apache Kafka, the same answers.
+"""Share groups: the same requests to Tidelog and to Apache Kafka get the same responses.
 
 As ``test_answers``, which compares the other APIs; the questions are in ``tests/support/scripts/shares.py``.
 """

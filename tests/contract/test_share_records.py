@@ -1,5 +1,5 @@
-"""Records of share groups that Apache Kafka wrote, read here: members in ``__consumer_offsets``, places in the state
-topic."""
+"""Records of share groups that Apache Kafka wrote, read by Tidelog: members in ``__consumer_offsets``, offsets in the
+state topic."""
 
 from __future__ import annotations
 

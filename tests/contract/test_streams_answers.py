@@ -1,4 +1,4 @@
-"""Streams groups: the same questions to Tidelog and to Apache Kafka, the same answers.
+"""Streams groups: the same requests to Tidelog and to Apache Kafka get the same responses.
 
 As ``test_answers``, which compares the other APIs; the questions are in ``tests/support/scripts/streams.py`` and
 ``streams_life.py``.

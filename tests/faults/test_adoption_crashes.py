@@ -1,4 +1,5 @@
-"""``tidelog adopt`` killed, and the power lost, at every step: all or nothing is shown, a second run ends it."""
+"""``tidelog adopt`` with a kill or a power loss at every step: nothing or everything is adopted, and a second run
+completes it."""
 
 from __future__ import annotations
 

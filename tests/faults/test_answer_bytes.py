@@ -1,4 +1,5 @@
-"""Answers are as long as their requests and what those name: a thing that is named often is answered once.
+"""Sizes of answers: they grow with the request and with the different things it names; a thing that is named often is
+answered once.
 
 A request of each API names one thing that has much to tell, once and many times over, in each array. Its answer may
 grow by ANSWER_PER_BYTE for each byte that the request grows. The state behind it: a topic of PARTITIONS partitions with

@@ -1,4 +1,5 @@
-"""F9 above the logs: one call of the disk fails under a request to coordinators, topics, configs or share groups.
+"""One call of the file system fails during a request to coordinators, topics, configs or share groups (fault F9 of
+docs/internals/faults.md).
 
 Any call that the request leads to fails once, with EIO or ENOSPC. The client is answered, and after the next start
 everything that was acknowledged before and after is there. ``TIDELOG_ALL_DISK_ERRORS`` tries every call, not some.

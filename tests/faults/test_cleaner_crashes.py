@@ -1,4 +1,5 @@
-"""F2, F8, F9: a round is killed, cut off or refused at every write, rename, sync and unlink; then the log is opened.
+"""A cleaner's round is killed, loses power or gets an error at every write, rename, sync and unlink; then the log is
+opened (faults F2, F8 and F9 of docs/internals/faults.md).
 
 What must hold: each group of segments is wholly old or wholly new. So every latest record of a key is there at its
 offset with its bytes and nothing is twice; the directory passes the check; no `.cleaned` or `.swap` file stays.

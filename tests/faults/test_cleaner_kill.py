@@ -1,6 +1,5 @@
-"""kill -9 of a broker in the middle of compaction rounds, again and again; then every acknowledged record that is the
-last of its key is there, nothing else than what was written, and the directory passes the check.
-"""
+"""kill -9 of a broker in the middle of compaction rounds, many times. Afterwards the last acknowledged record of each
+key is there, no record that was not written is there, and the directory passes ``tidelog check``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F22: readers during swaps. Threads fetch and compare while rounds replace the segments under them."""
+"""Readers during swaps of segments: threads fetch and compare while rounds replace the segments (fault F22 of
+docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Jumps of the wall clock (F11): whatever it does, the state machines decide as beside a clock that is right.
+"""Jumps of the wall clock (fault F11 of docs/internals/faults.md): after any jump the state machines decide as with a
+correct clock.
 
 Each test runs two worlds through the same random steps. The wall clock of one is wrong now and then, by seconds to
 three days, forward and backward, and is set right within the hour. Durations must come out equal in both. What expires

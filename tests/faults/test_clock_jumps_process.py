@@ -1,8 +1,8 @@
-"""Jumps of the wall clock (F11) under a whole broker process and real clients: a transaction, two groups, a share
-group, committed offsets, records under retention and an idle connection live through them.
+"""Jumps of the wall clock under a real broker process with real clients (fault F11 of docs/internals/faults.md): a
+transaction, two groups, a share group, committed offsets, records under retention and an idle connection survive them.
 
-The broker's Python reads the time through a file that holds the clock's error: :mod:`tests.faults.test_clock_jumps` has
-the state machines beside a right clock, by random steps.
+The broker's Python reads the time through a file that holds the clock's error: :mod:`tests.faults.test_clock_jumps`
+compares the state machines with those of a correct clock, in random steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Hostile requests of the data path beside a bystander: no long turn, memory in bounds, and its records are all there.
+"""Hostile produce and fetch requests beside a bystander, a client that produces: no long turn, bounded memory, and all
+of the bystander's records are there.
 
 The broker measures its turns in CPU time (``/metrics``), so that other work of the machine counts little.
 """

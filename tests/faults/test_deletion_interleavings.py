@@ -1,4 +1,4 @@
-"""Every job that works on a log's files, against the deletion of that log and its making again.
+"""Every job that works on a log's files, while the log is deleted and created again.
 
 The deletion comes at every call of the file system that the job makes.
 

@@ -1,4 +1,5 @@
-"""Topics made, deleted, widened and changed in random order on a real broker, beside producers, readers and every job.
+"""Topics created, deleted, extended and changed in random order on a real broker, beside producers, readers and every
+job.
 
 Retention every 20 ms, cleaner and indexer busy, segments of some kilobytes, files that go at once. Nothing goes
 offline, no client is told KAFKA_STORAGE_ERROR, and at the end nothing is left on the disk. ``TIDELOG_STORM_SECONDS``

@@ -1,4 +1,4 @@
-"""Deletions that are acknowledged while a log directory is offline: they are finished when it has returned."""
+"""Deletions that are acknowledged while a log directory is offline: they are completed when it is back."""
 
 from __future__ import annotations
 

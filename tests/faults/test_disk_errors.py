@@ -1,4 +1,5 @@
-"""F9: one call of the disk fails, any one: EIO or ENOSPC at each call that a job makes, reads and listings among them.
+"""One call of the file system fails, each in turn: EIO or ENOSPC at each call of a job, also reads and listings (fault
+F9 of docs/internals/faults.md).
 
 A job ends, well or with a KafkaStorageError. The directory is offline after a failed sync, and else only where a probe
 fails. What was acknowledged is read at its offset by who is still served, and after the next start; a start on a disk

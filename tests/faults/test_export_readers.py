@@ -1,4 +1,5 @@
-"""Readers of TABLE/data beside an export: at every moment each row at most once, and none that was there is lost."""
+"""Readers of TABLE/data during an export: each row at most once at every moment, and no row that was there is
+missing."""
 
 from __future__ import annotations
 

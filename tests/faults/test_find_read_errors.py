@@ -1,4 +1,5 @@
-"""Key and tag indices that cannot be read under a running broker: files cut while they are in use, and bad sectors.
+"""Key and tag indices that cannot be read under a running broker: files that are truncated while they are in use, and
+bad sectors.
 
 The process lives, and a look-up gives all records or an error. What was cut is rebuilt from the log.
 """

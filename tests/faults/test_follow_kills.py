@@ -1,4 +1,5 @@
-"""``export --follow`` into an object store, Iceberg or Delta, while its process, workers, broker and store go.
+"""``export --follow`` into an object store, Iceberg or Delta, while its process, its workers, the broker or the store
+are killed.
 
 A producer writes all the time and a reader looks all the time. At every moment a partition's rows are its first
 records, each once; at the end they are all that was acknowledged. Longer: ``make follow-kills FAULTS_EACH=10``.

@@ -1,5 +1,6 @@
-"""A broker on a small disk that is full, in every moment of its life (F8): it reads, answers produces with an error,
-says so in /readyz, deletes topics, and takes records again once there is room, without a restart. Nothing is lost.
+"""A broker on a small disk that is full, at any point of its life (fault F8 of docs/internals/faults.md). It serves
+reads, answers produce requests with an error, says so in /readyz, deletes topics, and accepts records again when there
+is free space, without a restart. No record is lost.
 
 ``FULL_DISK_SEEDS=50`` runs the random walk that often.
 """

@@ -1,4 +1,4 @@
-"""A log is loaded and read on a full disk, whatever its recovery has to write (F8).
+"""A log is loaded and read on a full disk, whatever its recovery has to write (fault F8 of docs/internals/faults.md).
 
 The disk here refuses writes, so no right to mount one is needed; ``test_full_disk.py`` fills a real one.
 """

@@ -1,4 +1,5 @@
-"""F21: members join, leave and die every 100 ms; fencing holds, the group is stable in a session timeout and 5 s."""
+"""Members of groups join, leave and die every 100 ms (fault F21 of docs/internals/faults.md): fencing holds, and the
+group is stable after a session timeout and 5 s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Index files that are torn, truncated, foreign or gone, and a kill at any write: every record is found afterwards."""
+"""Index files that are torn, truncated, missing or of another log, and a kill at any write: every record is found
+afterwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""One call of the disk for a key or tag index fails, any one: EIO or ENOSPC at each call of indexing, checkpoints,
-trims, look-ups, rebuilds and opening.
+"""One call of the file system for a key or tag index fails, each in turn: EIO or ENOSPC at each call of indexing,
+checkpoints, trims, look-ups, rebuilds and opening.
 
 A look-up gives all records that are indexed, or an error; nothing that does not match. The log goes on, and so does the
 index: by itself, or rebuilt. ``TIDELOG_ALL_DISK_ERRORS`` tries every call, not some.

@@ -1,4 +1,4 @@
-"""A kill at every single byte of a put into the indices, and of the checkpoint behind it.
+"""A kill at every single byte that a put writes into the indices, and that the checkpoint after it writes.
 
     states     the files before, at each call that writes or reserves, and after the last one
     images     from each state to the next one byte by byte: a put that was killed there leaves that image

@@ -1,4 +1,4 @@
-"""The CPU time of a request is linear, also of what it does inside C, which the count of calls does not see.
+"""CPU time of a request is linear in its size, including work inside C, which the count of calls does not include.
 
 Doubling a request must not triple the CPU time of the thread that serves it; what a broker does in other threads is
 done in this one, too. The least of REPEATS measurements counts, and a ratio that is too high is measured again up to

@@ -1,5 +1,5 @@
-"""A topic that was compacted once and has ``cleanup.policy=delete`` now: the cleaner's gaps are served, a segment that
-someone removed is still refused (F7)."""
+"""A topic that was compacted once and has ``cleanup.policy=delete`` now: logs with gaps of the cleaner are served, a
+log with a removed segment is still refused (fault F7 of docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F1, F2, F3, F4: kills and power losses at every step. ``log/check`` runs after each."""
+"""Kills and power losses at every step of a log (faults F1 to F4 of docs/internals/faults.md). ``log/check`` runs after
+each."""
 
 from __future__ import annotations
 

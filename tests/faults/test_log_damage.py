@@ -1,4 +1,5 @@
-"""F5 to F11 and F22 for the log: damage, strays, full and failing disks, clocks, fetches under swaps."""
+"""Damage, foreign files, full and failing disks, clocks, and fetches during swaps, for the log (faults F5 to F11 and
+F22 of docs/internals/faults.md)."""
 
 from __future__ import annotations
 

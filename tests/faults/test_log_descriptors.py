@@ -1,5 +1,5 @@
-"""F12 in the log: descriptors run out at any opening of anything. Nothing goes offline or out of service for it, and
-all works again when there are some."""
+"""The process has no free descriptor, at each opening of a file by the log in turn (fault F12 of
+docs/internals/faults.md). Nothing goes offline or is refused for it, and all works again when descriptors are free."""
 
 from __future__ import annotations
 

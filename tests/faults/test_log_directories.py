@@ -1,5 +1,5 @@
-"""Several log directories under a real broker: one dies, the others serve; and what a disk has not synced is not
-acknowledged (F9)."""
+"""Several log directories of a real broker (fault F9 of docs/internals/faults.md): one fails and the others are served,
+and a record whose sync failed is not acknowledged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Retention, rolls and deletions of a real broker with a real clock: what goes, when, and what stays over a restart."""
+"""Retention, rolls and deletions of a real broker with a real clock: what is deleted, when, and what a restart
+keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Readers without a lock beside one writer that does everything a log can do: no reader ever sees what it must not.
+"""Readers without a lock beside one writer that does everything a log can do: no reader gets records that its isolation
+level forbids.
 
 Every record's value says its offset, its generation (truncation makes offsets again) and whether its transaction was
 aborted, so each fetched batch proves itself. Checked by readers of all three isolation levels while the writer appends,

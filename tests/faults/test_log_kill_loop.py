@@ -1,4 +1,5 @@
-"""F1, F3, F19 on a real process: kill -9 under load, over and over; then all that was acknowledged is there.
+"""kill -9 of a real process under load, many times (faults F1, F3 and F19 of docs/internals/faults.md): afterwards all
+acknowledged records are there.
 
 Each round a few producers write batches of their own making (offset, producer and number are in the value); small
 segments roll all the time, and the broker dies at a moment the seed chooses; some rounds kill it again while it

@@ -1,4 +1,4 @@
-"""Magic 0 and 1 on disk, as brokers of 0.8 to 0.10 left them: served, recovered, cut and refused like any other.
+"""Logs of magic 0 and 1, as brokers of 0.8 to 0.10 wrote them: served, recovered, truncated and refused like others.
 
 The message sets are made here, single and in wrappers of every codec, and lie in the segments byte for byte.
 """

@@ -1,4 +1,5 @@
-"""F19 with five requests in flight: after a restart or a truncation each of a producer's last five batches is known.
+"""Retries of a producer with five requests in flight (fault F19 of docs/internals/faults.md): after a restart or a
+truncation each of its last five batches is recognized.
 
 A client that lost its connection sends everything again that was not acknowledged. It takes
 OUT_OF_ORDER_SEQUENCE_NUMBER for the first of these as a fatal error. So the log must recognize a batch that it has as a

@@ -1,4 +1,5 @@
-"""F13: strangers by the thousand at listeners that authenticate cost the clients that are in nothing but time.
+"""Thousands of clients that have no login at listeners that authenticate (fault F13 of docs/internals/faults.md):
+clients that have logged in lose nothing but time.
 
 Half logins and half handshakes (slowloris), whole handshakes as fast as they go, wrong passwords at a high rate. Beside
 each a client that has logged in produces, and another one logs in, in a process of their own; the threads that storm

@@ -1,5 +1,5 @@
-"""One client's longest requests hold up no other: measured on a broker process by its own turn clock, beside a
-bystander.
+"""The longest requests of one client delay no other client: measured by the broker's own turn clock, beside a client
+that produces.
 
 The bystander produces a record every 10 ms; its records must all be there. A turn's CPU time does not depend on what
 else the machine does, but for its caches: a request whose turn exceeds TURN_LIMIT_S is sent once more, and must keep it

@@ -1,4 +1,5 @@
-"""MemoryError at any call on the way of a request: it is refused or closes its connection, and the broker serves on.
+"""MemoryError at any call while a request is handled: the request is refused or its connection closed, and the broker
+continues.
 
 The profiler's hook raises it in the thread of the loop at the N-th call, Python's or C's, which stands for each place
 that allocates. ``TIDELOG_MEMORY_POINTS`` tries more places of each request.

@@ -1,4 +1,5 @@
-"""F2, F3 of the metadata log: a kill or a power loss at every call, in starts, commits, syncs, snapshots and stops.
+"""A kill or a power loss at every call of the metadata log: in starts, commits, syncs, snapshots and stops. These are
+faults F2 and F3 of docs/internals/faults.md.
 
 What the next start finds is the state after the last change that was answered, or after a later one; a topic is there
 whole or not at all.

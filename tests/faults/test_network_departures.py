@@ -1,4 +1,5 @@
-"""F12: every way in which a client can go away, at every moment of its connection: noticed, and its descriptor freed.
+"""Every way in which a client can close its connection, at every moment: the broker notices it, and frees the
+descriptor (fault F12 of docs/internals/faults.md).
 
 The broker is stopped (SIGSTOP) while the client sends its last bytes and goes: so both reach the loop in one event, and
 uvloop tells of a reset connection only once. A minute of churn: ``make churn``, or ``TIDELOG_CHURN_S=60``.

@@ -1,5 +1,5 @@
-"""F12: when descriptors run out, accepting pauses and resumes, without a spin, and segments can still be opened; those
-of deleted topics come back."""
+"""No free descriptor (fault F12 of docs/internals/faults.md): accepting pauses without a busy loop and resumes,
+segments can still be opened, and those of deleted topics free theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F14 and F16: frames no client would send get an answer or a closed connection, and cost the others nothing."""
+"""Frames that no client would send get an answer or a closed connection, and do not affect other clients (faults F14
+and F16 of docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F13: requests received in part, over all connections: bounded memory, each has its turn, small ones never wait."""
+"""Requests that are received in part, over all connections (fault F13 of docs/internals/faults.md): bounded memory,
+every request is received in the end, small ones never wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F13: clients that begin and do not go on, or ask and do not read, are closed; the others notice nothing."""
+"""Clients that send a part of a request and stop, or never read their answers, are closed; other clients notice nothing
+(fault F13 of docs/internals/faults.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F23: SIGTERM while clients produce and wait: what was acknowledged is kept, the exit is clean and quick."""
+"""SIGTERM while clients produce and wait (fault F23 of docs/internals/faults.md): acknowledged records are kept, the
+exit is clean and quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No request may hold the loop unnoticed: the turn clock of a real broker, read over ``/metrics``."""
+"""Every long turn of the loop is measured: the turn clock of a real broker, read over ``/metrics``."""
 
 from __future__ import annotations
 

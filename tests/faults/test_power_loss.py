@@ -1,4 +1,5 @@
-"""F4 on a real process: power loss at any moment of what a broker does with its files (ALICE, OSDI 2014).
+"""A power loss at any moment of a real broker's work on its files (fault F4 of docs/internals/faults.md; the method is
+that of ALICE, OSDI 2014).
 
 A broker is recorded while a client uses it; then disks are made that a power loss could have left, and a broker started
 over each must have everything that was acknowledged. ``TIDELOG_POWER_STATES`` says how many disks for each workload

@@ -1,4 +1,5 @@
-"""F4 on a follower's log: power loss at any moment of its appends, cuts and restarts, with any loss of unsynced names.
+"""A power loss at any moment of appends, truncations and restarts of a follower's log. Any of its unsynced directory
+entries may be lost (fault F4 of docs/internals/faults.md).
 
 A start refuses no log, has all that was synced and not cut, and nothing that was cut and synced. The disks are those of
 ``tests/faults/test_power_loss.py``: ``TIDELOG_POWER_STATES`` for each recording, ``TIDELOG_POWER_SEED`` draws others.

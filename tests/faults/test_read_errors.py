@@ -1,4 +1,5 @@
-"""Files that cannot be read under a running broker: bad sectors (EIO), and files cut while they are in use.
+"""Files that cannot be read under a running broker: bad sectors (EIO), and files that are truncated while they are in
+use.
 
 The process lives, other partitions are served, and what cannot be read is answered with an error: never with other
 records. After a restart on a good disk everything is there.

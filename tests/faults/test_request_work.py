@@ -1,4 +1,4 @@
-"""The work of long requests, of every API and every array: linear, and never much of it in one turn of the loop.
+"""The work of long requests, of every API and every array: linear, and little of it in each turn of the loop.
 
 Work is counted in calls, Python's and C's, as the interpreter's profiler sees them: the same in each run, on any
 machine. The loop's clock is that count too, at CALLS_PER_MS, so that slices end as they do in a broker.

@@ -1,5 +1,5 @@
-"""Share sessions whose connections go away at every moment: while a fetch waits, with records acquired, within a
-request. No session and no record stays with them."""
+"""Share sessions whose connections close at any moment: while a fetch waits, with acquired records, within a request.
+Afterwards no session exists, and no record is acquired."""
 
 from __future__ import annotations
 

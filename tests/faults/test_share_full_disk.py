@@ -1,6 +1,6 @@
-"""F8 for share groups: acknowledgements on a disk that is full, in a running broker, over a restart, and by sessions
-that end. What was confirmed stays so, nothing else is lost, and members go on once there is room.
-"""
+"""Share groups on a full disk (fault F8 of docs/internals/faults.md): acknowledgements to a running broker, over a
+restart, and when sessions end. Acknowledgements that were answered stay, nothing else is lost, and members continue
+when there is free space."""
 
 from __future__ import annotations
 

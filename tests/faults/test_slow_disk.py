@@ -1,4 +1,4 @@
-"""A disk whose syncs take long, under a real broker: only what has to be durable waits for it.
+"""A disk whose syncs take long, under a real broker: only requests that need a sync wait for it.
 
 While the sync of one request hangs, the requests of other connections are answered.
 """

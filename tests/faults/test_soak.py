@@ -1,4 +1,5 @@
-"""A soak of a real broker: clients of every kind beside kills, deletions and changes; nothing is lost, nothing grows.
+"""A soak of a real broker: clients of every kind beside kills, deletions and changes; no record is lost, and nothing
+leaks.
 
 ``TIDELOG_SOAK_SECONDS`` lengthens it (``make soak MINUTES=15``), ``TIDELOG_SOAK_SEED`` chooses another one.
 """

@@ -1,5 +1,5 @@
-"""Clients with strange requests, each kind beside a bystander that produces: what they get, what stays of them, and
-that the bystander's records are all there, also after a restart, with no error in the log of the broker."""
+"""Clients with unusual or hostile requests, each kind beside a client that produces: the answers, the state that they
+leave, and that the producer's records are all there, also after a restart, with no error in the broker's log."""
 
 from __future__ import annotations
 

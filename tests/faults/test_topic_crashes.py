@@ -1,4 +1,5 @@
-"""F1 for topics: a kill at every step of making, filling, deleting and making again; then the broker starts again.
+"""A kill at every step of creating, filling, deleting and creating a topic again; then the broker starts again (fault
+F1 of docs/internals/faults.md).
 
 The store commits before directories are made or renamed, so a kill may leave a topic without directories, or
 directories without their topic. After a start the directories are those of the topics that are there, and every

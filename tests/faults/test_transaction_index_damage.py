@@ -1,4 +1,4 @@
-"""Transaction indices that lose or change entries after a clean stop: nothing aborted is fetched, nor kept by a
+"""Transaction indices that lose or change entries after a clean stop: no aborted record is fetched, or kept by the
 cleaner."""
 
 from __future__ import annotations

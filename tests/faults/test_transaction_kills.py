@@ -1,4 +1,5 @@
-"""F20: kill -9 between what a transaction's end consists of: decision, markers, completion. All of it or nothing.
+"""kill -9 between the steps of a transaction's end: decision, markers, completion (fault F20 of
+docs/internals/faults.md). Each transaction is complete or absent.
 
 The broker is killed at times drawn from a seed, aimed at the moment a commit or an abort is under way, and started
 again. Each transaction writes its number into every partition. Afterwards read_committed must show each number in all

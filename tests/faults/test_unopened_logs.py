@@ -1,5 +1,4 @@
-"""The first request to a partition after a start: threads open logs, the loop does not; the answers are those of open
-logs."""
+"""The first request to a partition after a start: threads open its log, and the answers are those of an open log."""
 
 from __future__ import annotations
 

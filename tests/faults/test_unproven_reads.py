@@ -1,5 +1,5 @@
-"""Read_committed fetches of segments whose transaction index has to be proven first: the walk of the records is a
-thread's work, and the answer is right."""
+"""Read_committed fetches of segments whose transaction index has to be checked first: a thread walks through the
+records, and the answer is correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""F16: whatever bytes come as a request, the answer is a response, no answer, or a closed connection; nothing leaks."""
+"""Requests of random bytes (fault F16 of docs/internals/faults.md): each gets a response, no response, or a closed
+connection, and nothing leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random operations on a log against a dict of what must be in it; ``log/check`` after each reopening. Seeds replay."""
+"""Random operations on a log against a dict of its expected contents; ``log/check`` after each reopening. Seeds make
+failures repeatable."""
 
 from __future__ import annotations
 

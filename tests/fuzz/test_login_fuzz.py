@@ -1,4 +1,5 @@
-"""F16: mutated logins, handshakes, certificates and login texts: no error escapes, no stranger gets in, nothing grows.
+"""Mutated logins, handshakes, certificates and JAAS texts (fault F16 of docs/internals/faults.md): no unexpected error,
+no login without the right password, no leak.
 
 What is changed are exchanges that would be let in: bytes flipped, cut out, repeated, put in, taken from another one.
 ``TIDELOG_LOGIN_CASES`` says how many of each kind; ``make fuzz-deep`` tries a million.

@@ -1,4 +1,4 @@
-"""Any bytes give a message or InvalidRequestError, and never more memory than a small multiple of what was sent.
+"""Random bytes give a message or InvalidRequestError, and never take more memory than a small multiple of their size.
 
 Deterministic: the seeds are the test's parameters, so a failure repeats. The number of inputs is bounded.
 """

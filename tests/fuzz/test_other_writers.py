@@ -1,4 +1,5 @@
-"""Exports into a table that others change in between, in any order of steps: the rows are those that plain Python has.
+"""Exports into a table that other writers change between its steps, in any order: the rows are those that plain Python
+computes.
 
 Steps: records come, exports run, and others delete rows, rewrite files, add columns, roll back, expire and vacuum. The
 model keeps what each version of the table has, and up to which offsets it was exported. An export brings the newest

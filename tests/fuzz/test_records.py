@@ -1,4 +1,4 @@
-"""Any bytes give records or a documented error: the walk over entries, both formats, validation, down-conversion."""
+"""Random bytes give records or a documented error: the walk over entries, both formats, validation, down-conversion."""
 
 from __future__ import annotations
 

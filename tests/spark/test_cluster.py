@@ -1,4 +1,4 @@
-"""Executors that are processes of their own, in directories of their own, with a Python that was sent to them.
+"""Executors that are processes of their own, in their own directories, with a Python that the driver sent to them.
 
 One is killed in the middle of an export, and speculation runs a task of another export twice.
 """

@@ -1,4 +1,4 @@
-"""docs/spark-example.md, run as it stands: its Python blocks in one namespace and its commands, in their order.
+"""docs/spark-example.md, run unchanged: its Python blocks in one namespace and its commands, in their order.
 
 What is changed are the broker's address, its data directory, where results go, and where the connector's jars are.
 """

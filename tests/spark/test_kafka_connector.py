@@ -1,5 +1,5 @@
-"""Spark's own Kafka source, unmodified, in batch: the same questions to Tidelog and Apache Kafka give equal rows, and
-``format("tidelog")`` gives them too."""
+"""Spark's own Kafka source, unmodified, in batch: the same reads from Tidelog and Apache Kafka give equal rows, and so
+does ``format("tidelog")``."""
 
 from __future__ import annotations
 

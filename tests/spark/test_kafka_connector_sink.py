@@ -1,4 +1,4 @@
-"""Spark's own Kafka sink, unmodified: what it writes to Tidelog is what it writes to Apache Kafka."""
+"""Spark's own Kafka sink, unmodified: it writes the same records to Tidelog and to Apache Kafka."""
 
 from __future__ import annotations
 

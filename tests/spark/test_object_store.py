@@ -1,4 +1,4 @@
-"""Copies of logs in an object store, read over S3: the same rows, from the bytes that are needed, and clear errors."""
+"""Copies of logs in an object store, read over S3: the same rows, few requests, and clear errors."""
 
 from __future__ import annotations
 

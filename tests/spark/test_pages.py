@@ -1,4 +1,4 @@
-"""Spark's examples of docs/spark.md and docs/kafka-directories.md, run as they stand there, but for places."""
+"""Spark's examples of docs/spark.md and docs/kafka-directories.md, run unchanged except for directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One DataFrame, view or table under many conditions, in one statement and in several: the rows of plain Python.
+"""One DataFrame, view or table with many conditions, in one statement and in several: the rows that plain Python
+computes.
 
 Spark 4.2 keeps one reader for each of them, so nothing that a reader learns from one query may reach another one.
 """

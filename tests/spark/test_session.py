@@ -1,4 +1,4 @@
-"""The shared session: both formats are there and workers run the tests' interpreter."""
+"""The shared session: it has both formats, and its workers run the tests' interpreter."""
 
 from __future__ import annotations
 

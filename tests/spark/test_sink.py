@@ -1,4 +1,5 @@
-"""``df.write.format("tidelog")`` beside Spark's own Kafka sink: the same rows in the same places, and once."""
+"""``df.write.format("tidelog")`` compared with Spark's own Kafka sink: the same rows in the same partitions, each
+once."""
 
 from __future__ import annotations
 

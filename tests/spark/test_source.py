@@ -1,4 +1,4 @@
-"""``format("tidelog")`` as a batch source in Spark: what a query says, what comes back, and how mistakes are told."""
+"""``format("tidelog")`` as a batch source in Spark: options, rows, and error messages."""
 
 from __future__ import annotations
 

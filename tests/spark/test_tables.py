@@ -1,4 +1,4 @@
-"""Spark reads the Iceberg and Delta tables of exports as their files have them: ``make spark-tables``.
+"""Spark reads the Iceberg and Delta tables of exports with the rows that their files have: ``make spark-tables``.
 
 It takes a Spark that both have packages for, in a virtual environment of its own below ``build``.
 """

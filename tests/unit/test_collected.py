@@ -1,4 +1,4 @@
-"""The garbage collector rests while tests are collected, and passes over them later."""
+"""The garbage collector is off while tests are collected, and skips the collected tests afterwards."""
 
 from __future__ import annotations
 

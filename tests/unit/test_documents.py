@@ -1,4 +1,4 @@
-"""Pages can be followed: every link leads somewhere, every named test and module is there."""
+"""Documents: every link has a target, and every named test and module exists."""
 
 from __future__ import annotations
 

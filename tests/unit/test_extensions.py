@@ -1,4 +1,4 @@
-"""Compiled modules: a build of another source is told from one of this."""
+"""Compiled modules: those that were built from other sources than the present ones are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge of histories finds each fault, and nothing in a history that is right."""
+"""The check of histories finds each kind of fault, and none in a correct history."""
 
 from __future__ import annotations
 

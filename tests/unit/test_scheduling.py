@@ -1,4 +1,4 @@
-"""Division of the tests among workers, the family that begins, and the worker that begins at the other end."""
+"""Division of the tests among workers, and the order of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = [f"{module}::test_{number}" for module in MODULES for number in range(3)
 
 
 class Worker:
-    """A worker of pytest-xdist that notes what it is given."""
+    """A worker of pytest-xdist that keeps the tests it is given."""
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)

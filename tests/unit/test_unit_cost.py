@@ -1,4 +1,4 @@
-"""The report of what tests cost: unit tests of more than a second of CPU time, and the dearest modules."""
+"""The report of the costs of tests: unit tests of more than a second of CPU time, and the most expensive modules."""
 
 from __future__ import annotations
 

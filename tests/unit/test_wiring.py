@@ -1,4 +1,5 @@
-"""Rules of wiring, as tests: constructors alone, typed services, no state of the process, a caller for each thing."""
+"""Rules of wiring, as tests: parts get what they need by constructors, services have types, importing changes no state
+of the process, every function has a caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The machine's description: what it says where Tidelog is measured uncompiled, and that some programs refuse to."""
+"""The description of the machine: it names uncompiled modules, and some programs refuse to measure without compiled
+ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table and the aims."""
+"""The table of results, and the aims that a report compares them with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run: who begins, failures that cost nothing else, pairs with the floor."""
+"""A run of benchmarks: the order of the rivals, a failure of one section, comparisons with the floor."""
 
 from __future__ import annotations
 

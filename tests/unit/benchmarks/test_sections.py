@@ -1,4 +1,4 @@
-"""Sections: commands, and that a failure becomes text."""
+"""Sections of the results: their commands, and a failed command, which becomes text."""
 
 from __future__ import annotations
 

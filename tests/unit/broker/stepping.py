@@ -1,4 +1,4 @@
-"""Handlers' responses for tests that call handlers themselves: steps are done here and now, as far as they can be."""
+"""Results of handlers for tests that call handlers themselves: steps are run to their end at once, unless they wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a directory or a configuration tells of other nodes: refused, and nothing is written."""
+"""Directories and configurations that name other nodes: a lone broker refuses each of them and writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishers of the metadata: a committed record takes effect whichever part committed it, in one order."""
+"""Publishers of the metadata: all committed records take effect in one order, whichever part committed them."""
 
 from __future__ import annotations
 

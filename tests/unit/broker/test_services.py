@@ -1,4 +1,5 @@
-"""The table of late services: nothing is built before it is wanted, and each thing that wants a service builds it."""
+"""The table of late services: nothing is built before it is needed, and each configuration or request that needs one
+builds it."""
 
 from __future__ import annotations
 

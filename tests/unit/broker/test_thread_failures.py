@@ -1,4 +1,5 @@
-"""Whatever the work of a thread raises, who waits for it is answered: each piece of work of each request fails once."""
+"""A failure in any work of a thread: the request that waits for it is answered. Each piece of work of each request
+fails once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The first dirty offset over a log's life, in seeded orders: appends, rounds and their progress, truncations,
+"""The first dirty offset of a log through random orders of events: appends, rounds and their progress, truncations,
 restarts, and deletion with a new log under the same name.
 
-Whatever comes when: no record counts as clean that no round has read.
+In any order, no record counts as clean that no round has read.
 """
 
 from __future__ import annotations

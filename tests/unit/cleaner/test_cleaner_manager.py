@@ -1,4 +1,5 @@
-"""States and their valid predecessors, the filthiest log, checkpoint, quarantine."""
+"""States of the cleaner manager and their valid predecessors, the choice of the log with the most to clean, checkpoint,
+quarantine."""
 
 from __future__ import annotations
 

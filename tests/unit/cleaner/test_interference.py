@@ -1,4 +1,5 @@
-"""Retention, truncation, deletion and changed settings in the middle of a round, at every point where a round looks up.
+"""Retention, truncation, deletion and changed settings in the middle of a round, at every point where the round checks
+for them.
 
 Whatever comes when: the round ends well or is aborted, what was removed stays removed, and each latest record of what
 is left is there.

@@ -1,4 +1,4 @@
-"""Threads: requests, quarantine, supervision, settings. No sleeps: every wait is for a future or a state."""
+"""Cleaner threads: requests, quarantine, supervision, settings. No sleeps: every wait is for a future or a state."""
 
 from __future__ import annotations
 

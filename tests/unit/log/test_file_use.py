@@ -1,4 +1,4 @@
-"""Threads that work on a log's files hold its deletion up, and none begins after it."""
+"""Threads that use a log's files delay its deletion, and none begins to use them after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leader epochs: file bytes, look-up, truncation at both ends."""
+"""Leader epochs: bytes of the file, look-ups, truncation at both ends."""
 
 from __future__ import annotations
 

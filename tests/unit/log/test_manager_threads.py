@@ -1,4 +1,4 @@
-"""LogManager in several threads: an opening holds up no caller that wants another log, and deleting waits for it."""
+"""LogManager in several threads: callers of other logs do not wait for an opening, and a deletion waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading beside a running broker: passes over a log while it is appended to, rolled, trimmed and cleaned.
+"""Reads of a log while a broker appends to it, rolls, trims and cleans it.
 
 Each pass plans and then reads, as a query does, and is checked against what was written: no value is another's, no
 offset comes twice, and nothing is missing that retention or cleaning did not take. A round of either that runs between

@@ -1,4 +1,4 @@
-"""PySpark finds the source by listing modules: those of directories on the path, none that an import hook knows."""
+"""PySpark finds the source by listing modules: only those of directories on the path, not those of an import hook."""
 
 from __future__ import annotations
 

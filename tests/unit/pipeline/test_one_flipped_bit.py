@@ -1,4 +1,4 @@
-"""One flipped bit in a batch header: audit, check and export lose the same offsets, and each says which."""
+"""One flipped bit in a batch header: audit, check and export report the same lost offsets."""
 
 from __future__ import annotations
 

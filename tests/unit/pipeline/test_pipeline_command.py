@@ -1,4 +1,4 @@
-"""``tidelog pipeline``: what each job prints, and its exit codes. In this process, without Spark."""
+"""``tidelog pipeline``: output and exit codes of each job, in this process, without Spark."""
 
 from __future__ import annotations
 

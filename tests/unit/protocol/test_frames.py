@@ -1,4 +1,4 @@
-"""Frames cut from a stream, however the stream is cut into receives."""
+"""Frames read from a stream of bytes, in receives of any size."""
 
 from __future__ import annotations
 

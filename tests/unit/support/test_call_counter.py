@@ -1,4 +1,4 @@
-"""Calls counted in C are those that the interpreter's own profiler reports."""
+"""The counter in C counts the same calls as the interpreter's own profiler."""
 
 from __future__ import annotations
 

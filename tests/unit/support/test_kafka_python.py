@@ -1,4 +1,4 @@
-"""kafka-python closes here the sockets that it would leave to the garbage collector."""
+"""``kafka_python`` closes sockets that kafka-python would leave to the garbage collector."""
 
 from __future__ import annotations
 

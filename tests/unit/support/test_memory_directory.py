@@ -1,4 +1,4 @@
-"""Tests whose directories lie in memory, and those that need a disk."""
+"""Tests whose directories are in memory, and tests whose directories are on a disk."""
 
 from __future__ import annotations
 

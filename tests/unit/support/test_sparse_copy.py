@@ -1,4 +1,4 @@
-"""Copies of directories hold the same bytes in as little room."""
+"""Copies of directories have the same bytes and take no more blocks of the disk."""
 
 from __future__ import annotations
 

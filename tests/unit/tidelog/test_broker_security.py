@@ -1,4 +1,4 @@
-"""Security of brokers for tests: rules as words, what is refused, and the texts of the broker."""
+"""Security of brokers for tests: ACLs as text, refusals, and the configuration of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Exit codes of CI's script when tests or checks fail, with stand-ins of all that it runs; how many workers test."""
+"""Exit codes of CI's script when tests or checks fail, with stubs of all programs that it runs; the number of
+workers."""
 
 from __future__ import annotations
 

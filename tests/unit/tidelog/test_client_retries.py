@@ -1,4 +1,4 @@
-"""Admin questions that a broker cannot answer yet are asked again: a coordinator that loads, a leader that moved."""
+"""Admin requests that are repeated: a coordinator that loads, a leader that moved."""
 
 from __future__ import annotations
 

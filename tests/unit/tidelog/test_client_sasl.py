@@ -1,4 +1,5 @@
-"""SASL of the client: SCRAM by the vectors of its RFCs, brokers that lie, profiles, logins, sessions that end."""
+"""SASL of the client: SCRAM by the vectors of its RFCs, brokers with a false proof, profiles, logins, sessions that
+expire."""
 
 from __future__ import annotations
 

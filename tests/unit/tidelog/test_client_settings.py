@@ -1,4 +1,4 @@
-"""Settings of the client: the broker that is chosen, profiles, security keys; the bytes of a connection; columns."""
+"""Settings of the client: the choice of the broker, profiles, security keys; the bytes of a connection; columns."""
 
 from __future__ import annotations
 

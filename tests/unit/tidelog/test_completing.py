@@ -1,4 +1,4 @@
-"""Names that a shell completes: of the broker that the words name, and none where that fails."""
+"""Names that a shell completes: those of the broker in the options typed so far, none if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Core dumps are forbidden to the process that asks for it."""
+"""Core dumps of a process that forbids them."""
 
 from __future__ import annotations
 

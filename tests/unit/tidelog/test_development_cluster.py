@@ -1,4 +1,5 @@
-"""``tidelog cluster start`` without processes: jars, Java, ports, configurations, and one line for what is missing."""
+"""``tidelog cluster start`` without processes: jars, Java, ports, configurations, and a line for each missing
+requirement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""First users of a lone node: ``tidelog format --add-scram``, and the start that takes them over, once."""
+"""First users of a lone node: ``tidelog format --add-scram``, and the first start, which stores them once."""
 
 from __future__ import annotations
 

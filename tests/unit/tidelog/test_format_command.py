@@ -1,4 +1,4 @@
-"""``tidelog format``: what it writes, and what it refuses before it writes anything."""
+"""``tidelog format``: the files it writes, and refusals before it writes anything."""
 
 from __future__ import annotations
 

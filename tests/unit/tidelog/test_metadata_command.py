@@ -1,4 +1,4 @@
-"""``tidelog metadata describe``: a directory or controllers, text or JSON, one clear line for what went wrong."""
+"""``tidelog metadata describe``: a directory or controllers, text or JSON, one clear line for each error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that are importable: ours below ``tidelog`` alone, so that modules of a user may have any other name."""
+"""Importable names: only ``tidelog``, so that a user's modules may have any other name."""
 
 from __future__ import annotations
 

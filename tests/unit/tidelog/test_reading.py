@@ -1,4 +1,4 @@
-"""Reading of records over brokers that move leaders, hide what was aborted, throttle and drop connections."""
+"""Reading of records from brokers that move leaders, abort transactions, throttle and drop connections."""
 
 from __future__ import annotations
 

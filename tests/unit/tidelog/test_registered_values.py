@@ -1,4 +1,4 @@
-"""Values by the schemas of a registry, as ``produce`` takes and ``consume`` prints them."""
+"""Values with schemas of a registry, as ``produce`` reads and ``consume`` prints them."""
 
 from __future__ import annotations
 

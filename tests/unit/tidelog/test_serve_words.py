@@ -1,4 +1,4 @@
-"""Options of ``tidelog serve`` that are read without click: as click reads them, or left to it."""
+"""Options of ``tidelog serve`` that are parsed without click: with click's result, or left to click."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tidelog status``: what it counts, and what it names."""
+"""``tidelog status``: its counts, and the partitions and groups that it names."""
 
 from __future__ import annotations
 

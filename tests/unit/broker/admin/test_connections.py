@@ -1,4 +1,5 @@
-"""The choice of the admin connection that gives way, in any order of comings, requests and goings."""
+"""The choice of the admin connection that is closed for a new one, in random orders of connects, requests and
+closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Entrance of the console: pages that are imported late, once, and closed with the interface."""
+"""The console's hook in the admin interface: its pages are imported once, at their first use, and closed with the
+interface."""
 
 from __future__ import annotations
 

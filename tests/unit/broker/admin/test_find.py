@@ -1,4 +1,4 @@
-"""Parts of an answer over HTTP: a worker builds them, and they are bounded in records and bytes."""
+"""Pages of records over HTTP: a thread builds them, and limits of records and bytes hold for each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every route and method of the admin interface against foreign hosts, foreign pages, bad values, large and slow
-requests: none of them runs anything."""
+"""Every route and method of the admin interface with foreign hosts, foreign pages, bad values, large and slow requests:
+none of these requests is executed."""
 
 from __future__ import annotations
 

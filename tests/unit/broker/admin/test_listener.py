@@ -1,4 +1,5 @@
-"""The address of the admin interface: the default gives way where it is taken, a given one does not."""
+"""The address of the admin interface: another port replaces the default one if that is taken, but never a configured
+one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listening socket of the admin interface with TLS: it rests while no descriptor is left for a client."""
+"""The listening socket of the admin interface with TLS: accepting pauses while the process has no free descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking over Kafka's directories: what is planned, what is refused, what comes out."""
+"""Taking over Kafka's directories: the plan, refusals, and the result."""
 
 from __future__ import annotations
 

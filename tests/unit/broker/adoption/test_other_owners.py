@@ -1,4 +1,5 @@
-"""Adoption of directories with files that others own: what may not be read is refused by name, and never left out."""
+"""Adoption of directories with files of other owners: a file that may not be read is named in the refusal, never
+skipped."""
 
 from __future__ import annotations
 

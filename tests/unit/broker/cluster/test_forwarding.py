@@ -1,4 +1,4 @@
-"""Requests on their way to the active controller: answers, errors, controllers that change, a client's time."""
+"""Requests that are forwarded to the active controller: answers, errors, changes of the controller, timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A member that starts finds in the quorum's log what it acted upon before, or refuses the quorum."""
+"""A starting member checks that the quorum's log has the record that it applied last, and refuses the quorum
+otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cordoned log directories: what the configuration names."""
+"""Cordoned log directories: which ones a configuration names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to secrets: each provider, what it may read, and that nothing of a secret is ever shown."""
+"""References to secrets: each provider, the files it may read, and that no secret is ever shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The metadata of former versions become Kafka's metadata log once; a kill leaves one or the other, never half."""
+"""Conversion of the metadata of former versions into Kafka's metadata log: once, and a kill leaves the old or the new
+form completely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controller of a lone node: what is committed is replayed, and kept over restarts and snapshots."""
+"""The controller of a lone node: committed records are replayed, and kept over restarts and snapshots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Publishers of the metadata one after the other: an error of one is noted, and keeps no other from the change."""
+"""Publishers of the metadata run one after the other: an error of one is counted, and the others still get the
+change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Producer ids: from blocks that are durable before, never twice, fetched before the present one is used up."""
+"""Producer ids: their blocks are durable before use, no id is given twice, and the next block is fetched before the
+present one is used up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that come and go in steps: nothing is shown, renamed or answered before it is on disk."""
+"""Creation and deletion of topics in steps: nothing is shown, renamed or answered before it is on disk."""
 
 from __future__ import annotations
 

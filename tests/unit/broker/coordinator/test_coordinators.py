@@ -1,4 +1,4 @@
-"""The coordinators of one broker together: what becomes of offsets when their topic is deleted, over real logs."""
+"""The coordinators of one broker together: committed offsets after their topic is deleted, over real logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The indexer thread under its supervisor: it dies and is replaced, a log rests after a failure, nothing is lost."""
+"""The indexer thread and its supervisor: a thread that dies is replaced, a log pauses after a failure, no record is
+missed."""
 
 from __future__ import annotations
 

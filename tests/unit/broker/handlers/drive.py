@@ -1,4 +1,4 @@
-"""Sends a request through a handler the way the dispatcher does: over the wire form of one version, there and back."""
+"""Sends a request through a handler as the dispatcher does: encoded and decoded in the wire form of one version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Handlers of groups and transactions: every version of each is decoded, answered and encoded, well and as an error."""
+"""Handlers of groups and transactions: every version of each is decoded, answered and encoded, with success and with an
+error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce, Fetch and their neighbours as a client sees them: bytes through the dispatcher, over real logs."""
+"""Produce, Fetch and related requests as a client sees them: bytes through the dispatcher, over real logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Commits that a group or a transaction refuses: what is not there is told to be unknown, as Apache Kafka tells it."""
+"""Offset commits that a group or a transaction refuses: missing topics and partitions are still reported as unknown, as
+by Apache Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches of many partitions, which are read in steps: what changes between them."""
+"""Fetches of many partitions, which are read in steps, and changes between the steps."""
 
 from __future__ import annotations
 

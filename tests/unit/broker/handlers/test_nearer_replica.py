@@ -1,4 +1,5 @@
-"""Consumers beside several replicas: the one that is named to them, and what a follower serves (KIP-392, KIP-951)."""
+"""Consumers near a follower: the replica that the leader recommends, and what the follower serves (KIP-392,
+KIP-951)."""
 
 from __future__ import annotations
 

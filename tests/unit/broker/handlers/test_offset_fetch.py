@@ -1,4 +1,4 @@
-"""OffsetFetch requests that name a group, or topics, very often."""
+"""OffsetFetch requests that name a group or a topic very often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produce requests that take longer than a turn: in steps and threads, with others' work in between."""
+"""Produce requests that take longer than a turn: they are handled in steps and threads, between other requests."""
 
 from __future__ import annotations
 

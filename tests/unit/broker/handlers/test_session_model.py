@@ -1,5 +1,5 @@
-"""Fetch sessions (KIP-227) over topics that come and go: a client that applies incremental answers knows all the while
-what a fetch without a session would tell it.
+"""Fetch sessions (KIP-227) over topics that are created and deleted: a client that applies incremental responses always
+knows what a fetch without a session would return.
 
 ``TIDELOG_FUZZ_SEEDS=400`` tries more walks.
 """

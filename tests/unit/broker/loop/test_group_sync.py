@@ -1,4 +1,4 @@
-"""Group sync: one at a time, each covers what came before it, and each who waits is settled whatever happens."""
+"""Group sync: one sync at a time, each covers all appends before it, and every waiting append is settled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Modules imported in a thread: once, waited for by all who need them, and tried again after a failure."""
+"""Modules imported in a thread: imported once, all requests that need one wait for it, and a failed import is tried
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps: slices by the clock, fairness between jobs, waiting, and the end of abandoned steps."""
+"""Steps of long work: time limits of slices, fairness between jobs, waiting, and the end of abandoned steps."""
 
 from __future__ import annotations
 

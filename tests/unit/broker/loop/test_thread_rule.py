@@ -1,4 +1,4 @@
-"""The thread rule: another thread cannot enter an object of the loop's, and may enter all others."""
+"""The thread rule: other threads cannot call methods of loop-thread objects, but may call all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests to a frozen controller, which keeps its connections and answers nothing, while another one takes over."""
+"""Requests to a controller that freezes: it keeps its connections and answers nothing, and another controller takes
+over."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Log directories of a member through many lives: they fail, come back, are replaced, taken out and put back. Each
-leader here has all that was committed."""
+"""Log directories of a member over many restarts: they fail, come back, are replaced, removed and added again. Each
+leader that is elected has all committed records."""
 
 from __future__ import annotations
 

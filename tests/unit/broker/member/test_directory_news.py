@@ -1,4 +1,4 @@
-"""Log directories of a member that fail, by any thread, and when the member cannot go on."""
+"""Reports of failed log directories, from any thread, and the failures with which a member ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member's start while log directories fail: which of them end it, and what lies in the others is served."""
+"""A member's start while log directories fail: which failures end it, and that the other directories are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A member before it talks to its cluster: configuration, directories, logs that are other brokers', producer ids."""
+"""A member before it contacts its cluster: configuration, directories, logs that belong to other brokers, producer
+ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""High watermarks of partitions that other brokers lead: asked of each leader, with what may go wrong on the way."""
+"""High watermarks of partitions that other brokers lead: requests to each leader, and their failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check of a cluster's metadata before a member joins it."""
+"""Check of a cluster's metadata before a member joins the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers of the cluster as a member's answers name them."""
+"""Brokers of the cluster as they appear in a member's responses."""
 
 from __future__ import annotations
 

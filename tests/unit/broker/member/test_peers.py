@@ -1,4 +1,4 @@
-"""Leave to write into transactions, and markers, as a member asks for them: here, and at other brokers."""
+"""A member's requests to verify partitions of transactions and to write markers: to itself, and to other brokers."""
 
 from __future__ import annotations
 

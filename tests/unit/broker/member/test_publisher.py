@@ -1,4 +1,5 @@
-"""Images taken over by a member: what one topic raises, at whichever step, keeps no other topic from its change."""
+"""Publishing of images on a member: an error with one topic, at any step, does not keep other topics from their
+changes."""
 
 from __future__ import annotations
 

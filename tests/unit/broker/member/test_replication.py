@@ -1,4 +1,4 @@
-"""Fetch loops of a member: what they append, where, and what ends or delays them."""
+"""Fetch loops of a member: what they append to which log, and what ends or delays them."""
 
 from __future__ import annotations
 

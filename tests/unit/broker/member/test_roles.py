@@ -1,4 +1,5 @@
-"""Roles of a member's replicas, ISR changes on their way to the controller, and what is exported of them."""
+"""Leader and follower roles of a member's replicas, ISR changes that are proposed to the controller, and their
+metrics."""
 
 from __future__ import annotations
 

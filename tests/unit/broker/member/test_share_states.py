@@ -1,4 +1,5 @@
-"""States of share partitions of a member: kept by itself, or by another broker, which is asked by the APIs 83 to 87."""
+"""States of share partitions of a member: kept by the member, or by another broker that it calls with the APIs 83 to
+87."""
 
 from __future__ import annotations
 

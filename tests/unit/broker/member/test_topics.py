@@ -1,4 +1,4 @@
-"""Topics that a member has created because a client named them: who is asked, and when that has its audit line."""
+"""Topics that a member lets the controllers create because a client named them, and their audit lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata records: each changes the image as Kafka's MetadataDelta does, and an image is made again by its records."""
+"""Metadata records: each changes the image as in Kafka's MetadataDelta, and the records of an image rebuild it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The image in plain values: JSON takes them, the order is fixed, no secret is among them."""
+"""The image as plain values: they can be written as JSON, have a fixed order and contain no secrets."""
 
 from __future__ import annotations
 

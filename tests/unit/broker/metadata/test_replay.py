@@ -1,4 +1,5 @@
-"""Replay of the metadata log: images come out between transactions, snapshots start over, damage is an error."""
+"""Replay of the metadata log: images are published between transactions, a snapshot replaces the image, damage is an
+error."""
 
 from __future__ import annotations
 

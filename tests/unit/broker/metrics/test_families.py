@@ -1,4 +1,4 @@
-"""The table of metrics: what promtool's linter asks of names and types, and the page that is made of it."""
+"""The table of metrics: promtool's rules for names and types, and the page that is generated from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs' gauges say what the log manager holds."""
+"""The gauges of logs agree with the log manager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The gate of a connection that has to authenticate: what passes before and after, deadlines, delays, who gives way."""
+"""A connection before it is authenticated: requests that are allowed, deadlines, delays, and which connection is closed
+at the limit."""
 
 from __future__ import annotations
 

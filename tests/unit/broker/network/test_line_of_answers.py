@@ -1,4 +1,4 @@
-"""One connection under random requests, completions, cuts of the stream and ends, beside a model of what it owes."""
+"""One connection with random requests, completions, partial reads and closes, compared with a model of its answers."""
 
 from __future__ import annotations
 

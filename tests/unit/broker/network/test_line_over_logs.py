@@ -1,4 +1,4 @@
-"""One connection of an idempotent producer over a real log: what is acknowledged is committed, in order, each once."""
+"""One connection of an idempotent producer over a real log: acknowledged records are committed, in order, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A loop polls without sleep while a client sends its next request at once, if that is faster; else it sleeps."""
+"""The loop polls without sleep while a client sends its next request at once, if that is faster; otherwise it
+sleeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Choice of a client's quota, and its throttle times, beside figures of Kafka's formula, computed by hand."""
+"""Choice of a client's quota, and its throttle times, compared with values of Kafka's formula that were computed by
+hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs of indices run one after the other, and each who waits is told."""
+"""Checks of transaction indices run one after the other, and each waiting fetch gets the result."""
 
 from __future__ import annotations
 

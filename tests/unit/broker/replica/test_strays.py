@@ -1,4 +1,4 @@
-"""A new topic may have the name of a stray log, and never gets the stray's records."""
+"""A new topic may have the name of a stray log, and never gets the stray log's records."""
 
 from __future__ import annotations
 

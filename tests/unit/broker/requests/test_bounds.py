@@ -1,4 +1,4 @@
-"""Bounds of requests: elements of all arrays, and bytes: their own, or what the key of what they carry allows."""
+"""Limits on requests: elements of all arrays, and bytes."""
 
 from __future__ import annotations
 

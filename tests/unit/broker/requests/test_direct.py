@@ -1,4 +1,4 @@
-"""The direct way of a request: its header at every length, errors of a handler, and what leaves that way."""
+"""The direct path of a request: headers of every length, errors of a handler, and requests that leave this path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Long requests through the dispatcher: in steps, with the same answers, and given up when the connection goes."""
+"""Long requests through the dispatcher: handled in steps with the same answers, and dropped when the connection
+closes."""
 
 from __future__ import annotations
 

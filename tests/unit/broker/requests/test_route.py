@@ -1,4 +1,4 @@
-"""Routes: whatever form a handler's answer has, the frame is the same."""
+"""Routes: the frame is the same for each form in which a handler may return its response."""
 
 from __future__ import annotations
 

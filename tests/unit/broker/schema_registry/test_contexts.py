@@ -1,4 +1,4 @@
-"""Names of contexts, and of subjects with them."""
+"""Names of contexts, and of subjects in a context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of ``_schemas`` in Confluent's form, and the state that they give."""
+"""Records of ``_schemas`` in Confluent's form, and the state after their replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit lines of changes whose client goes, at any step of its request."""
+"""Audit lines of changes whose client disconnects at any step of its request."""
 
 from __future__ import annotations
 

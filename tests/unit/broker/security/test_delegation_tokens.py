@@ -1,4 +1,4 @@
-"""Delegation tokens: created, renewed, expired, described, and shown by SCRAM, as Kafka has them."""
+"""Delegation tokens: created, renewed, expired, described, and used for a login by SCRAM, as in Apache Kafka."""
 
 from __future__ import annotations
 

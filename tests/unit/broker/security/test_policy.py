@@ -1,4 +1,4 @@
-"""The starting policy, finding by finding, and that the usual configurations have none."""
+"""The check of a configuration's security at the start: each finding, and none for the usual configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A broker with real logs, and members of share groups that talk to its handlers over the wire form of a version."""
+"""A broker with real logs, and members of share groups that send requests to its handlers in the wire form of a
+version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of share groups are deleted in steps; what counts as initialized has a state, whatever comes between."""
+"""States of share groups are deleted in steps; an initialized partition has a state in every interleaving."""
 
 from __future__ import annotations
 

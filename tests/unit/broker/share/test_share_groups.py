@@ -1,4 +1,4 @@
-"""Share groups as their members meet them: over the handlers, real logs below, a clock that moves when told."""
+"""Share groups as their members see them: requests to the handlers, real logs, a clock that the test moves."""
 
 from __future__ import annotations
 

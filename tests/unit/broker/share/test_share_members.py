@@ -1,4 +1,4 @@
-"""Members of share groups, and where their groups are: heartbeats and the admin APIs, over the handlers."""
+"""Members of share groups, and the offsets of the groups: heartbeats and the admin APIs, through the handlers."""
 
 from __future__ import annotations
 

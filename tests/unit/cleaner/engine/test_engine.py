@@ -1,4 +1,4 @@
-"""Compiled modules against the plain Python reference: equal tables, bits and bytes, on good and on broken input."""
+"""Compiled modules against the plain Python reference: equal tables, bits and bytes, for valid and damaged input."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Compiled LZ4 beside its library: equal contents both ways, nothing accepted that the library refuses, and no byte
-outside of the room."""
+"""Compiled LZ4 against the LZ4 library: both read what the other wrote, refuse the same input, and write no byte
+outside of the buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A round over real files: random logs against a dict model, and one test for each known trap. Both engines."""
+"""A cleaning round over real files: random logs against a dict model, and a test for each known pitfall. Compiled and
+in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying unchanged bytes into a new segment: in the kernel, without it, and what a full disk leaves."""
+"""Copies of unchanged bytes into a new segment: by the kernel, without it, and on a full disk."""
 
 from __future__ import annotations
 

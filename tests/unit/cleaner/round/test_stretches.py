@@ -1,4 +1,5 @@
-"""Stretches that the copy pass does not read: found exactly, and passed over with equal bytes and counts."""
+"""Stretches of superseded records that the copy pass does not read: they are found exactly, and results and counts are
+equal without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index pass with a helper thread that prepares the next step while this one is put into the map."""
+"""The index pass with a helper thread, which prepares the next chunk while the present one is put into the map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Deletion of directories: a deleted topic's is known by its id, and one that is missing is gone already."""
+"""Deletion of directories: the topic id alone tells whether a directory belongs to the deleted topic, and a missing one
+counts as deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of a lone broker's log directories in its first one."""
+"""The list of a lone broker's log directories, which is kept in the first of them."""
 
 from __future__ import annotations
 

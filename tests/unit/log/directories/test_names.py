@@ -1,4 +1,4 @@
-"""Names of partitions' directories: parsed, and given to deleted ones."""
+"""Names of partition directories: parsed, and built for deleted partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full disks that have room again, and logs that were refused for what can pass."""
+"""Full disks that have free space again, and logs that were refused for a reason that can pass."""
 
 from __future__ import annotations
 

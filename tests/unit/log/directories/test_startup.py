@@ -1,4 +1,4 @@
-"""Start of the logs: what in a directory is served, left alone or removed."""
+"""Start of the logs: which entries of a directory are served, ignored or removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoint files: Kafka's bytes, and what is said of damaged ones."""
+"""Checkpoint files: Kafka's bytes, and errors for damaged ones."""
 
 from __future__ import annotations
 

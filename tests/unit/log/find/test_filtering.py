@@ -1,4 +1,4 @@
-"""Records that a virtual topic's reader gives: the matching records only, offsets kept, the position carried over
+"""Records that a reader of a virtual topic gets: only matching ones, with their offsets, and a position that moves over
 gaps."""
 
 from __future__ import annotations

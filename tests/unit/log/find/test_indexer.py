@@ -1,4 +1,4 @@
-"""The indexer and the look-ups over its files: answers are those of a full scan, after any change to the log."""
+"""The indexer and look-ups in its files: results equal those of a full scan, after any change to the log."""
 
 from __future__ import annotations
 

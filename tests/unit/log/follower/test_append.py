@@ -1,4 +1,4 @@
-"""A log that follows a leader's: raw appends, epochs, producers, rolls; what is refused; truncation by epochs."""
+"""A follower's log: raw appends, epochs, producers, rolls, refused appends, truncation by epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cut is durable before anything comes in its place."""
+"""A truncation is durable before new records are appended in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Look-ups in an index that another thread releases: each is answered, as if before it or from the segment's start."""
+"""Look-ups in an index that another thread releases: each gets a valid answer, from the index or from the segment's
+start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Batches of producers that are read again after a snapshot was loaded: the last five of each, wherever they lie."""
+"""Batches that are read from the log after a snapshot was loaded: the last five of each producer, in whichever
+segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch that is simply its producer's next one takes a short way: same verdict and same state as by the long one."""
+"""The short check for a batch that is its producer's next one has the same result and state as the complete check."""
 
 from __future__ import annotations
 

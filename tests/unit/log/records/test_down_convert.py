@@ -1,4 +1,5 @@
-"""Down-conversion for old fetchers: what is kept, what is dropped, where it is cut, and how little it holds."""
+"""Down-conversion for old fetch versions: kept and dropped fields, where the result ends, and how much memory it
+holds."""
 
 from __future__ import annotations
 

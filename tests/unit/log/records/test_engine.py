@@ -1,4 +1,4 @@
-"""Compiled walks against the reference, on good, damaged and arbitrary bytes."""
+"""Compiled walks against the reference, on valid, damaged and arbitrary bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking records up by time: as a scan over the records would, in every format."""
+"""Look-up of records by time: equal to a scan over the records, in every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Heavy imports beside a loop: the collector rests, libraries are opened ahead, and all is as before afterwards."""
+"""Expensive imports while a loop runs: the garbage collector is off, libraries are opened beforehand, and both are
+undone afterwards."""
 
 from __future__ import annotations
 

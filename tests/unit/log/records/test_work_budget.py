@@ -1,4 +1,4 @@
-"""WorkBudget: what a request's records may cause, and what is left to a thread."""
+"""WorkBudget: the work that a request's records may cause in a turn, and records that are left to a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that ends before its log start offset: records were synced there and are missing, or none was."""
+"""A log that ends before its log start offset: synced records are missing, or there were none."""
 
 from __future__ import annotations
 

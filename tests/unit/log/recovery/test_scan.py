@@ -1,4 +1,5 @@
-"""The scan of recovery, as built and as plain Python: equal tables and verdicts over good, damaged and other chunks."""
+"""The scan of recovery, compiled and in plain Python: equal tables and results for valid, damaged and foreign
+chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recovery by compiled code and by plain Python: equal files, state and errors, on good, torn and damaged segments."""
+"""Recovery by compiled code and by plain Python: equal files, state and errors, on valid, torn and damaged segments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LogSegment: when a segment is due to be rolled, at the limits of timestamps."""
+"""LogSegment: when a segment must be rolled, at the limits of timestamps."""
 
 from __future__ import annotations
 

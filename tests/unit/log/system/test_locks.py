@@ -1,4 +1,4 @@
-"""The holder of a file's lock, as ``/proc/locks`` tells it."""
+"""The process that holds a file's lock, according to ``/proc/locks``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The reserve is made where there is room, given up once, and keeps records out while it is gone."""
+"""The reserve file: created if there is free space, released once, and records are refused until it is complete
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that give way: their own priority falls, those they start have it too, no other's changes.
+"""Lower priority of background threads: for one thread and those that it starts, and for no other.
 
 The main thread never does: every process that it starts later would begin with the lower priority.
 """

@@ -1,4 +1,4 @@
-"""Relocation: what was validated for one offset is, moved to another, what validation there gives."""
+"""Relocation: records that were validated for one offset and moved to another are equal to records validated there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""LogValidator: what is refused and how, what is assigned in place, what is rebuilt, and that both ways agree."""
+"""LogValidator: refusals, fields that are assigned in place, batches that are rebuilt, and equal results compiled and
+in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Batches whose header gives another largest time than their records have, under a right checksum: the audit tells."""
+"""Batches whose header has another largest timestamp than their records, with a correct checksum: the audit reports
+them."""
 
 from __future__ import annotations
 

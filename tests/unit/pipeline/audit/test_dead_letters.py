@@ -1,4 +1,5 @@
-"""Records that could not become rows: each has a dead letter of its topic, partition and offset, or is missing."""
+"""Records that could not be decoded to rows: each has a dead letter with its topic, partition and offset; otherwise the
+audit reports it as missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Each file of a partition directory damaged in each way: the audit finds it, or reading is shown not to need it."""
+"""Each file of a partition directory damaged in each way: the audit finds the damage, or reading gives the same records
+without the file."""
 
 from __future__ import annotations
 

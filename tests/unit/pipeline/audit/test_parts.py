@@ -1,4 +1,4 @@
-"""Sequences that wrap, buckets that add up, indices with holes: the small parts of an audit."""
+"""Parts of an audit: sequence numbers that wrap, buckets whose counts add up, indices with holes."""
 
 from __future__ import annotations
 

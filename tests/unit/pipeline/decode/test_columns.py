@@ -1,4 +1,5 @@
-"""Records to columns: the reference against the format's own reader, compiled code against the reference."""
+"""Records decoded to columns: the reference against ``RecordBatch``'s own reader, compiled code against the
+reference."""
 
 from __future__ import annotations
 

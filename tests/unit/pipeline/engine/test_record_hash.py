@@ -1,4 +1,4 @@
-"""Compiled routines of the audit against the plain reference, for good and for damaged bytes."""
+"""Compiled routines of the audit against the plain reference, for valid and damaged bytes."""
 
 from __future__ import annotations
 

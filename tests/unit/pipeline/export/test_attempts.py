@@ -1,4 +1,4 @@
-"""Two attempts of one task at the same time, as Spark makes them: neither harms what the other one has written."""
+"""Two attempts of one task at the same time, as Spark runs them: neither damages the other's files."""
 
 from __future__ import annotations
 

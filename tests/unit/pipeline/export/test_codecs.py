@@ -1,4 +1,5 @@
-"""Codecs of an exported file: columns that zstd does not make smaller are stored as they are, and growth keeps that."""
+"""Codecs of an exported file: columns that zstd does not make smaller are stored uncompressed, and a file that grows
+keeps its codecs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Early syncs of a file that is being written: a failed one is an error of the file, whenever Linux reports it."""
+"""Early syncs of a file that is being written: a failed one makes the file fail, whenever Linux reports it."""
 
 from __future__ import annotations
 

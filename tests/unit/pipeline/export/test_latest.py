@@ -1,4 +1,4 @@
-"""The latest row of each key: passes over rows in memory, and merges of files."""
+"""The latest row of each key: found in memory, and when files are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer of an exported file on a disk that gets full: the error is told, and nothing of the file is left."""
+"""The writer of an exported file on a disk that becomes full: it raises the error, and removes the file."""
 
 from __future__ import annotations
 

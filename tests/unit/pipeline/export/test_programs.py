@@ -1,4 +1,4 @@
-"""Exported tables as other programs read them: pyiceberg, deltalake, DuckDB, pandas and polars. Spark: tests/spark."""
+"""Exported tables read by other programs: pyiceberg, deltalake, DuckDB, pandas and polars. Spark: tests/spark."""
 
 from __future__ import annotations
 

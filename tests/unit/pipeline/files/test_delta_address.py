@@ -1,4 +1,4 @@
-"""Addresses of Delta tables, as pyarrow and as deltalake name them."""
+"""Addresses of Delta tables, converted between the forms of pyarrow and deltalake."""
 
 from __future__ import annotations
 

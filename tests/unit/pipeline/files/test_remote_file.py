@@ -1,4 +1,4 @@
-"""Objects read by position: which requests are made for what, and what happens when an object changes or goes."""
+"""Objects read by position: the requests for each read, and objects that change or are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A remote tier as Aiven's plugin writes it, read in place, alone and together with the local tail."""
+"""A remote tier in the format of Aiven's plugin, read in place, alone and together with the local segments."""
 
 from __future__ import annotations
 

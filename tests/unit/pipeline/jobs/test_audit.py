@@ -1,4 +1,4 @@
-"""Audit in this process: what it finds in logs that are whole, damaged, compacted, and against exported tables."""
+"""Audit in this process: findings in logs that are valid, damaged, compacted, and compared with exported tables."""
 
 from __future__ import annotations
 

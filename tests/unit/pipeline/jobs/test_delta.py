@@ -1,4 +1,4 @@
-"""Export into Delta in this process: a version per commit, the state's number in its txn, nothing twice."""
+"""Export into Delta in this process: one version per commit, the state's number in its ``txn`` action, no row twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports into Delta tables in an object store: each record once, and no object that no version has."""
+"""Exports into Delta tables in an object store: each record once, and no object that no version refers to."""
 
 from __future__ import annotations
 

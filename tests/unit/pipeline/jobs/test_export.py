@@ -1,4 +1,4 @@
-"""Export in this process, without Spark: what a table holds after runs, crashes, races and damage."""
+"""Export in this process, without Spark: contents of a table after runs, crashes, races and damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The export that goes on: runs, what they tell and what ends them."""
+"""``export --follow``: its runs, its messages, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes under an export that goes on: partitions, retention, cleaning, long transactions, other clusters.
+"""Changes while ``export --follow`` runs: partitions, retention, cleaning, long transactions, other clusters.
 
 Runs follow each other as ``--follow`` makes them. After each change the table has each record once, as an audit says.
 """

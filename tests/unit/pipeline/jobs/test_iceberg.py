@@ -1,4 +1,4 @@
-"""Export into Iceberg in this process: one snapshot per run, offsets in its summary, nothing twice."""
+"""Export into Iceberg in this process: one snapshot per run, offsets in its summary, no row twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports through Iceberg catalogs of other kinds: REST, and whatever pyiceberg's configuration names."""
+"""Exports through other Iceberg catalogs: REST, and any that pyiceberg's configuration names."""
 
 from __future__ import annotations
 

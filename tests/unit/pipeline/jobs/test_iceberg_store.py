@@ -1,4 +1,5 @@
-"""Exports into Iceberg tables whose warehouse is an object store: each record once, no object that no snapshot has."""
+"""Exports into Iceberg tables whose warehouse is an object store: each record once, no object that no snapshot refers
+to."""
 
 from __future__ import annotations
 

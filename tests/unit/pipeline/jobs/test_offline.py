@@ -1,4 +1,4 @@
-"""Index and compact in this process: the bytes that come out are those of the broker's own indexer and cleaner."""
+"""Index and compact in this process: the files are byte for byte those of the broker's own indexer and cleaner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Export of the latest values per key, into Iceberg and Delta: the compacted log at each offset, whatever is killed."""
+"""Export of the latest value of each key, into Iceberg and Delta: equal to the compacted log at each offset, also after
+kills."""
 
 from __future__ import annotations
 

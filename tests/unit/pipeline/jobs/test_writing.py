@@ -1,4 +1,4 @@
-"""Work of replay and backfill before a broker is asked: marks, files, columns, ranges."""
+"""Work of replay and backfill before they connect to a broker: marks of progress, files, columns, ranges."""
 
 from __future__ import annotations
 

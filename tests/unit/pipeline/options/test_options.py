@@ -1,4 +1,4 @@
-"""The options of the source: names, defaults, precedence, and one clear line for each mistake."""
+"""The options of the source: names, defaults, precedence, and a clear line for each error."""
 
 from __future__ import annotations
 

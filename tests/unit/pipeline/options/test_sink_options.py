@@ -1,4 +1,4 @@
-"""The sink's options: names, defaults, and one clear line for each mistake."""
+"""The sink's options: names, defaults, and a clear line for each error."""
 
 from __future__ import annotations
 

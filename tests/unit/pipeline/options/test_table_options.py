@@ -1,4 +1,4 @@
-"""Options of a table travel in its schema: through Spark's JSON and back, under those of the query."""
+"""Options of a table, which its schema contains: they survive Spark's JSON, and options of the query override them."""
 
 from __future__ import annotations
 

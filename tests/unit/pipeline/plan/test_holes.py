@@ -1,4 +1,4 @@
-"""Offsets missing in the middle of a log: what a cleaner took is passed over, what is lost is told, by every reader."""
+"""Offsets missing in the middle of a log: compacted ones are skipped, lost ones are reported, by every reader."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Cost of a stream's trigger, counted in directories listed and files opened; its answers stay right after any
-change."""
+"""Cost of a stream's trigger, in directories listed and files opened; its results are correct after any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas of a partition in the data directories of several brokers: what is committed is read, and nothing else."""
+"""Replicas of a partition in the data directories of several brokers: only committed records are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans from options, over real logs: bounds, times, keys, tasks, and what each reads."""
+"""Plans built from options, over real logs: bounds, times, keys, tasks, and the records that each task reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets, times and keys of a scan: what a caller may give, and what it means."""
+"""Offsets, times and keys of a scan: accepted values, and their meaning."""
 
 from __future__ import annotations
 

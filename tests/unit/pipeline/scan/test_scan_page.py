@@ -1,4 +1,4 @@
-"""docs/scan.md, run as it stands: its Python blocks in one namespace, over a directory named ``data``."""
+"""The examples of docs/scan.md: its Python blocks are run in one namespace, over a directory named ``data``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans and exports of strange logs give the records that were written: `tests.support.strange_logs`."""
+"""Scans and exports of unusual logs give the records that were written: `tests.support.strange_logs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sections from columns: the reference against the format's own reader, compiled code against the reference."""
+"""Records sections built from columns: the reference against the general builder, compiled code against the
+reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Arrow rows become record batches: every row once, in order, in the partition where Kafka's producer would put it."""
+"""Arrow rows encoded to record batches: every row once, in order, in the partition that Kafka's producer would
+choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged files: whole or not there, read back as written, gone once published."""
+"""Staged files: complete or absent, equal when read again, removed once published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Limits of a trigger: which options and which limit of Spark's apply, and how long a trigger waits for enough."""
+"""Limits of a trigger: which options and which limit of Spark apply, and how long a trigger waits for enough
+records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro schemas whose values may be larger or deeper than their bytes let expect."""
+"""Avro schemas whose values may be far larger or deeper when decoded than their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indices of messages in values, and schemas with those they refer to."""
+"""The Protobuf indices in the header of a value, and schemas with their references."""
 
 from __future__ import annotations
 

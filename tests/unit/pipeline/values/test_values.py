@@ -1,4 +1,4 @@
-"""Values as columns: Avro, JSON and Protobuf with a registry, plain JSON, what cannot be decoded, wider tables."""
+"""Values as columns: Avro, JSON and Protobuf with a registry, plain JSON, undecodable values, wider tables."""
 
 from __future__ import annotations
 

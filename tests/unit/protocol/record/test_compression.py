@@ -1,4 +1,4 @@
-"""Codecs: round trips, what other writers produce, damage, and bombs that must cost no more than their bound."""
+"""Codecs: round trips, output of other writers, damage, and decompression bombs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checksums: the known values, and the extension loaded without the package around it."""
+"""Checksums: known values, and the extension loaded without the rest of the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Message sets, magic 0 and 1: shallow and deep, relative offsets, the bytes other clients write, damage."""
+"""Message sets of magic 0 and 1: plain and compressed, relative offsets, bytes of other clients, damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""MessageWriter over BufferingOutputStream: the same bytes at any segment size; places filled across segments."""
+"""MessageWriter over BufferingOutputStream: the same bytes at any segment size; fields that are filled in later across
+segments."""
 
 from __future__ import annotations
 

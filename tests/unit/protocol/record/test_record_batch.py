@@ -1,4 +1,4 @@
-"""Record batches, magic 2: round trips, the bytes other clients write, damage, control batches."""
+"""Record batches of magic 2: round trips, bytes of other clients, damage, control batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coders against the interpreting one, for every message and version: generated Python, and the walker of layouts.
+"""The coders against the interpreting coder, for every message and version: generated Python, and the compiled walker.
 
 The walker is tried as built, and uncompiled.
 """

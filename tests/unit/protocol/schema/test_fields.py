@@ -1,4 +1,5 @@
-"""The language of declarations, with messages declared for the purpose; the coders' oracle is in test_schema_coders."""
+"""Declarations of messages, with messages declared for these tests; ``test_coders`` compares the coders with their
+oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Error responses in parts: together they are the response of one call, whatever the request, and each is short."""
+"""Error responses that are built in parts: joined they are equal to the response built at once, and each part is
+short."""
 
 from __future__ import annotations
 

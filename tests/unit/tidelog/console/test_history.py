@@ -1,4 +1,4 @@
-"""Samples of the last minutes: rates, lags, latencies, and their bounds."""
+"""Samples of the last minutes: rates, lags, latencies, and the limits of their number."""
 
 from __future__ import annotations
 

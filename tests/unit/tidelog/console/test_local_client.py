@@ -1,4 +1,4 @@
-"""Requests of a page to its own broker: answers, files in them, time-outs, other brokers."""
+"""Requests of a page to its own broker: responses, records in files, timeouts, other brokers."""
 
 from __future__ import annotations
 

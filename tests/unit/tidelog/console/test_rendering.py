@@ -1,4 +1,4 @@
-"""Models to HTML: no value becomes markup, links stay on the console, pages keep their budget, labels are there."""
+"""HTML of models: values are escaped, links stay on the console, pages keep their size limit, labels exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values as the console decodes them, by the schemas that they name."""
+"""Values that the console decodes by the schemas that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console over HTTP: logins, ACLs of each page, parameters, records by offset, time and key, bounds of reads."""
+"""The console over HTTP: logins, ACLs of each page, parameters, records by offset, time and key, limits of reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes as people see them: formats, and limits in bytes of HTML."""
+"""Bytes as text for people: formats, and limits in bytes of HTML."""
 
 from __future__ import annotations
 

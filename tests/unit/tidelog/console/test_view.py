@@ -1,4 +1,4 @@
-"""Bounds of a page: rows by name and by number, and parts that are refused."""
+"""Limits of a page: rows by name and by number, and parts of a page whose request is refused."""
 
 from __future__ import annotations
 

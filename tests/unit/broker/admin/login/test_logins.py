@@ -1,4 +1,5 @@
-"""Logins, permissions and TLS of the admin interface: who is let in, who is told what, and what guessing costs."""
+"""Logins, permissions and TLS of the admin interface: who may do what, what refusals say, and limits on guessing
+passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fetch loop of a follower: sessions, delays, divergence, offsets out of range, answers that came too late."""
+"""The fetch loop of a follower: sessions, delays, divergence, offsets out of range, responses that arrive too late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The partitions of each fetch loop, as images come."""
+"""The partitions that each fetch loop gets when a new metadata image is published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observer against scripts of a quorum: leaders, snapshots, divergence, transactions, what is not committed."""
+"""The observer with scripted quorums: leaders, snapshots, divergence, transactions, uncommitted records."""
 
 from __future__ import annotations
 

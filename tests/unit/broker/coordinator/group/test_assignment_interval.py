@@ -1,4 +1,4 @@
-"""Interval between assignments: the rule, and groups of each kind that keep to it."""
+"""Minimum interval between assignments: its computation, and groups of each kind that keep it."""
 
 from __future__ import annotations
 

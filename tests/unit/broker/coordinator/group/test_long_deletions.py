@@ -1,4 +1,4 @@
-"""Deletions of very much at once: a topic that 1,000 groups read, a group of 1,000 offsets, states of share groups.
+"""Long deletions: a topic that 1,000 groups read, a group with 1,000 offsets, states of share groups.
 
 They go in parts, between which others are served; what others commit meanwhile stays, or the deletion is refused.
 """

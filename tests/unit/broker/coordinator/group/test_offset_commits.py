@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, OffsetDelete, expiry, and what transactions hold back."""
+"""OffsetCommit, OffsetFetch, OffsetDelete, expiry, and offsets of open transactions."""
 
 from __future__ import annotations
 

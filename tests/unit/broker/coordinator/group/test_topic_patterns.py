@@ -1,4 +1,4 @@
-"""Patterns of clients: RE2's syntax, whole names, and no pattern that takes long."""
+"""Topic patterns of clients: RE2's syntax, matches of whole names, and bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of coordinators wait until what they rest on is committed: over logs that sync."""
+"""Answers of coordinators wait until the records that they depend on are committed; the logs sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long decisions go on for as long as the shard is served that made them."""
+"""Long decisions continue only while the shard that began them is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fault of the broker within any write of a coordinator: what it serves afterwards is what the log says."""
+"""A defect during any write of a coordinator: afterwards the coordinator serves the state that the log has."""
 
 from __future__ import annotations
 

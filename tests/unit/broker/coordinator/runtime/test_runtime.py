@@ -1,4 +1,4 @@
-"""The runtime: partitions of keys, loading in turns, what failures leave."""
+"""The runtime: partitions of keys, loading in steps, and the state after failures."""
 
 from __future__ import annotations
 

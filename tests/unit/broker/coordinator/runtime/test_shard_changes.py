@@ -1,4 +1,5 @@
-"""A partition's shard is another one: another broker led meanwhile, it was given up, or its log took no records.
+"""Replaced shards of a partition: another broker led in the meantime, the shard was given up, or its log took no
+records.
 
 What the former shard decided or answered is not taken for what the next one knows.
 """

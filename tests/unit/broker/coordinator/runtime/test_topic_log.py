@@ -1,4 +1,4 @@
-"""An internal topic over replicated partitions: errors in the words of coordinators."""
+"""An internal topic over replicated partitions: errors of the log as the coordinators' error codes."""
 
 from __future__ import annotations
 

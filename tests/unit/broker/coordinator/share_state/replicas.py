@@ -1,4 +1,4 @@
-"""A replicated topic of one partition in memory, and the share coordinators of its brokers: what the model tests drive.
+"""A replicated topic of one partition in memory, and the share coordinators of its brokers, for the model tests.
 
     append at the leader -> ``copy`` to a follower -> the high watermark is what all in-sync replicas have -> answers
     ``kill``: another in-sync replica leads, in the next epoch; what only the killed one had is gone

@@ -1,4 +1,4 @@
-"""Failovers of the share coordinator: what was answered as written is what the next one reads.
+"""Failovers of the share coordinator: the next one reads every state that was acknowledged as written.
 
 Leaders of a share partition write its state through the queue of calls. Meanwhile the log is copied and pruned, answers
 get lost, brokers die and start, the coordinator moves, and other leaders take over. The order is drawn by Hypothesis,

@@ -1,4 +1,5 @@
-"""Queue of calls to share coordinators: order, joining, retries; coordinators that move, load, refuse or are silent."""
+"""Queue of requests to share coordinators: order, merged requests, retries; coordinators that move, load, refuse or do
+not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of share partitions: snapshots and updates, their load, and the part of the log that may be cut off."""
+"""State of share partitions: snapshots and updates, loading, and the offset up to which the log may be deleted."""
 
 from __future__ import annotations
 

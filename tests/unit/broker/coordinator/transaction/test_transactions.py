@@ -1,4 +1,4 @@
-"""The transaction coordinator: identities and fences, decisions and retries, markers, clocks, restarts."""
+"""The transaction coordinator: producer ids and fencing, decisions and retries, markers, timeouts, restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member's connection to a node that encrypts and authenticates: what gets in, what does not, and what it is told."""
+"""A member's connection to a node with encryption and authentication: which peers are accepted, and what errors say."""
 
 from __future__ import annotations
 

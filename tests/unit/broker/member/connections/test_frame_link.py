@@ -1,4 +1,5 @@
-"""Frames of one connection: answers come whole in any pieces, and what was not asked for ends the connection."""
+"""Frames of one connection: responses are complete however the bytes are split, and a response without a request ends
+the connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit lines of forwarded changes: what the controller says it did has a line, what it refused has none."""
+"""Audit lines of forwarded changes: a change that the controller made has a line, one that it refused has none."""
 
 from __future__ import annotations
 

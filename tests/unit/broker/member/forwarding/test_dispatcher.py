@@ -1,4 +1,4 @@
-"""Requests that a member forwards, and those that stay here."""
+"""Requests that a member forwards, and those that it handles itself."""
 
 from __future__ import annotations
 

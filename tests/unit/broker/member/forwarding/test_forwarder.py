@@ -1,4 +1,4 @@
-"""The queue of requests to the active controller: their order, their answers, and clients that go."""
+"""The queue of requests to the active controller: their order, their answers, and closed connections of clients."""
 
 from __future__ import annotations
 

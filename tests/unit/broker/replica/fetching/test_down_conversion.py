@@ -1,4 +1,4 @@
-"""Down-conversion for one request: what is done within a turn, and what one request may have converted."""
+"""Down-conversion for one request: work within a turn, and the limit of converted records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reads through a partition's cursor against those of its log: the same bytes but for a half batch at the end."""
+"""Reads through a partition's cursor return the same bytes as reads of the log, except for an incomplete batch at the
+end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Throttles of replication: which replicas, and how many bytes in how long."""
+"""Throttles of replication: the throttled replicas, and their bytes in each window of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log directories of replicas: which the controller is told of, until the metadata say so, and whenever they do not."""
+"""Log directories of replicas: when they are reported to the controller, and until when."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Partitions at rest in random schedules: what rests has someone who wakes it and nothing to tell, and its follower is
-caught up as one whose whole session is walked at each fetch."""
+"""Partitions at rest in random schedules: each has an event that ends its rest, and the leader has nothing to send for
+it. Its follower counts as caught up, as if each fetch walked through the whole session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas of the three formats: what is taken, how it is written, and what is refused with a reason."""
+"""Schemas of the three formats: which are accepted, their canonical text, and refusals with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit lines: Kafka's words, their levels, and a bound on them."""
+"""Audit lines: Kafka's texts, their levels, and the limit of their number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authorizer of a broker: what builds it, what it follows, and what is not imported without it."""
+"""The authorizer of a broker: which configuration builds it, its changes by metadata, and no import without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The authorizer's decisions beside a naive model: all rules looked through, one by one."""
+"""The authorizer's decisions compared with a naive model that goes through all rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The exchange, over every state, API and version: what the page of its module allows, and nothing else."""
+"""The SASL exchange in every state, with every API and version: only the transitions in the module's docstring are
+possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JAAS texts: read as Java reads them, and shown to no one."""
+"""JAAS texts: parsed as by Java, and never shown."""
 
 from __future__ import annotations
 

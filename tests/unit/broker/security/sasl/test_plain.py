@@ -1,4 +1,4 @@
-"""PLAIN: one token, right or wrong."""
+"""PLAIN: right and wrong tokens."""
 
 from __future__ import annotations
 

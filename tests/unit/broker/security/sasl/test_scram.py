@@ -1,4 +1,4 @@
-"""SCRAM by the vectors of its RFCs, and everything a client may get wrong."""
+"""SCRAM: the vectors of its RFCs, and all errors that a client can make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keystores and contexts: what is read, what is spoken, and what refuses the start, in one line that names the key."""
+"""Keystores and TLS contexts: formats, protocols, and refusals of the start in one line that names the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handshakes under way: done, refused, abandoned, too slow, too many; on a real loop, with the test's clock."""
+"""TLS handshakes: completed, refused, abandoned, too slow, too many; on a real loop, with the test's clock."""
 
 from __future__ import annotations
 

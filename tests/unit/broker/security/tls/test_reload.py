@@ -1,4 +1,4 @@
-"""Stores that change while a broker runs: a good one is taken, any other changes nothing."""
+"""Stores that change while a broker runs: a valid one is loaded, an invalid one changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients' certificates that an authority, or an authority's authority, has revoked."""
+"""Client certificates that their authority has revoked, or whose authority was revoked."""
 
 from __future__ import annotations
 

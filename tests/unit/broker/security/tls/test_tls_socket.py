@@ -1,4 +1,4 @@
-"""The encrypting transport, byte by byte: records split anywhere, full sockets, ends, and both kinds of wanting."""
+"""The encrypting transport: TLS records split anywhere, full sockets, closes, and both kinds of WANT errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiled routines against the reference: rows of the same bytes, entries of the same rows, the same matches."""
+"""Compiled routines against the reference: equal rows from the same bytes, equal index entries, equal matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traces of runs in an object store: which of them a later run takes up, and which names it leaves alone."""
+"""Files that runs left in an object store: which of them a later run uses or removes, and which names it ignores."""
 
 from __future__ import annotations
 

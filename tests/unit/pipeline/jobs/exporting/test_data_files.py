@@ -1,4 +1,5 @@
-"""Records of any time in Iceberg tables: one producer that counts microseconds must not hold up an export for good."""
+"""Records with any timestamp in Iceberg tables: a producer that writes microseconds must not make an export fail for
+good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Leader epochs in the state of a table: a log that was cut and written again is told from one that went on."""
+"""Leader epochs in the state of a table: they tell a log that was truncated and written again from one that only
+grew."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sizes of an export's files: of a run with fewer files than workers each worker gets as much of the log."""
+"""Sizes of an export's files: if there are fewer files than workers, each worker gets an equal part of the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Audits against an Iceberg table: the rows of its newest snapshot, whichever files hold them, against the log."""
+"""Audits against an Iceberg table: the rows of its newest snapshot are compared with the log, whichever files have
+them."""
 
 from __future__ import annotations
 

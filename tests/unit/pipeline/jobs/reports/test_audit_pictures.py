@@ -1,4 +1,4 @@
-"""Pictures of an audit: time without records, shares of offsets, what is lost."""
+"""Pictures of an audit: times without records, kinds of offsets, lost offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a table that no export recorded: beyond the offsets of the table's state, or of other partitions."""
+"""Rows of a table that no export wrote: after the offsets of the table's state, or of other partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Committed records of logs whose transaction indices are missing, damaged or another segment's: as the markers say."""
+"""Committed records of logs whose transaction indices are missing, damaged or of another segment: the markers in the
+log decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic descriptions, as kafka-configs prints them."""
+"""The parser of topic descriptions that kafka-configs prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of pages, from what the broker answers: filters, bounds, refusals."""
+"""Models of pages, built from the broker's responses: filters, limits, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of records, of a log whose batches come one a round."""
+"""Pages of records, from a log that is read one batch at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rebalances of classic groups: who waits, what the clocks do, what reaches the log."""
+"""Rebalances of classic groups: waiting members, timeouts, and records of the log."""
 
 from __future__ import annotations
 

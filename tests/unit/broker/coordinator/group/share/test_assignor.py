@@ -1,4 +1,4 @@
-"""The assignor of share groups: every member reads something, everything is read, evenly, with little movement."""
+"""The assignor of share groups: every member and every partition is assigned, evenly, and few partitions move."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sticky assignor: everything is given once, evenly, and stays."""
+"""The sticky assignor: each task has one owner, tasks are divided evenly, and stay with their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Internal topics and partition counts that a topology comes to."""
+"""Internal topics of a topology, and their numbers of partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keytab of a listener: what refuses the start, and how GSS-API's errors arrive; its package is a stand-in."""
+"""The keytab of a listener: errors that refuse the start, and errors of GSS-API; its package is replaced by a stub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rules that make users of Kerberos principals. Source of the cases: Kafka's KerberosRuleTest and KerberosNameTest."""
+"""Rules that map Kerberos principals to user names. Source of the cases: Kafka's KerberosRuleTest and
+KerberosNameTest."""
 
 from __future__ import annotations
 

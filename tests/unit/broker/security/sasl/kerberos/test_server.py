@@ -1,4 +1,4 @@
-"""The exchange of GSSAPI, with a context that accepts what a test says."""
+"""The exchange of GSSAPI with a stub of the security context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keytab of the machine: by the environment, by krb5.conf, by default."""
+"""The keytab of the machine: named by the environment, by krb5.conf, or the default one."""
 
 from __future__ import annotations
 

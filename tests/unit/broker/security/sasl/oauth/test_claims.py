@@ -1,4 +1,4 @@
-"""Claims by which both kinds of tokens are checked."""
+"""Checks of claims that signed and unsecured tokens share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of an issuer: when they are read, what is taken of an endpoint, and what unknown keys cost."""
+"""The keys of an issuer: when they are read, limits of an endpoint's response, and the cost of unknown key ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""OAUTHBEARER's messages: the grammar of the first one, the answer to a token that is refused, and what follows."""
+"""OAUTHBEARER's messages: the grammar of the first one, the answer to a refused token, and the client's next
+message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of tokens that a configuration asks for: what is refused at the start, and where the keys come from."""
+"""The token check that a configuration selects: refusals at the start, and the source of the keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed tokens: what is taken, and the known ways to forge one."""
+"""Signed tokens: valid ones, and known ways to forge one."""
 
 from __future__ import annotations
 
