@@ -28,7 +28,7 @@ class Family(NamedTuple):
 
 def _cleaner(name: str, kind: str, meaning: str, source: str = "", scale: float = 1.0) -> Family:
     prefix = "kafka_log_logcleaner_partition_"
-    return Family(prefix + name, kind, f"{meaning}, of a compacted partition.", source and prefix + source, scale)
+    return Family(prefix + name, kind, f"{meaning}, for each compacted partition.", source and prefix + source, scale)
 
 
 _ROWS = (
@@ -85,23 +85,33 @@ _ROWS = (
     Family("kafka_log_log_numlogsegments", GAUGE, "Segments of a log."),
     Family("kafka_log_log_logstartoffset", GAUGE, "First offset of a log."),
     Family("kafka_log_log_logendoffset", GAUGE, "Offset after the last record of a log."),
-    Family("kafka_log_logmanager_offlinelogdirectorycount", GAUGE, "Log directories that cannot be used."),
-    Family("tidelog_log_full_directories", GAUGE, "Log directories without room, or on a read-only file system."),
-    Family("tidelog_log_refused_partitions", GAUGE, "Partitions whose log is refused."),
-    Family("tidelog_log_refused", GAUGE, "1 for each partition whose log is refused, with the reason."),
+    Family(
+        "kafka_log_logmanager_offlinelogdirectorycount", GAUGE,
+        "Log directories that are offline because they failed.",
+    ),
+    Family("tidelog_log_full_directories", GAUGE, "Log directories on a full or read-only file system."),
+    Family(
+        "tidelog_log_refused_partitions", GAUGE,
+        "Partitions whose log cannot be opened; requests for them get an error.",
+    ),
+    Family("tidelog_log_refused", GAUGE, "1 for each partition whose log cannot be opened, with the reason."),
     Family(
         "tidelog_log_damaged_batches_total", COUNTER, "Batches below the recovery point that recovery found damaged.",
         "tidelog_log_damaged_batches",
     ),
     Family(
-        "tidelog_log_damaged_reads_total", COUNTER, "Fetches that found an impossible batch header.",
+        "tidelog_log_damaged_reads_total", COUNTER,
+        "Fetches that found an impossible batch header, and got CORRUPT_MESSAGE.",
         "tidelog_log_damaged_reads",
     ),
     Family(
-        "tidelog_log_rebuilt_indices_total", COUNTER, "Segments whose index contradicted the records.",
+        "tidelog_log_rebuilt_indices_total", COUNTER, "Segments whose index contradicted the records and was rebuilt.",
         "tidelog_log_rebuilt_indices",
     ),
-    Family("tidelog_log_cut_bytes_total", COUNTER, "Bytes cut from unsynced ends of logs.", "tidelog_log_cut_bytes"),
+    Family(
+        "tidelog_log_cut_bytes_total", COUNTER, "Bytes truncated from unsynced ends of logs.",
+        "tidelog_log_cut_bytes",
+    ),
     Family("tidelog_index_lag_records", GAUGE, "Records that are not in key and tag indices yet."),
     Family("tidelog_index_partition_lag_records", GAUGE, "Records of a partition that are not in its indices yet."),
     Family("tidelog_index_logs", GAUGE, "Partitions with a key or tag index."),
@@ -113,8 +123,14 @@ _ROWS = (
     Family("tidelog_group_lag_records", GAUGE, "Records after a group's committed offset, by group and partition."),
     # replication
     Family("kafka_server_replicamanager_underreplicatedpartitions", GAUGE, "Led partitions whose ISR lacks replicas."),
-    Family("kafka_server_replicamanager_underminisrpartitioncount", GAUGE, "Led partitions below the min ISR."),
-    Family("kafka_server_replicamanager_atminisrpartitioncount", GAUGE, "Led partitions at the min ISR."),
+    Family(
+        "kafka_server_replicamanager_underminisrpartitioncount", GAUGE,
+        "Led partitions with fewer in-sync replicas than `min.insync.replicas`.",
+    ),
+    Family(
+        "kafka_server_replicamanager_atminisrpartitioncount", GAUGE,
+        "Led partitions with exactly `min.insync.replicas` in-sync replicas.",
+    ),
     Family("kafka_server_replicamanager_isrshrinks_total", COUNTER, "Replicas that left an ISR."),
     Family("kafka_server_replicamanager_isrexpands_total", COUNTER, "Replicas that joined an ISR."),
     Family("kafka_server_replicafetchermanager_maxlag", GAUGE, "Largest lag of a followed partition in records."),
@@ -145,16 +161,20 @@ _ROWS = (
         GAUGE,
         "Cleaner threads that are alive; absent with `log.cleaner.enable=false`.",
     ),
-    Family("kafka_log_logcleanermanager_max_dirty_percent", GAUGE, "The dirtiest log's dirty share, in percent."),
     Family(
-        "kafka_log_logcleaner_max_compaction_delay_seconds", GAUGE, "Time by which a log is overdue for cleaning.",
+        "kafka_log_logcleanermanager_max_dirty_percent", GAUGE,
+        "Largest dirty share of all compacted logs, in percent.",
+    ),
+    Family(
+        "kafka_log_logcleaner_max_compaction_delay_seconds", GAUGE,
+        "Time since the first log should have been cleaned by its `max.compaction.lag.ms`.",
         "kafka_log_logcleaner_max_compaction_delay_secs",
     ),
-    _cleaner("cleanable_ratio", GAUGE, "Dirty share"),
+    _cleaner("cleanable_ratio", GAUGE, "Share of dirty bytes"),
     _cleaner("dirty_bytes", GAUGE, "Bytes that were not cleaned yet"),
     _cleaner("first_dirty_offset", GAUGE, "First offset that was not cleaned yet"),
     _cleaner("compaction_lag_seconds", GAUGE, "Age of the oldest record that was not cleaned", "compaction_lag_ms", MS),
-    _cleaner("quarantined", GAUGE, "1 while it is not cleaned because cleaning failed"),
+    _cleaner("quarantined", GAUGE, "1 while it is quarantined because its last round failed"),
     _cleaner("failures", GAUGE, "Rounds that failed in a row"),
     _cleaner("last_round_timestamp_seconds", GAUGE, "Unix time of the last round", "last_round_timestamp_ms", MS),
     _cleaner("last_round_duration_seconds", GAUGE, "Duration of the last round", "last_round_duration_ms", MS),
@@ -177,7 +197,7 @@ _ROWS = (
     Family("tidelog_build_info", GAUGE, "1, with the version and whether modules are compiled."),
     Family("process_start_time_seconds", GAUGE, "Unix time at which the process started."),
     Family("process_cpu_seconds_total", COUNTER, "CPU time of the process."),
-    Family("process_resident_memory_bytes", GAUGE, "Memory of the process."),
+    Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
     Family("process_open_fds", GAUGE, "Open file descriptors."),
     Family("process_max_fds", GAUGE, "Most file descriptors that may be open."),
 )  # fmt: skip
@@ -191,8 +211,8 @@ def page(rows: Iterable[Family] = _ROWS) -> str:
     lines = [
         "# Metrics",
         "",
-        "`GET /metrics` of the [admin interface](operations.md) in the format of Prometheus. `?internal=1` adds the",
-        "internal topics. [monitoring.md](monitoring.md) has a dashboard and alerts.",
+        "`GET /metrics` of the [admin interface](operations.md) returns these metrics in the format of Prometheus, and",
+        "`?internal=1` also those of internal topics. [monitoring.md](monitoring.md) has a dashboard and alerts.",
         "",
         "Rebuilt by `make docs` from `broker/metrics/families.py`.",
         "",
