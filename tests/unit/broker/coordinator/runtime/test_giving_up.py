@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.collected import no_garbage_collection
 from tests.support.coordinators import GroupWorld, ManualLoop, MemoryTopicLog, TransactionWorld
 from tests.unit.broker.coordinator.group.consumer.test_heartbeat import join as join_consumers
 from tests.unit.broker.coordinator.group.test_offset_commits import commit, txn_commit
@@ -27,6 +29,7 @@ from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
 from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import apply_each
 from tidelog.protocol.errors import KafkaError, NotCoordinatorError
 from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
 
@@ -52,11 +55,12 @@ class Fault:
         self._writes_left -= 1
         if self._writes_left:
             return self._write(partition, shard, result)
-        sys.setprofile(self._strike)
-        try:
-            return self._write(partition, shard, result)
-        finally:
-            sys.setprofile(None)
+        with no_garbage_collection():  # a generator or file that another test left would be closed with a fault
+            sys.setprofile(self._strike)
+            try:
+                return self._write(partition, shard, result)
+            finally:
+                sys.setprofile(None)
 
     def _strike(self, frame: FrameType, event: str, _: object) -> None:
         if event in ("call", "c_call") and frame.f_code.co_filename.startswith(SOURCES):
@@ -210,6 +214,31 @@ def check(build: Callable[[Path], Kind], directory: Path, seed: int) -> bool:
     kind.load()
     assert served == kind.kept()
     return fault.has_struck
+
+
+def test_a_fault_strikes_the_write_and_no_garbage_of_other_tests() -> None:
+    """Python would report the error of a generator that it closes, and the test would fail for that."""
+    world = GroupWorld()
+    fault = Fault(world.runtime, 1, 1)
+    write = fault._write
+    thresholds = gc.get_threshold()
+    cycle: list[Any] = [apply_each(range(2), str)]
+    next(cycle[0])
+    cycle.append(cycle)
+    del cycle
+
+    def collect_and_write(*arguments: Any) -> KafkaError | None:
+        gc.set_threshold(1)
+        assert [[] for _ in range(10)]  # enough objects for a collection
+        return write(*arguments)
+
+    fault._write = collect_and_write  # type: ignore[method-assign]
+    try:
+        with pytest.raises(NotCoordinatorError):
+            commit(world, 5)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert fault.has_struck
 
 
 @pytest.mark.parametrize("build", IN_MEMORY)
