@@ -23,12 +23,11 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.classic.group import (
     CONSUMER_PROTOCOL_TYPE,
-    DEAD,
     STABLE,
     ClassicGroup,
     ClassicMember,
 )
-from tidelog.broker.coordinator.group.classic.rebalance import ClassicRebalance
+from tidelog.broker.coordinator.group.classic.rebalance import ClassicRebalance, end_group
 from tidelog.broker.coordinator.group.consumer.group import (
     ClassicSpec,
     ConsumerGroup,
@@ -153,12 +152,7 @@ class Migration:
     def finish_upgrade(self, group: ClassicGroup) -> None:
         """End the classic group once the records are in the log: its waiting requests get REBALANCE_IN_PROGRESS, so
         that the members rejoin."""
-        self._rebalance.refuse_all(group, RebalanceInProgressError.code)
-        for kind in ("join", "sync"):
-            self._rebalance.timer.cancel((kind, group.group_id))
-        for member_id in [*group.members, *group.pending_join_members]:
-            self._rebalance.cancel_session(group, member_id)
-        group.transition_to(DEAD, self._rebalance.time.milliseconds())
+        end_group(self._rebalance, group, RebalanceInProgressError.code)
         logger.info("group %s is a consumer group now, with %d classic members", group.group_id, len(group.members))
 
     # -- consumer to classic ------------------------------------------------------------------------------------

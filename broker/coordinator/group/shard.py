@@ -37,7 +37,7 @@ from tidelog.broker.coordinator.group.consumer.records import consumer_group_tom
 from tidelog.broker.coordinator.group.migration import Migration
 from tidelog.broker.coordinator.group.offset_commits import EXPIRY_PART, OffsetCommits
 from tidelog.broker.coordinator.group.offsets import OffsetStore
-from tidelog.broker.coordinator.group.records import empty_group_record, group_tombstone, offset_tombstone
+from tidelog.broker.coordinator.group.records import group_tombstone, offset_tombstone
 from tidelog.broker.coordinator.group.replay import (
     Group,
     find_consumer_group,
@@ -171,12 +171,8 @@ class GroupShard:
         names = [protocol.name for protocol in request.protocols]
         if existing is not None and not group.supports_protocols(request.protocol_type, names):
             return refuse(InconsistentGroupProtocolError, "")  # the group keeps its kind
-        self.groups[request.group_id] = group
-        result = self._joins.join(context, request, group)
         tombstones = [] if existing is None else tombstones_of(existing)
-        result.records = [*tombstones, *(result.records or [empty_group_record(group)])]
-        result.replay = False
-        return result
+        return self._joins.join_new(context, request, group, tombstones)
 
     def sync(self, request: SyncGroupRequest) -> SyncResult:
         """Answer SyncGroup v0-5."""

@@ -30,9 +30,10 @@ from tidelog.broker.coordinator.group.classic.rebalance import (
     Step,
     append_error_for_client,
     current_generation,
+    end_group,
 )
-from tidelog.broker.coordinator.group.records import group_metadata_record
-from tidelog.broker.coordinator.runtime.result import CoordinatorResult
+from tidelog.broker.coordinator.group.records import empty_group_record, group_metadata_record
+from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
@@ -120,6 +121,33 @@ class ClassicJoin:
         if member_id in group.pending_join_members and request.group_instance_id is None:
             return self._add(context, request, group, member_id)
         return self._join_existing(request, group)
+
+    def join_new(
+        self,
+        context: RequestContext,
+        request: JoinGroupRequest,
+        group: ClassicGroup,
+        tombstones: list[CoordinatorRecord],
+    ) -> JoinResult:
+        """Admit the first member to a new group, which may replace another one: ``tombstones`` are the other's. If the
+        records cannot be stored, the new group is removed, and the replaced one is there again."""
+        groups = self._rebalance.groups
+        replaced = groups.get(group.group_id)
+
+        def on_append(error: KafkaError | None) -> None:
+            if error is None:
+                return
+            end_group(self._rebalance, group, error.code)
+            del groups[group.group_id]
+            if replaced is not None:
+                groups[group.group_id] = replaced
+            raise error
+
+        groups[group.group_id] = group
+        result = self.join(context, request, group)
+        result.records = [*tombstones, *(result.records or [empty_group_record(group)])]
+        result.on_append, result.replay = on_append, False
+        return result
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
         """Return whether the group may have this member within ``group.max.size``.

@@ -291,6 +291,17 @@ class ClassicRebalance:
         return self.prepare_rebalance(group, f"no SyncGroup from {late}")
 
 
+def end_group(rebalance: ClassicRebalance, group: ClassicGroup, error_code: int) -> None:
+    """End a group that another one replaces, or that could not be stored: stop its timers, and answer all waiting
+    requests with an error."""
+    rebalance.refuse_all(group, error_code)
+    for kind in ("join", "sync"):
+        rebalance.timer.cancel((kind, group.group_id))
+    for member_id in [*group.members, *group.pending_join_members]:
+        rebalance.cancel_session(group, member_id)
+    group.transition_to(DEAD, rebalance.time.milliseconds())
+
+
 def _has_joined(member: ClassicMember) -> bool:
     """Return whether a member waits in JoinGroup on an open connection; others get no assignment."""
     return member.awaiting_join is not None and not member.awaiting_join.abandoned

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.coordinators import GroupWorld
 from tidelog.broker.coordinator.group.classic.group import PREPARING_REBALANCE, STABLE
+from tidelog.broker.coordinator.group.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
 from tidelog.protocol.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
@@ -243,6 +244,20 @@ def test_a_static_return_that_cannot_be_stored_changes_nothing() -> None:
     world.log.failure = None
     assert set(world.group().members) == {first, old}
     assert world.sync(old, 2, group_instance_id="b").result().assignment == b"B"
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_new_group_that_cannot_be_stored_is_forgotten(version: int) -> None:
+    """Else its first member, whose client got an error, stays in it and gets partitions that it does not read."""
+    world = GroupWorld()
+    world.log.failure = KafkaStorageError()
+    with pytest.raises(NotCoordinatorError):
+        world.join(version=version)
+    world.log.failure = None
+    assert world.group() is None
+    assert len(world.stable(1)) == 1
+    world.advance(NEW_MEMBER_JOIN_TIMEOUT_MS)
+    assert world.group().generation_id == 2, "its own member has timed out, and no other"
 
 
 def test_the_new_id_of_a_static_member_survives_a_restart() -> None:

@@ -482,6 +482,20 @@ def test_a_join_that_is_refused_leaves_an_empty_consumer_group_as_it_is(fields: 
     assert world.group().group_type == world.restarted().group().group_type == "Consumer"
 
 
+def test_an_empty_consumer_group_remains_if_the_classic_group_cannot_be_stored() -> None:
+    """Else its records would stay in the log beside those of the classic group."""
+    world = GroupWorld()
+    join(world, "a")
+    beat(world, "a", -1)
+    before = group_of(world)
+    world.log.failure = KafkaStorageError()
+    with pytest.raises(NotCoordinatorError):
+        world.join(version=3)
+    world.log.failure = None
+    assert group_of(world) is before
+    assert join(world, "a").member_epoch == 4
+
+
 def test_a_classic_group_with_members_is_not_taken_over() -> None:
     world = GroupWorld()
     world.stable(1)
