@@ -8,11 +8,15 @@ they do not help a user who mistyped an option.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Generator, Iterator
 from typing import ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+#: Terminal colours, arrows and stack frames in the errors of libraries.
+_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
+_FRAME = re.compile(r"\d+: <unknown>")
 
 
 class PipelineError(Exception):
@@ -74,6 +78,13 @@ class CorruptBatchError(PipelineError):
 
     def __str__(self) -> str:
         return f"{self.file}: corrupt batch at byte {self.position} (offset {self.offset}): {self.why}"
+
+
+def one_line(error: BaseException) -> str:
+    """Write an error's message in one line, without colours and stack frames; without a message the name of its
+    class."""
+    lines = (_DECORATION.sub("", line).strip() for line in str(error).splitlines())
+    return ": ".join(line for line in lines if line and not _FRAME.match(line)) or type(error).__name__
 
 
 def hide_frames(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:

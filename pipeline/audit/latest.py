@@ -30,7 +30,7 @@ from tidelog.pipeline.audit.table import (
     unreadable_log,
     unreadable_table,
 )
-from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def compare_plan(plan: ComparePlan) -> Comparison:
         try:
             look_for_letters(plan, found)
         except (pa.ArrowException, OSError) as error:
-            found.unreadable = f"the table's dead letters cannot be read: {str(error).splitlines()[0]}"
+            found.unreadable = f"the table's dead letters cannot be read: {one_line(error)}"
     found.no_rows.clear()  # may be millions of offsets, which the driver does not need
     return found
 

@@ -21,13 +21,15 @@ from tidelog.pipeline.audit.buckets import Buckets
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
-from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, PipelineError
+from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, PipelineError, one_line
 from tidelog.pipeline.files.delta_address import DeltaAddress
+from tidelog.pipeline.files.iceberg_errors import iceberg_errors
 from tidelog.pipeline.options.columns import Columns, calendar_mask
 from tidelog.pipeline.plan.plan import SegmentSlice
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 SHOWN_OFFSETS = 10
 _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
@@ -35,14 +37,13 @@ _COLUMNS = Columns(("key", "value", "offset", "timestamp"))
 
 @dataclass(frozen=True, slots=True)
 class IcebergRows:
-    """A snapshot of an Iceberg table: location of its metadata file, and the snapshot's id.
+    """The rows of an Iceberg table's newest snapshot as of a metadata file, of which this is the location.
 
     ``properties``: pyiceberg's own, of the table's file system. ``by_time``: the table is partitioned by time, so
     records with times outside of the calendar are dead letters.
     """
 
     metadata: str
-    snapshot: int
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     by_time: bool = False
 
@@ -152,7 +153,7 @@ def compare(plan: ComparePlan) -> Comparison:
 def unreadable_table(plan: ComparePlan, error: Exception) -> str:
     """Write the message for a table that cannot be read."""
     origin = plan.rows if isinstance(plan.rows, str) else "its snapshot"
-    return f"the table's rows cannot be read from {origin}: {str(error).splitlines()[0]}"
+    return f"the table's rows cannot be read from {origin}: {one_line(error)}"
 
 
 def unreadable_log(error: PipelineError) -> str:
@@ -213,17 +214,31 @@ def _file_batches(path: str) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(columns=list(_COLUMNS.names))
+        yield from columns_of(file, _COLUMNS.names)
+
+
+def columns_of(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a file's rows. Raises ArrowException, also if the file lacks one."""
+    import pyarrow as pa
+
+    missing = [name for name in columns if name not in file.schema_arrow.names]
+    if missing:
+        raise pa.ArrowInvalid(f"it has no column {missing[0]}")
+    yield from file.iter_batches(columns=list(columns))
 
 
 def iceberg_batches(rows: IcebergRows, columns: Sequence[str], chosen: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Read columns of a snapshot's rows, without deleted rows. ``chosen``: a filter."""
+    """Read columns of the rows, without deleted rows, as a reader of the table sees them. ``chosen``: a filter.
+
+    The snapshot is not named: with its id the scan would use the columns of the time when it was made.
+    """
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.table import StaticTable
 
-    table = StaticTable.from_metadata(rows.metadata, dict(rows.properties))
-    scan = table.scan(chosen or AlwaysTrue(), selected_fields=tuple(columns), snapshot_id=rows.snapshot)
-    yield from scan.to_arrow_batch_reader()
+    with iceberg_errors(f"Iceberg table of {rows.metadata}"):
+        table = StaticTable.from_metadata(rows.metadata, dict(rows.properties))
+        found = table.scan(chosen or AlwaysTrue(), selected_fields=tuple(columns)).to_arrow_batch_reader()
+    yield from found
 
 
 def _delta_filter(plan: ComparePlan) -> Any:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidelog.pipeline.export.parquet import RowWriter
+from tidelog.pipeline.export.parquet import RowWriter, name_unreadable
 from tidelog.pipeline.export.store import LOCAL, TableStore
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ def _with_equal_columns(plan: MergePlan) -> list[tuple[str, ...]]:
 
     groups: list[tuple[pa.Schema, list[str]]] = []
     for path in plan.paths:
-        columns = _remove_views(pq.read_schema(plan.store.open_input(path))).remove_metadata()
+        with name_unreadable(path):
+            columns = _remove_views(pq.read_schema(plan.store.open_input(path))).remove_metadata()
         known = next((paths for schema, paths in groups if schema.equals(columns, check_metadata=True)), None)
         if known is None:
             groups.append((columns, [path]))
@@ -170,9 +172,23 @@ def _write(plan: MergePlan, masks: list[Any]) -> None:
     writer = RowWriter(plan.target, first, {}, plan.store)
     with writer.or_nothing():
         for path, stays in zip(plan.paths, masks, strict=True):
-            with pq.ParquetFile(plan.store.open_input(path)) as file:
-                writer.write(_select_rows((batch.cast(first) for batch in file.iter_batches()), stays))
+            writer.write(_select_rows(_read_batches(path, first, plan.store), stays))
         writer.close()
+
+
+def _read_batches(path: str, schema: pa.Schema, store: TableStore) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file with the types of ``schema``. Raises JobError."""
+    import pyarrow.parquet as pq
+
+    with ExitStack() as opened:
+        with name_unreadable(path):
+            batches = opened.enter_context(pq.ParquetFile(store.open_input(path))).iter_batches()
+        while True:
+            with name_unreadable(path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch.cast(schema)
 
 
 def _remove_views(schema: pa.Schema) -> pa.Schema:
@@ -207,7 +223,8 @@ def _keys_of(plan: MergePlan) -> dict[PartitionKey, Any]:
 
     found: dict[PartitionKey, list[Any]] = {}
     for path in plan.later:
-        table = pq.read_table(plan.store.open_input(path), columns=list(_IDENTITY), partitioning=None)
+        with name_unreadable(path):
+            table = pq.read_table(plan.store.open_input(path), columns=list(_IDENTITY), partitioning=None)
         if table.num_rows:
             partition = table.column("topic")[0].as_py(), table.column("partition")[0].as_py()
             found.setdefault(partition, []).extend(table.column("key").chunks)
@@ -220,7 +237,8 @@ def _find_remaining(path: str, gone: dict[PartitionKey, Any], plan: MergePlan) -
     import pyarrow.parquet as pq
 
     columns = [*_IDENTITY, "value"] if plan.is_new else list(_IDENTITY)
-    table = pq.read_table(plan.store.open_input(path), columns=columns, partitioning=None)
+    with name_unreadable(path):
+        table = pq.read_table(plan.store.open_input(path), columns=columns, partitioning=None)
     table = table.cast(_remove_views(table.schema))
     stays = np.ones(table.num_rows, np.bool_)
     if plan.is_new:

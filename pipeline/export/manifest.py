@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidelog.log.system.file_system import OpenFile, OsFileSystem
 from tidelog.pipeline.export.store import LOCAL, TableStore
@@ -43,6 +43,7 @@ APPEND, UPSERT = "append", "upsert"
 VERSIONS_KEPT = 100
 _NAME = re.compile(r"manifest-(\d{8})\.json")
 _NO_ID = "-"
+_State = TypeVar("_State", "TableFile", "PartitionState", "TopicState", "EarlierRange", "Manifest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +120,21 @@ class Manifest:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
     @classmethod
-    def from_json(cls, text: str, path: str) -> Manifest:
+    def from_json(cls, text: str | bytes, path: str) -> Manifest:
         """Parse a version; ``path`` is for errors. Raises JobError."""
         try:
-            raw = json.loads(text)
+            raw = _mapping(json.loads(text), "the file")
             if raw.pop("format") != FORMAT:
                 raise ValueError("another format")
-            topics = {name: _topic_state(state) for name, state in raw.pop("topics").items()}
-            files = tuple(TableFile(**entry) for entry in raw.pop("files"))
-            letters = tuple(TableFile(**entry) for entry in raw.pop("dead_letters"))
+            topics = {name: _topic_state(state, name) for name, state in _mapping(raw.pop("topics"), "topics").items()}
+            files = tuple(_table_file(entry, "files") for entry in _array(raw.pop("files"), "files"))
+            letters = tuple(_table_file(one, "dead_letters") for one in _array(raw.pop("dead_letters"), "dead_letters"))
             raw.pop("removed", None)  # a key of former releases, which merged small files
-            earlier = tuple(EarlierRange(*entry) for entry in raw.pop("earlier", ()))
-            return cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            earlier = tuple(_earlier_range(entry) for entry in _array(raw.pop("earlier", []), "earlier"))
+            return _require_types(cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw))
+        except KeyError as error:
+            raise JobError(f"{path} is no manifest of a Tidelog export: {error} is missing") from error
+        except (ValueError, TypeError) as error:
             raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:
@@ -139,12 +142,46 @@ class Manifest:
         return {name: {p: s.end for p, s in topic.partitions.items()} for name, topic in self.topics.items()}
 
 
-def _topic_state(raw: Mapping[str, Any]) -> TopicState:
+_KINDS = {"int": int, "str": str}
+"""Annotations of fields -> the types that their values have in JSON."""
+
+
+def _require_types(found: _State) -> _State:
+    """Return a part of a state; raise ValueError if a number or text in it has another type than its field."""
+    for name, annotation in type(found).__annotations__.items():
+        value, kind = getattr(found, name), _KINDS.get(str(getattr(annotation, "__forward_arg__", annotation)))
+        if kind is not None and not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r}")
+    return found
+
+
+def _mapping(raw: Any, name: str) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise ValueError(f"{name} is {raw!r}")
+    return raw
+
+
+def _array(raw: Any, name: str) -> list[Any]:
+    if not isinstance(raw, list):
+        raise ValueError(f"{name} is {raw!r}")
+    return raw
+
+
+def _table_file(raw: Any, name: str) -> TableFile:
+    return _require_types(TableFile(**_mapping(raw, name)))
+
+
+def _earlier_range(raw: Any) -> EarlierRange:
+    return _require_types(EarlierRange(*_array(raw, "earlier")))
+
+
+def _topic_state(raw: Any, topic: str) -> TopicState:
     partitions = {}
-    for number, state in raw["partitions"].items():
-        lost = tuple((int(start), int(end)) for start, end in state.pop("lost"))
-        partitions[int(number)] = PartitionState(lost=lost, **state)
-    return TopicState(raw["topic_id"], partitions)
+    for number, state in _mapping(_mapping(raw, topic)["partitions"], topic).items():
+        known = _mapping(state, f"{topic}-{number}")
+        lost = tuple((int(start), int(end)) for start, end in _array(known.pop("lost"), "lost"))
+        partitions[int(number)] = _require_types(PartitionState(lost=lost, **known))
+    return _require_types(TopicState(raw["topic_id"], partitions))
 
 
 def id_text(topic_id: bytes | None) -> str:
@@ -206,7 +243,7 @@ class ExportTable:
         if not versions:
             return Manifest()
         path = self._path_of(versions[-1])
-        with open(path, encoding="utf-8") as file:
+        with open(path, "rb") as file:
             return Manifest.from_json(file.read(), path)
 
     def _versions(self) -> list[int]:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.export.codecs import ENCODING, Codecs, choose_codecs, codecs_of, compression_of
 from tidelog.pipeline.export.store import LOCAL, TableStore
 from tidelog.pipeline.job_errors import JobError
@@ -34,6 +35,19 @@ ROW_GROUP_BYTES = 32 * 1024 * 1024
 #: Each growth adds a row group and a footer to a file; with this many row groups it grows no more.
 MAX_ROW_GROUPS = 64
 _COMPARED_BYTES = 1024 * 1024
+
+
+@contextmanager
+def name_unreadable(path: str) -> Iterator[None]:
+    """Turn an error of reading a table's file inside ``with`` into a JobError that names the file."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise JobError(f"{path} cannot be read: it is missing") from error
+    except (pa.ArrowException, OSError) as error:
+        raise JobError(f"{path} cannot be read: {one_line(error)}") from error
 
 
 class RowWriter:
@@ -63,11 +77,9 @@ class RowWriter:
     def begin_with(self, earlier: str) -> bool:
         """Write the rows of the file at ``earlier`` first, with equal bytes; False if that is not possible.
 
-        After False only ``give_up`` may be called. Raises JobError when that file has other columns.
+        After False only ``give_up`` may be called. Raises JobError when that file has other columns or cannot be read.
         """
-        import pyarrow.parquet as pq
-
-        with self.or_nothing(), open(earlier, "rb") as source, pq.ParquetFile(source) as file:
+        with self.or_nothing(), _open_earlier(earlier) as (source, file):
             if file.schema_arrow.names == self._schema.names[: len(file.schema_arrow.names)]:
                 if not file.schema_arrow.equals(self._schema):
                     return False  # the table has more columns now
@@ -79,7 +91,9 @@ class RowWriter:
             self._begin(codecs_of(file.metadata.row_group(0)))
             for number in range(file.num_row_groups):
                 self._copy(source, _start_of(file.metadata.row_group(number)))
-                self._write_group(file.read_row_group(number).cast(self._schema))
+                with name_unreadable(earlier):
+                    group = file.read_row_group(number).cast(self._schema)
+                self._write_group(group)
             self._copy(source, os.fstat(source.fileno()).st_size)
             return self._is_equal_to(source)
 
@@ -150,6 +164,18 @@ class RowWriter:
                 self._writer.close()
         finally:
             self._sink.close()
+
+
+@contextmanager
+def _open_earlier(path: str) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
+    """Open the file that grows. Raises JobError."""
+    import pyarrow.parquet as pq
+
+    with ExitStack() as opened:
+        with name_unreadable(path):
+            source = opened.enter_context(open(path, "rb"))
+            file = opened.enter_context(pq.ParquetFile(source))
+        yield source, file
 
 
 def _start_of(group: pq.RowGroupMetaData) -> int:

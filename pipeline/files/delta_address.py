@@ -10,16 +10,16 @@ on).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from tidelog.pipeline.errors import OptionError, RemoteError
+from tidelog.pipeline.errors import OptionError, RemoteError, one_line
 from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.files.storage import resolve_path
+from tidelog.pipeline.job_errors import JobError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -29,8 +29,6 @@ Options = tuple[tuple[str, str], ...]
 PATIENCE: Options = (("max_retries", "3"), ("retry_timeout", "30s"))
 _SCHEMES = ("s3", "gs", "abfs", "abfss")
 _S3_OPTIONS = ("endpoint_override", "region", "scheme")
-#: Terminal colours and arrows in the errors of deltalake, which have several lines.
-_DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +58,14 @@ class DeltaAddress:
         return is_remote(self.path)
 
     def open(self, version: int | None = None) -> DeltaTable:
-        """Open a version of the table, by default the newest. Raises RemoteError, deltalake's DeltaError."""
+        """Open a version of the table, by default the newest. Raises RemoteError, JobError."""
         from deltalake import DeltaTable
 
         with delta_errors(self):
             return DeltaTable(self.uri, version=version, storage_options=dict(self.options))
 
     def open_if_there(self) -> DeltaTable | None:
-        """Open the newest version; None if there is no table. Raises RemoteError, deltalake's DeltaError."""
+        """Open the newest version; None if there is no table. Raises RemoteError, JobError."""
         from deltalake import DeltaTable
 
         with delta_errors(self):
@@ -94,11 +92,15 @@ def _options(given: str, scheme: str, query: str) -> Options:
 
 @contextmanager
 def delta_errors(address: DeltaAddress) -> Iterator[None]:
-    """Turn an OSError about an object store, raised inside ``with``, into a RemoteError of one line."""
+    """Turn deltalake's errors inside ``with`` into JobErrors of one line, and an OSError about an object store into a
+    RemoteError."""
+    from deltalake.exceptions import DeltaError
+
     try:
         yield
+    except DeltaError as error:
+        raise JobError(f"Delta table {address.uri}: {one_line(error)}") from error
     except OSError as error:
         if not address.is_remote:
             raise
-        lines = (_DECORATION.sub("", line).strip() for line in str(error).splitlines())
-        raise RemoteError(f"Delta table {address.uri}: {': '.join(line for line in lines if line)}") from error
+        raise RemoteError(f"Delta table {address.uri}: {one_line(error)}") from error

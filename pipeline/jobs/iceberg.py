@@ -26,10 +26,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.export.file import dead_letter_schema
 from tidelog.pipeline.export.iceberg_states import STATE_KEY, pack, snapshot_properties, state_of, state_text, unpack
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import properties_of
+from tidelog.pipeline.files.iceberg_errors import iceberg_errors
 from tidelog.pipeline.job_errors import ICEBERG_INSTALL, BadRequestError, ConflictError, JobError, missing_package_error
 from tidelog.pipeline.jobs.exporting.areas import TableArea, area_of
 from tidelog.pipeline.jobs.exporting.commits import export_into
@@ -39,7 +41,7 @@ from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
 from tidelog.pipeline.jobs.progress import Progress
-from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.columns import COMPARED, Columns, require_columns
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -81,7 +83,7 @@ class IcebergTarget:
 
     def describe_error(self, error: BaseException) -> str:
         """Write an error in one line, without a password."""
-        return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.shown_catalog)
+        return one_line(error).replace(self.catalog, self.shown_catalog)
 
 
 def export_to_iceberg(
@@ -96,6 +98,10 @@ def export_to_iceberg(
     merger = Merger(spark, progress or Progress("export", quiet=True), groups=not request.values)
     with contextlib.closing(_catalog(target)) as catalog, _catalog_errors(target):
         return _export(request, target, catalog, merger)
+
+
+def _describe(name: str) -> str:
+    return f"Iceberg table {name}"
 
 
 @contextlib.contextmanager
@@ -118,6 +124,7 @@ def _catalog_errors(target: IcebergTarget) -> Iterator[None]:
 def _export(request: ExportRequest, target: IcebergTarget, catalog: Catalog, merger: Merger) -> ExportResult:
     columns = Columns.default(headers=request.headers)
     table = _table(catalog, target.name, columns.arrow_schema())
+    require_columns(_describe(target.name), table.schema().column_names, columns.names)
     request = replace(request, split_by=apply_spec(table, target.partition_by))
     committing = _IcebergCommits(catalog, table, merger if request.mode == UPSERT else None)
     before = committing.open()
@@ -172,7 +179,7 @@ class _IcebergCommits:
         """Add one snapshot with the new files and the exported offsets. Raises ConflictError, JobError."""
         with self._area.hold_lock():
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
-            self._table.refresh()
+            self._refresh()
             found = state_of(self._table)
             if (found.version, found.run) != (
                 before.version,
@@ -182,10 +189,20 @@ class _IcebergCommits:
             new = [file.name for file in after.files if file not in before.files]
             change = Change(added=[(name, 0) for name in new])
             if self._merger is not None:
-                change = self._merger.merge(_old_files(self._table), plans, staged)
+                with iceberg_errors(_describe(self._name)):
+                    old = _old_files(self._table)
+                change = self._merger.merge(old, plans, staged)
             _commit(self._table, state, change, self._area, staged)
             self._add_dead_letters(staged.run, staged.path)
         self._committed.add(staged.run)
+
+    def _refresh(self) -> None:
+        """Load the newest metadata, with the list of the newest snapshot's manifests. Raises JobError, OSError."""
+        with iceberg_errors(_describe(self._name)):
+            self._table.refresh()
+            snapshot = self._table.current_snapshot()
+            if snapshot is not None:
+                snapshot.manifests(self._table.io)
 
     def _add_dead_letters(self, run: str, staging: str) -> None:
         """Add a run's dead letters to the dead-letter table; adding them twice has no effect."""
@@ -204,7 +221,7 @@ class _IcebergCommits:
         """
         if run in self._committed and self._area.has_locks:
             return True
-        self._table.refresh()
+        self._refresh()
         if run in self._committed or run in _runs_of(self._table):
             self._add_dead_letters(run, staging)
         elif self._is_over(version):
@@ -222,8 +239,10 @@ class _IcebergCommits:
 
 
 def _files_of(table: Table) -> set[str]:
-    """List the files of all snapshots."""
-    return {path for path in table.inspect.all_files().column("file_path").to_pylist() if path is not None}
+    """List the files of all snapshots. Raises JobError, OSError."""
+    with iceberg_errors(_describe(".".join(table.name()))):
+        files = table.inspect.all_files()
+    return {path for path in files.column("file_path").to_pylist() if path is not None}
 
 
 def _runs_of(table: Table) -> set[str]:
@@ -235,56 +254,53 @@ def _runs_of(table: Table) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The contents of a table at one moment: state of exports, metadata file, newest snapshot's id and data files.
+    """The contents of a table at one moment: state of exports, metadata file, and the newest snapshot's data files.
 
     ``properties``: of the table's file system. ``by_time``: whether it is partitioned by time. ``letters``: metadata
-    file and newest snapshot of the dead-letter table, None without one.
+    file of the dead-letter table, None without one.
     """
 
     manifest: Manifest
     metadata: str
-    snapshot: int
     files: tuple[str, ...]
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     by_time: bool = False
-    letters: tuple[str, int] | None = None
+    letters: str | None = None
 
 
 def read_newest_snapshot(target: IcebergTarget) -> Snapshot:
     """Read the newest snapshot of a table that exists.
 
-    Raises BadRequestError, JobError, MissingPackageError; other errors while the table is read are pyiceberg's own.
+    Raises BadRequestError, JobError, MissingPackageError, OSError.
     """
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     from pyiceberg.exceptions import NoSuchTableError
 
-    catalog = _catalog(target)
-    try:
-        table = catalog.load_table(target.name)
-        files = tuple(task.file.file_path for task in table.scan().plan_files())
+    with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
+        try:
+            with iceberg_errors(_describe(target.name)):
+                table = catalog.load_table(target.name)
+                files = tuple(task.file.file_path for task in table.scan().plan_files())
+        except NoSuchTableError:
+            raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.shown_catalog}") from None
         letters = _letters_of(catalog, target.name)
-    except NoSuchTableError:
-        raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.shown_catalog}") from None
-    finally:
-        catalog.close()
-    snapshot = table.current_snapshot()
-    number = -1 if snapshot is None else snapshot.snapshot_id
-    by_time = is_by_time(table)
-    store = properties_of(table.io.properties)
-    return Snapshot(state_of(table), table.metadata_location, number, files, store, by_time, letters)
+    store, manifest = properties_of(table.io.properties), state_of(table)
+    if manifest.version:  # otherwise it is no table of an export
+        require_columns(_describe(target.name), table.schema().column_names, COMPARED)
+    return Snapshot(manifest, table.metadata_location, files, store, is_by_time(table), letters)
 
 
-def _letters_of(catalog: Catalog, name: str) -> tuple[str, int] | None:
-    """Find the metadata file and the newest snapshot of a table's dead letters; None without any."""
+def _letters_of(catalog: Catalog, name: str) -> str | None:
+    """Find the metadata file of a table's dead letters; None without any."""
     from pyiceberg.exceptions import NoSuchTableError
 
     try:
-        table = catalog.load_table(name + DEAD_LETTER_SUFFIX)
+        with iceberg_errors(_describe(name + DEAD_LETTER_SUFFIX)):
+            table = catalog.load_table(name + DEAD_LETTER_SUFFIX)
     except NoSuchTableError:
         return None
-    snapshot = table.current_snapshot()
-    return None if snapshot is None else (table.metadata_location, snapshot.snapshot_id)
+    return None if table.current_snapshot() is None else table.metadata_location
 
 
 def _catalog(target: IcebergTarget) -> Catalog:
@@ -332,7 +348,8 @@ def _table(catalog: Catalog, name: str, schema: Any) -> Table:
 
     namespace = name.rpartition(".")[0]
     try:
-        table = catalog.load_table(name)
+        with iceberg_errors(_describe(name)):
+            table = catalog.load_table(name)
     except NoSuchTableError:
         catalog.create_namespace_if_not_exists(namespace)
         try:  # another export may create it at the same time

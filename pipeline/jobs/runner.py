@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.errors import PipelineError, one_line
 from tidelog.pipeline.job_errors import (
     SPARK_INSTALL,
     BadRequestError,
@@ -93,7 +93,7 @@ def do_task(number: int, plan: bytes, work: Callable[[Any], Any]) -> CommitRow:
         return number, True, pickle.dumps(work(pickle.loads(plan)))
     except (PipelineError, KafkaError, OSError) as error:
         kind = BadRequestError if isinstance(error, BadRequestError) else JobError
-        return number, False, pickle.dumps((kind, str(error)))
+        return number, False, pickle.dumps((kind, one_line(error)))
 
 
 def _run_here(tasks: Sequence[Task], work: Callable[[Any], Any], progress: Progress) -> list[CommitRow]:

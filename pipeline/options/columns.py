@@ -9,16 +9,19 @@ this module imports neither pyarrow nor pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.pipeline.errors import OptionError
+from tidelog.pipeline.job_errors import JobError
 
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 #: The start of the year 1 and the end of the year 9999 in microseconds since 1970: tables that are partitioned by time
 #: cannot have other hours or days.
 CALENDAR_START, CALENDAR_END = -62_135_596_800_000_000, 253_402_300_800_000_000
+#: Columns of an exported table that an audit needs.
+COMPARED = ("topic", "partition", "offset", "timestamp", "key", "value")
 #: Column -> its type in Spark's DDL.
 SPARK_TYPES = {
     "key": "binary",
@@ -40,6 +43,13 @@ def calendar_mask(batch: Any) -> Any:
 
     times = batch.column("timestamp").cast(pa.int64())
     return pc.and_(pc.greater_equal(times, CALENDAR_START), pc.less(times, CALENDAR_END))
+
+
+def require_columns(table: str, found: Container[str], wanted: Iterable[str]) -> None:
+    """Raise JobError if a table does not have a wanted column."""
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise JobError(f"{table} has no column {missing[0]}: expected the columns of an export")
 
 
 @dataclass(frozen=True, slots=True)

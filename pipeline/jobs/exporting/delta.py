@@ -41,10 +41,10 @@ from tidelog.pipeline.jobs.exporting.plan import PartitionPlan
 from tidelog.pipeline.jobs.exporting.request import ExportRequest, ExportResult
 from tidelog.pipeline.jobs.exporting.upsert import Change, Merger, OldFile
 from tidelog.pipeline.jobs.progress import Progress
-from tidelog.pipeline.options.columns import Columns
+from tidelog.pipeline.options.columns import COMPARED, Columns, require_columns
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import DeltaTable, Field
     from pyspark.sql import SparkSession
 
 LETTERS = f"{DIRECTORY}/{DEAD_LETTER}"
@@ -61,18 +61,13 @@ def export_to_delta(
     """
     if importlib.util.find_spec("deltalake") is None:
         raise missing_package_error("deltalake", DELTA_INSTALL)
-    from deltalake.exceptions import DeltaError
-
     progress = progress or Progress("export", quiet=True)
     merger = Merger(spark, progress, groups=not request.values)
+    table = _DeltaCommits(request, merger if request.mode == UPSERT else None)
     try:
-        table = _DeltaCommits(request, merger if request.mode == UPSERT else None)
-        try:
-            return export_into(spark, request, table, table.open(), progress)
-        finally:
-            table.open()  # removes what is left in the staging directory
-    except DeltaError as error:
-        raise JobError(f"Delta table {request.table}: {str(error).splitlines()[0]}") from error
+        return export_into(spark, request, table, table.open(), progress)
+    finally:
+        table.open()  # removes what is left in the staging directory
 
 
 def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tuple[str, ...]]:
@@ -87,6 +82,8 @@ def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tup
     store, folder = _store_of(address), os.path.join(address.path, LETTERS)
     with delta_errors(address):
         manifest = _States(address.path, store).manifest_of(table)
+        if manifest.version:  # otherwise it is no table of an export
+            require_columns(f"Delta table {given}", [one.name for one in table.schema().fields], COMPARED)
         letters = tuple(os.path.join(folder, name) for name in store.names_in(folder))
         return manifest, table.version(), tuple(table.file_uris()), letters
 
@@ -125,7 +122,7 @@ class _States:
             return Manifest()
         path = os.path.join(self._folder, self._name_of(number, table))
         try:
-            return Manifest.from_json(self._store.read(path).decode(), path)
+            return Manifest.from_json(self._store.read(path), path)
         except FileNotFoundError:
             raise JobError(f"{path} is missing, which has the table's offsets") from None
 
@@ -151,6 +148,11 @@ class _States:
             raise JobError(f"{self._folder} has {len(found)} files of state {number}: expected one, and the table's "
                            "history does not have its commit")  # fmt: skip
         return found[commit.run]
+
+
+def _type_text(found: Any) -> str:
+    """Write a column's type with Delta's name."""
+    return str(getattr(found, "type", found))
 
 
 def _state_name(number: int, run: str) -> str:
@@ -181,27 +183,53 @@ class _DeltaCommits:
             return self._states.manifest_of(table)
 
     def widen(self, request: ExportRequest) -> None:
-        """Add the columns of values to the table. Raises JobError if a column would have to change its type."""
+        """Add the columns of values to the table. Raises JobError if a column would have to change its type, or the
+        table has other columns of records."""
         import pyarrow as pa
-        from deltalake import Schema
 
-        if request.columns is None:
-            return
-        self._schema = pa.schema([*self._schema, *request.columns.fields()])
         table = self._address.open_if_there()
-        if table is None:
-            return
-        wanted: Any = Schema.from_arrow(self._schema)
-        known = {one.name: one for one in table.schema().fields}
-        changed = [one.name for one in wanted.fields if one.name in known and one.type != known[one.name].type]
+        with delta_errors(self._address):
+            self._require_columns(table)
+            if request.columns is None:
+                return
+            self._schema = pa.schema([*self._schema, *request.columns.fields()])
+            if table is not None:
+                self._add_columns(table)
+
+    def _add_columns(self, table: DeltaTable) -> None:
+        wanted, known = self._fields(), {one.name: one for one in table.schema().fields}
+        changed = [one.name for one in wanted if one.name in known and one.type != known[one.name].type]
         if changed:
             raise JobError(
                 f"Delta table {self._address.uri}: the type of {', '.join(changed)} has changed, which Delta does not "
                 "support; expected a new table"
             )
-        new = [one for one in wanted.fields if one.name not in known]
+        new = [one for one in wanted if one.name not in known]
         if new:
             table.alter.add_columns(new)
+
+    def _fields(self) -> list[Field]:
+        """Return the columns of the files that the export adds."""
+        from deltalake import Schema
+
+        schema: Any = Schema.from_arrow(self._schema)
+        fields: list[Field] = schema.fields
+        return fields
+
+    def _require_columns(self, table: DeltaTable | None) -> None:
+        """Raise JobError if the table lacks a column of the new files, or has it with another type: its readers would
+        not see the column, or not be able to read the files."""
+        if table is None:
+            return
+        known = {one.name: one.type for one in table.schema().fields}
+        wanted = self._fields()
+        require_columns(f"Delta table {self._address.uri}", known, [one.name for one in wanted])
+        for one in wanted:
+            if one.type != known[one.name]:
+                raise JobError(
+                    f"Delta table {self._address.uri}: column {one.name} is {_type_text(known[one.name])}: expected "
+                    f"{_type_text(one.type)}"
+                )
 
     def begin_run(self, run: str) -> StagingRun:
         """Create the staging for the files of one part. Raises JobError."""
@@ -214,6 +242,7 @@ class _DeltaCommits:
             with delta_errors(self._address):
                 if position_of(table) != self._position:
                     raise self._conflict("export")
+                self._require_columns(table)
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._states.write(state)
             try:
@@ -258,8 +287,8 @@ class _DeltaCommits:
         properties = CommitProperties(metadata, 0, [Transaction(APP_ID, number)])
         added = [self._add_action(name, rows) for name, rows in change.added]
         schema: Any = Schema.from_arrow(self._schema)
-        try:
-            with delta_errors(self._address):
+        with delta_errors(self._address):
+            try:
                 if table is None:
                     options = dict(self._address.options)
                     create_table_with_add_actions(
@@ -268,8 +297,8 @@ class _DeltaCommits:
                 else:
                     actions = [*added, *(self._remove_action(path) for path in change.removed)]
                     table.create_write_transaction(actions, "append", schema, commit_properties=properties)
-        except CommitFailedError:
-            raise self._conflict("writer") from None
+            except CommitFailedError:
+                raise self._conflict("writer") from None
 
     def _add_action(self, name: str, rows: int) -> Any:
         from deltalake.transaction import AddAction
@@ -290,11 +319,12 @@ class _DeltaCommits:
 
         if table is None:
             return []
-        if pa.table(table.deletion_vectors()).num_rows:
-            raise JobError(
-                f"Delta table {self._address.uri} has deletion vectors: expected none, purge the table first"
-            )
-        found = pa.table(table.get_add_actions())
+        with delta_errors(self._address):
+            if pa.table(table.deletion_vectors()).num_rows:
+                raise JobError(
+                    f"Delta table {self._address.uri} has deletion vectors: expected none, purge the table first"
+                )
+            found = pa.table(table.get_add_actions())
         names, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
         return [OldFile(self._place_of(name), size) for name, size in zip(names, sizes, strict=True)]
 

@@ -207,8 +207,8 @@ class _SnapshotTable:
         from tidelog.pipeline.jobs.iceberg import read_newest_snapshot
 
         found = read_newest_snapshot(target)
-        rows = IcebergRows(found.metadata, found.snapshot, found.properties, found.by_time)
-        letters = () if found.letters is None else IcebergRows(*found.letters, found.properties)
+        rows = IcebergRows(found.metadata, found.properties, found.by_time)
+        letters = () if found.letters is None else IcebergRows(found.letters, found.properties)
         return cls(target.name, found.manifest, rows, found.files, letters)
 
     @classmethod

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.pipeline.audit.table import DeltaRows, IcebergRows, delta_batches, iceberg_batches
+from tidelog.pipeline.audit.table import DeltaRows, IcebergRows, columns_of, delta_batches, iceberg_batches
 from tidelog.pipeline.audit.unrecorded import (
     COLUMNS,
     PartitionKey,
@@ -20,6 +20,7 @@ from tidelog.pipeline.audit.unrecorded import (
     find_outside,
     sum_partitions,
 )
+from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.export.manifest import DATA, ExportTable, Manifest, TableFile
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def scan(plan: SnapshotScan | FolderScan) -> ScanResult:
     try:
         found.unrecorded = find_outside(_batches_of(plan.rows), plan.recorded)
     except (pa.ArrowException, OSError) as error:
-        found.unread.append((plan.name, str(error).splitlines()[0]))
+        found.unread.append((plan.name, one_line(error)))
     return found
 
 
@@ -101,12 +102,12 @@ def _scan_file(table: str, file: TableFile, found: ScanResult) -> None:
     path = ExportTable(table).directory(DATA, file.name)
     try:
         with pq.ParquetFile(path) as opened:
-            outside = find_outside(opened.iter_batches(columns=list(COLUMNS)), _range_of(file))
+            outside = find_outside(columns_of(opened, COLUMNS), _range_of(file))
             if outside:
                 newest = next((one for one in ExportTable(table).read().files if one.name == file.name), file)
-                outside = find_outside(opened.iter_batches(columns=list(COLUMNS)), _range_of(newest))
+                outside = find_outside(columns_of(opened, COLUMNS), _range_of(newest))
     except (pa.ArrowException, OSError) as error:
-        found.unread.append((path, str(error).splitlines()[0]))
+        found.unread.append((path, one_line(error)))
     else:
         found.unrecorded += outside
 

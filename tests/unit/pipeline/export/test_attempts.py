@@ -116,6 +116,6 @@ def test_a_second_attempt_of_a_merge_changes_nothing(tmp_path: Path, store: Tabl
     (first,) = tmp_path.glob("latest*")
     written = first.read_bytes()
     (tmp_path / "older").write_bytes(b"")
-    with pytest.raises(pa.ArrowInvalid):
+    with pytest.raises(JobError, match="older cannot be read"):
         merge_files(plan)
     assert first.read_bytes() == written
