@@ -118,8 +118,7 @@ def main() -> None:
     add_save(parser)
     options = parser.parse_args()
     amounts = Amounts(options.megabytes, options.round_trips, options.partitions)
-    words = f"--megabytes {options.megabytes} --round-trips {options.round_trips} --partitions {options.partitions}"
-    with Page("Three brokers beside three", f"python -m benchmarks.cluster {words}", save=options.save) as page:
+    with Page("Three brokers beside three", "cluster", save=options.save) as page:
         measured = {}
         for kind in options.kinds.split(","):
             measured[kind] = measure(kind, amounts)

@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()
-    with Page("Catching up on cold data", "python -m benchmarks.cold_read", save=asked.save) as page:
+    with Page("Catching up on cold data", "cold_read", save=asked.save) as page:
         measure(page, asked)
 
 

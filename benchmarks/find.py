@@ -320,13 +320,9 @@ def main() -> None:
     add_save(parser)
     arguments = parser.parse_args()
     phases = arguments.only or PHASES
-    words = [
-        f"--records {arguments.records} --value-bytes {arguments.value_bytes}",
-        *(f"--only {phase}" for phase in arguments.only or ()),
-    ]
     with (
         tempfile.TemporaryDirectory() as directory,
-        Page("Finding", f"python -m benchmarks.find {' '.join(words)}", save=arguments.save) as page,
+        Page("Finding", "find", save=arguments.save) as page,
     ):
         broker = Broker(data_dir=directory).start()
         if "produce" in phases:

@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()
-    with Page("Group fdatasync", "python -m benchmarks.fsync", save=asked.save) as page:
+    with Page("Group fdatasync", "fsync", save=asked.save) as page:
         measure(page, asked)
 
 

@@ -361,7 +361,7 @@ def main() -> None:
     add_save(parser)
     asked = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="groups-"))
-    with Page("Groups and transactions", "python -m benchmarks.groups", save=asked.save) as page:
+    with Page("Groups and transactions", "groups", save=asked.save) as page:
         ours = measure(launch_tidelog, root / "tidelog", asked)
         theirs = [] if asked.no_kafka else measure(launch_kafka, root / "kafka", asked)
         page.print_line("| work | figure | Tidelog | Apache Kafka |")

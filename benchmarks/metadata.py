@@ -207,7 +207,7 @@ def main() -> None:
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()
-    with Page("Writing metadata", "python -m benchmarks.metadata", save=asked.save) as page:
+    with Page("Writing metadata", "metadata", save=asked.save) as page:
         measure(page, asked)
 
 

@@ -199,9 +199,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     add_save(parser)
     options = parser.parse_args()
-    command = f"python -m benchmarks.processes --scale {options.scale:g} --rounds {options.rounds}"
     with (
-        Page("Processes of one host as one cluster", command, save=options.save) as page,
+        Page("Processes of one host as one cluster", "processes", save=options.save) as page,
         tempfile.TemporaryDirectory() as name,
         BrokerCluster(Path(name), TidelogMember, MEMBERS) as cluster,
         TidelogProcess(Path(name) / "lone") as lone,

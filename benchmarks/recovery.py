@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()
-    with Page("Recovery", "python -m benchmarks.recovery", save=asked.save) as page:
+    with Page("Recovery", "recovery", save=asked.save) as page:
         measure(page, asked.mb * MB, with_kafka=not asked.no_kafka)
 
 

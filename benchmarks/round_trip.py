@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--no-kafka", action="store_true", help="measure Tidelog alone")
     add_save(parser)
     asked = parser.parse_args()
-    with Page("Round trips by client", "python -m benchmarks.round_trip", save=asked.save) as page:
+    with Page("Round trips by client", "round_trip", save=asked.save) as page:
         measure(page, asked)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import os
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,12 +23,19 @@ def add_save(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save", action="store_true", help="put a section into benchmarks/RESULTS.md")
 
 
-class Page:
-    """The printed lines of one run of ``command``; with ``save`` a run without an error is saved at its end."""
+def command_of(module: str, options: Sequence[str] | None = None) -> str:
+    """Return the command that repeats this run of a benchmark: ``options`` (those of this process) without --save."""
+    given = sys.argv[1:] if options is None else options
+    return shlex.join(["python", "-m", f"benchmarks.{module}", *(one for one in given if one != "--save")])
 
-    def __init__(self, title: str, command: str, *, save: bool) -> None:
+
+class Page:
+    """The printed lines of one run of the benchmark ``module``; with ``save`` a run without an error is saved at its
+    end."""
+
+    def __init__(self, title: str, module: str, *, save: bool) -> None:
         self._title = title
-        self._command = command
+        self._command = command_of(module)
         self._save = save
         self._load = os.getloadavg()[0]
         self._lines: list[str] = []

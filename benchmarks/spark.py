@@ -36,6 +36,7 @@ from benchmarks.rivals.apache_kafka import ApacheKafka
 from benchmarks.rivals.kafka_jars import BUILD, KAFKA_4
 from benchmarks.rivals.spark import SessionPlan, connector_jars, start_session
 from benchmarks.rivals.tidelog_broker import TidelogProcess
+from benchmarks.saving import command_of
 from benchmarks.spark_sink import measure_parts
 from benchmarks.spark_work import (
     GB,
@@ -308,9 +309,8 @@ def main() -> None:
         tables = measure(Bench(session, tidelog, kafka, work, tidelog.data_directory), arguments)
     if arguments.save:
         now = datetime.datetime.now(datetime.UTC)
-        command = f"`python -m benchmarks.spark --rows {arguments.rows} --rounds {arguments.rounds}`"
         versions = f"Spark 4.2.0, Apache Kafka {KAFKA_4}"
-        body = f"{command}, commit {machine.commit()}. {machine.describe()}, {versions}.\n\n{tables}"
+        body = f"`{command_of('spark')}`, commit {machine.commit()}. {machine.describe()}, {versions}.\n\n{tables}"
         put_section(Path(__file__).resolve().parent / "RESULTS.md", f"Spark, {now:%Y-%m-%d %H:%M} UTC", body)
 
 

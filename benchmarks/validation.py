@@ -53,9 +53,7 @@ def main() -> None:
     require_compiled()
     parser = argparse.ArgumentParser(prog="benchmarks.validation", description=__doc__.partition("\n")[0])
     add_save(parser)
-    with Page(
-        "Validation of produced batches", "python -m benchmarks.validation", save=parser.parse_args().save
-    ) as page:
+    with Page("Validation of produced batches", "validation", save=parser.parse_args().save) as page:
         measure(page)
 
 
