@@ -96,7 +96,7 @@ def export_to_iceberg(
     if importlib.util.find_spec("pyiceberg") is None:
         raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     merger = Merger(spark, progress or Progress("export", quiet=True), groups=not request.values)
-    with contextlib.closing(_catalog(target)) as catalog, _catalog_errors(target):
+    with contextlib.closing(_catalog(target)) as catalog, _as_job_errors(target):
         return _export(request, target, catalog, merger)
 
 
@@ -105,7 +105,7 @@ def _describe(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _catalog_errors(target: IcebergTarget) -> Iterator[None]:
+def _as_job_errors(target: IcebergTarget) -> Iterator[None]:
     """Turn a catalog's errors inside ``with`` into JobErrors of one line."""
     from pyiceberg import exceptions
 
@@ -277,7 +277,7 @@ def read_newest_snapshot(target: IcebergTarget) -> Snapshot:
         raise missing_package_error("pyiceberg", ICEBERG_INSTALL)
     from pyiceberg.exceptions import NoSuchTableError
 
-    with contextlib.closing(_catalog(target)) as catalog, _catalog_trouble(target):
+    with contextlib.closing(_catalog(target)) as catalog, _as_job_errors(target):
         try:
             with iceberg_errors(_describe(target.name)):
                 table = catalog.load_table(target.name)
