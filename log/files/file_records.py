@@ -190,12 +190,19 @@ class FileRecords:
             self._closed = True
 
     def close(self) -> None:
-        """Release the segment's reference; the last reader's release closes the descriptor."""
+        """Release the segment's reference; the last reader's release closes the descriptor.
+
+        A failed append is cut first, because no recovery follows a clean stop. Raises KafkaStorageError if that fails.
+        """
         with self._open_lock:
             self._closed = True
             shared, self._shared = self._shared, None
         if shared is not None:
-            shared.release()
+            try:
+                if self._broken:
+                    shared.file.truncate(self.size)
+            finally:
+                shared.release()
 
     def rename_to(self, path: str) -> None:
         """Rename the file; open descriptors stay valid. A reader that opens it meanwhile gets this file, never another

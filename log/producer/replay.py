@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,8 @@ from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
 from tidelog.protocol.errors import CorruptMessageError
 from tidelog.protocol.record.record_batch import CONTROL_TYPE_ABORT, CONTROL_TYPE_COMMIT, Buffer, RecordBatch
+
+logger = logging.getLogger(__name__)
 
 RECALLED_BYTES = 64 * 1024 * 1024
 """Bytes of records before a snapshot whose headers are read again after a recovery. Recovery has just read them, so
@@ -102,6 +105,29 @@ def rebuild_producer_state(
         for segment in segments.values(state.end_offset, log_end_offset):
             _replay_segment(state, segment, log_end_offset)
     state.end_offset = log_end_offset
+
+
+def rebuild_readable_state(
+    state: ProducerStateManager,
+    segments: LogSegments,
+    log_start_offset: int,
+    log_end_offset: int,
+    *,
+    recalled_bytes: int = RECALLED_BYTES_FLUSHED,
+    snapshots: Iterable[int] | None = None,
+) -> None:
+    """Call :func:`rebuild_producer_state`; if a damaged batch ends the replay, log that the state is incomplete.
+
+    The state then lacks what comes after that batch, and transactions that were open there stay open. The log is used
+    all the same, because its readable records must stay readable. Raises KafkaStorageError.
+    """
+    try:
+        rebuild_producer_state(
+            state, segments, log_start_offset, log_end_offset, recalled_bytes=recalled_bytes, snapshots=snapshots
+        )
+    except CorruptMessageError as error:
+        logger.error("%s: producer state is incomplete: %s", segments.active.directory, error)
+        state.end_offset = log_end_offset
 
 
 def recall_batches(state: ProducerStateManager, segments: LogSegments, max_bytes: int) -> None:

@@ -34,7 +34,13 @@ from tidelog.log.index.abstract_index import note_empty
 from tidelog.log.index.transaction_index import note_absent
 from tidelog.log.index_proof import segment_digest
 from tidelog.log.leader_epochs import LeaderEpochCache
-from tidelog.log.producer.replay import RECALLED_BYTES, RECALLED_BYTES_FLUSHED, choose_snapshots, rebuild_producer_state
+from tidelog.log.producer.replay import (
+    RECALLED_BYTES,
+    RECALLED_BYTES_FLUSHED,
+    choose_snapshots,
+    rebuild_producer_state,
+    rebuild_readable_state,
+)
 from tidelog.log.producer.state import ProducerStateManager, snapshot_offsets_in
 from tidelog.log.recovery.progress import RecoveryProgress
 from tidelog.log.recovery.segment_recovery import (
@@ -45,7 +51,7 @@ from tidelog.log.recovery.segment_recovery import (
     rebuild_transaction_index,
     recover_segment,
 )
-from tidelog.log.segment.batch_scan import iter_headers
+from tidelog.log.segment.batch_scan import BatchHeader, iter_headers
 from tidelog.log.segment.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
@@ -145,8 +151,8 @@ class LogLoader:
         """Names in the directory after step 1. Files that later steps make or remove are not tracked."""
         self._snapshots: list[int] | None = None
         """Offsets of the producer snapshots; None if the directory has to be listed for them."""
-        self._ends: dict[LogSegment, int] = {}
-        """End offsets of segments that were walked from their last index entry on, and have not changed since."""
+        self._ends: dict[LogSegment, int | None] = {}
+        """End offsets of segments whose ends were read; None if a segment ends with bytes that cannot be read."""
 
     def load(self) -> UnifiedLog:
         """Carry out the steps of the module; see :func:`load_log`."""
@@ -178,8 +184,8 @@ class LogLoader:
         start = self._request.log_start_offset
         if not len(segments) or segments.active.base_offset >= start:
             return segments
-        end = segments.active.read_next_offset()
-        if end >= start:
+        end = _end_of(segments.active, self._ends)
+        if end is None or end >= start:
             return segments
         if self._request.clean or start < self._request.recovery_point:
             raise LogLoadError(
@@ -324,9 +330,9 @@ class LogLoader:
         """Check that base offsets fit the contents; return the log's end offset. Raises LogLoadError."""
         previous_end: int | None = None
         for segment in segments:
-            first = next(iter(segment.headers()), None)
+            first = _first_header(segment)
             where = segment.records.path
-            if first is None and segment is not segments.active and segment.offset_index.entries:
+            if not segment.size and segment is not segments.active and segment.offset_index.entries:
                 raise LogLoadError(f"{where} is empty, but its index has {segment.offset_index.entries} entries")
             if first is not None and not segment.base_offset <= first.base_offset <= segment.base_offset + 0x7FFFFFFF:
                 raise LogLoadError(f"{where} begins with offset {first.base_offset}, which does not fit its name")
@@ -338,9 +344,12 @@ class LogLoader:
                     f"offsets {previous_end} to {segment.base_offset - 1} are missing before {where}, and nothing "
                     f"shows that the log was ever compacted; set cleanup.policy=compact,delete to accept the gap"
                 )
-            end = self._ends.get(segment)
-            previous_end = segment.read_next_offset() if end is None else end
-        assert previous_end is not None, "there is an active segment"
+            previous_end = _end_of(segment, self._ends)
+            if previous_end is None:
+                logger.error("%s ends with damaged bytes, which are kept", where)
+                self._request.environment.damage.batches += 1
+        if previous_end is None:
+            raise LogLoadError(f"{where} ends with damaged bytes, and new records would get their offsets")
         return previous_end
 
     def _was_cleaned_below(self, offset: int) -> bool:
@@ -371,10 +380,9 @@ class LogLoader:
                 self._request.environment.damage.indices += 1
             end = None if fault is not None else end_after_entries(segment, self._interval_bytes)
             if end is None:
-                rebuild_indices(segment, self._interval_bytes)
+                end = rebuild_indices(segment, self._interval_bytes)
                 flush_rebuilt(segment)
-            else:
-                self._ends[segment] = end
+            self._ends[segment] = end
             self._check_transaction_index(segments, segment)
 
     def _check_transaction_index(self, segments: LogSegments, segment: LogSegment) -> None:
@@ -427,7 +435,7 @@ class LogLoader:
                 "%s: recovering segment %d (%d of %d)", self._directory, segment.base_offset, number, len(unflushed)
             )
             state.end_offset = max(state.end_offset, segment.base_offset)
-            cut_bytes = recover_segment(
+            recovered = recover_segment(
                 segment,
                 state,
                 self._epochs,
@@ -436,10 +444,10 @@ class LogLoader:
                 progress=self._request.progress,
                 damage=self._request.environment.damage,
             )
-            cut = cut_bytes > 0
+            cut = recovered.cut_bytes > 0
             write_if_room(state.take_snapshot, f"no producer snapshot was written at offset {state.end_offset}")
             kept.append(segment)
-            end = segment.read_next_offset()
+            end = self._ends[segment] = recovered.end_offset
         return LogSegments(kept)
 
     # ---- state beside the records
@@ -488,16 +496,25 @@ class LogLoader:
         if snapshots is None or not kept.issuperset(snapshots):
             self._producer_state.remove_snapshots_outside(kept)
             snapshots = None
-        try:
-            needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
-            recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
-            rebuild_producer_state(
-                self._producer_state, segments, start, end, recalled_bytes=recalled_bytes, snapshots=snapshots
-            )
-        except CorruptMessageError as error:
-            # Records below the recovery point are damaged: the state lacks what comes after them, and transactions that
-            # were open there stay open. Readable records must stay readable, so the log is opened all the same.
-            logger.error("%s: producer state is incomplete: %s", self._directory, error)
+        needed_recovery = not request.clean and bool(segments.values(request.recovery_point, end))
+        recalled_bytes = RECALLED_BYTES if needed_recovery else RECALLED_BYTES_FLUSHED
+        rebuild_readable_state(
+            self._producer_state, segments, start, end, recalled_bytes=recalled_bytes, snapshots=snapshots
+        )
+
+
+def _end_of(segment: LogSegment, ends: Mapping[LogSegment, int | None]) -> int | None:
+    """Return the offset after the segment's last batch; None if the segment ends with damaged bytes. ``ends`` has those
+    that were read already."""
+    return ends[segment] if segment in ends else segment.read_next_offset()
+
+
+def _first_header(segment: LogSegment) -> BatchHeader | None:
+    """Return the header of the first batch; None if there is none, or if it is damaged."""
+    try:
+        return next(iter(segment.headers()), None)
+    except CorruptMessageError:
+        return None
 
 
 def _rebuild_epochs(epochs: LeaderEpochCache, segments: LogSegments) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tidelog.log.damage import DamageCounts
 from tidelog.log.index.time_index import TimestampOffset
@@ -51,6 +52,13 @@ logger = logging.getLogger(__name__)
 
 class LogLoadError(KafkaStorageError):
     """The files of a partition do not form a log that may be served; the message names the file and the fault."""
+
+
+class RecoveredSegment(NamedTuple):
+    """Result of a segment's recovery: the number of bytes cut, and the offset after the last valid batch."""
+
+    cut_bytes: int
+    end_offset: int
 
 
 class _IndexBuilder:
@@ -120,7 +128,7 @@ class SegmentRecovery:
         self.damage = damage
         segment.transaction_index.reset()
 
-    def run(self) -> int:
+    def run(self) -> RecoveredSegment:
         """Recover the segment; see :func:`recover_segment`."""
         if IS_COMPILED:
             from tidelog.log.recovery.walk import CompiledWalk  # late: a clean start does not need it
@@ -130,7 +138,7 @@ class SegmentRecovery:
         segment, size = self.segment, self.segment.size
         self._state.end_offset = max(self._state.end_offset, self.next_offset)
         if self.valid < size:
-            self._ensure_unsynced(f"has no valid batch from byte {self.valid} on")
+            self._ensure_unsynced(f"has no valid batch from byte {self.valid} on", self.next_offset)
             logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - self.valid, self.valid)
             self.damage.cut_bytes += size - self.valid
             segment.records.truncate_to(self.valid)
@@ -138,13 +146,15 @@ class SegmentRecovery:
         write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
         if self._progress is not None:
             self._progress.add(size - self.valid)
-        return size - self.valid
+        return RecoveredSegment(size - self.valid, self.next_offset)
 
     def _walk(self) -> None:
         """Walk on in plain Python from byte ``valid``."""
         for header, batch in _intact_batches(self):
             if header.base_offset < self.next_offset or header.last_offset - self.segment.base_offset > 0x7FFFFFFF:
-                self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}")
+                # No checksum covers base offsets: a wrong one may have raised ``next_offset`` above what was synced.
+                lowest = min(self.next_offset, header.base_offset)
+                self._ensure_unsynced(f"goes back to offset {header.base_offset} at byte {header.position}", lowest)
                 return
             self.builder.add(header)
             if header.magic == 2:
@@ -166,8 +176,9 @@ class SegmentRecovery:
         if aborted is not None:
             self.segment.transaction_index.append(aborted)
 
-    def _ensure_unsynced(self, what: str) -> None:
-        if self.next_offset < self.synced_below:
+    def _ensure_unsynced(self, what: str, offset: int) -> None:
+        """Raise LogLoadError if the records from ``offset`` on, which are about to be cut, were synced."""
+        if offset < self.synced_below:
             raise LogLoadError(
                 f"{self.segment.records.path} {what}, though offsets up to {self.synced_below} were synced"
             )
@@ -182,8 +193,8 @@ def recover_segment(
     interval_bytes: int,
     progress: RecoveryProgress | None = None,
     damage: DamageCounts,
-) -> int:
-    """Recover one segment as the module says; return the number of bytes cut. ``synced_below`` is the recovery point.
+) -> RecoveredSegment:
+    """Recover one segment as the module says. ``synced_below`` is the recovery point.
 
     Raises LogLoadError, KafkaStorageError.
     """
@@ -211,6 +222,9 @@ def _intact_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memory
                     raise CorruptMessageError(f"wrong CRC at byte {header.position} of {segment.records.path}")
                 yield header, batch
                 position, next_offset = header.position + header.size, header.last_offset + 1
+            if position == segment.size:
+                return
+            raise CorruptMessageError(f"incomplete batch at byte {position} of {segment.records.path}")
         except CorruptMessageError as error:
             if next_offset >= work.synced_below:
                 logger.warning("a segment is valid only up to a damaged batch: %s", error)
@@ -221,8 +235,6 @@ def _intact_batches(work: SegmentRecovery) -> Iterator[tuple[BatchHeader, memory
             if found is None:
                 return
             position = found
-            continue
-        return
 
 
 def find_next_batch(segment: LogSegment, start: int, next_offset: int) -> int | None:
@@ -258,25 +270,35 @@ def _is_intact_batch(segment: LogSegment, chunk: bytes, at: int, position: int, 
     return crc_matches(header, memoryview(segment.records.read_at(position, header.size)))
 
 
-def rebuild_indices(segment: LogSegment, interval_bytes: int) -> None:
-    """Rebuild offset and time index of a closed segment from its headers; damaged batches are left out. Raises
+def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
+    """Rebuild offset and time index of a closed segment from its headers; damaged batches are left out.
+
+    Return the offset after the last batch; None if the segment does not end with a batch that can be read. Raises
     KafkaStorageError.
     """
     builder = _IndexBuilder(segment, interval_bytes)
-    position, next_offset = 0, segment.base_offset
-    while True:
+    position, end = 0, segment.base_offset
+    resumed: int | None = 0
+    while resumed is not None:
+        position = resumed
         try:
             for header in iter_headers(segment.records, position, segment.size):
+                _ensure_follows(segment, header, end)
                 builder.add(header)
-                position, next_offset = header.position + header.size, header.last_offset + 1
+                position, end = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
             logger.error("a damaged batch is left out of the index: %s", error)
-            found = find_next_batch(segment, position + 1, next_offset)
-            if found is not None:
-                position = found
-                continue
-        break
+        resumed = find_next_batch(segment, position + 1, end)
     builder.finish()
+    return end if position == segment.size else None
+
+
+def _ensure_follows(segment: LogSegment, header: BatchHeader, end: int) -> None:
+    """Raise CorruptMessageError if a batch does not come after offset ``end``, or is too far from the base offset."""
+    if header.base_offset < end or header.last_offset - segment.base_offset > 0x7FFFFFFF:
+        raise CorruptMessageError(
+            f"impossible offset {header.base_offset} at byte {header.position} of {segment.records.path}, after {end}"
+        )
 
 
 def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
@@ -327,21 +349,23 @@ def _offset_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None
 
 def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
     """Read the offset after the last batch; None if a rebuild would add offset index entries after the last one, or if
-    a batch there is damaged, which the rebuild reports.
+    bytes there are damaged, which the rebuild reports.
 
     Entries are missing at the end after a restart of Apache Kafka, clean or not: it begins to count the bytes for the
     next entry from 0 again. Look-ups would only take longer, but one rebuild ends that.
     """
     index, end = segment.offset_index, segment.base_offset
     start = index.entry(index.entries - 1).position if index.entries else 0
+    position = start
     try:
         for header in segment.headers(start):
             if header.position - start > interval_bytes:
                 return None
-            end = header.last_offset + 1
+            _ensure_follows(segment, header, end)
+            position, end = header.position + header.size, header.last_offset + 1
     except CorruptMessageError:
         return None
-    return end
+    return end if position == segment.size else None
 
 
 def _time_index_fault(segment: LogSegment, *, every_entry: bool) -> str | None:

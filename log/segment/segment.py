@@ -25,9 +25,10 @@ from tidelog.log.index.offset_index import OffsetIndex, OffsetPosition
 from tidelog.log.index.time_index import TimeIndex, TimestampOffset
 from tidelog.log.index.transaction_index import TransactionIndex
 from tidelog.log.segment.batch_scan import BatchHeader, iter_batches, iter_headers
+from tidelog.log.segment.resync import find_resume_position
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
-from tidelog.protocol.errors import KafkaStorageError
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 from tidelog.protocol.record.record_batch import NO_TIMESTAMP, Buffer
 from tidelog.protocol.transferable import TransferableRecords
 
@@ -330,13 +331,13 @@ class LogSegment:
     # ---- truncate, flush, files
 
     def truncate_to(self, offset: int) -> int:
-        """Drop batches from the one that holds ``offset`` on; return the number of bytes removed. Under the log's
-        lock."""
-        found = self.translate_offset(offset)
+        """Drop batches from the one that holds ``offset`` on, or from a damaged one before it; return the number of
+        bytes removed. Under the log's lock."""
+        position, offset = _find_cut(self, offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        removed = self.records.truncate_to(found.position) if found is not None else 0
+        removed = self.records.truncate_to(position)
         if self.records.size == 0:
             self._created_ms = self._time.monotonic_ms()
             self._rolling_timestamp = None
@@ -428,17 +429,55 @@ def _bytes_since_last_entry(segment: LogSegment) -> int:
 
 
 def _first_timestamp(segment: LogSegment) -> int:
-    for header in segment.headers():
-        return header.max_timestamp
-    return NO_TIMESTAMP
+    header = next(_readable_headers(segment, 0), None)
+    return NO_TIMESTAMP if header is None else header.max_timestamp
 
 
 def _read_largest(segment: LogSegment) -> TimestampOffset:
     largest = segment.time_index.last_entry
-    for header in segment.headers(segment.offset_index.lookup(largest.offset).position):
+    for header in _readable_headers(segment, segment.offset_index.lookup(largest.offset).position):
         if header.max_timestamp > largest.timestamp:
             largest = TimestampOffset(header.max_timestamp, header.last_offset)
     return largest
+
+
+def _readable_headers(segment: LogSegment, position: int) -> Iterator[BatchHeader]:
+    """Iterate over batch headers from byte ``position``, without damaged ones: neither appends nor retention may fail
+    because of them."""
+    index, size = segment.offset_index, segment.size
+    while position < size:
+        try:
+            for header in segment.headers(position, size):
+                position = header.position + header.size
+                yield header
+            return
+        except CorruptMessageError as error:
+            logger.warning("a damaged batch is passed over: %s", error)
+            entries = (index.entry(slot) for slot in range(index.entries))
+            indexed = ((entry.position, entry.offset) for entry in entries)
+            position = find_resume_position(segment.records, position, size, indexed)
+
+
+def _find_cut(segment: LogSegment, offset: int) -> tuple[int, int]:
+    """Find the byte at which a truncation to ``offset`` cuts, and the offset from which on index entries go.
+
+    The batches between a damaged header and ``offset`` cannot be told from those to be removed, so they are removed
+    too: a follower gets them from its leader again.
+    """
+    while True:
+        entry = segment.offset_index.lookup(offset - 1)
+        position, end = entry.position, entry.offset
+        try:
+            for header in segment.headers(position):
+                if header.last_offset >= offset:
+                    return header.position, offset
+                position, end = header.position + header.size, header.last_offset + 1
+            return position, offset
+        except CorruptMessageError as error:
+            logger.error("records up to offset %d are removed with those after it: %s", offset - 1, error)
+        if position > entry.position or position == 0:
+            return position, end
+        offset = entry.offset  # the entry's own batch is damaged: begin at the entry before it
 
 
 def flush_indices(segment: LogSegment) -> None:

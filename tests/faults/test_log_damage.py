@@ -84,6 +84,73 @@ def test_flip_in_a_synced_segment_costs_only_that_batch(tmp_path: Path, at: int)
     assert any(f.path == victim.records.path for f in check_directory(OsFileSystem(), bench.directory))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("number", [0, 5, -1], ids=["first", "middle", "last"])
+def test_flip_in_a_synced_header_frees_no_offset(tmp_path: Path, number: int, clean: bool) -> None:
+    """Neither is anything cut, nor does a new record get the offset of an old one: else the log is refused. No checksum
+    covers the base offset, in bytes 0 to 7."""
+    _, log = filled(tmp_path / "sound")
+    log.flush()
+    end, path, size = log.log_end_offset, log.segments.active.records.path, log.segments.active.size
+    victim = list(log.segments.active.headers())[number]
+    log.close()
+    for at in (0, 1, 3, 4, 5, 6, 7, 8, 10, 11, 16, 23, 26):
+        copied = tmp_path / str(at)
+        shutil.copytree(tmp_path / "sound", copied)
+        damaged = str(copied / Path(path).relative_to(tmp_path / "sound"))
+        flip(damaged, victim.position + at)
+        try:
+            reopened = LogBench(str(copied), **SMALL).open(clean=clean, recovery_point=end)
+        except LogLoadError:
+            continue
+        assert os.path.getsize(damaged) == size
+        assert append(reopened, batch(1)).first_offset >= end
+        reopened.close()
+
+
+def test_damaged_ends_of_closed_segments_hide_no_other_records(tmp_path: Path) -> None:
+    bench, log = filled(tmp_path)
+    log.flush()
+    end, segments = log.log_end_offset, list(log.segments)[:-1]
+    for segment in segments:
+        flip(segment.records.path, list(segment.headers())[-1].position + 16)
+    log.close()
+    for clean in (True, False):
+        reopened = bench.open(clean=clean, recovery_point=end)
+        assert reopened.log_end_offset == end
+        start = reopened.segments.active.base_offset
+        assert values(reopened, start) == {offset: value_of(offset) for offset in range(start, end)}
+        assert bench.environment.damage.batches >= len(segments)
+        reopened.close()
+
+
+def test_damaged_length_of_a_synced_batch_hides_no_later_ones_from_a_recovery(tmp_path: Path) -> None:
+    """The length claims more bytes than the file has."""
+    bench, log = filled(tmp_path)
+    log.flush()
+    end, path = log.log_end_offset, log.segments.active.records.path
+    flip(path, list(log.segments.active.headers())[1].position + 8)
+    recovered = bench.open(recovery_point=end)
+    assert recovered.log_end_offset == end
+    assert bench.environment.damage.batches == 1
+
+
+def test_a_failed_append_that_stayed_in_the_file_is_cut_at_a_clean_stop(tmp_path: Path) -> None:
+    disk = FaultyFileSystem(str(tmp_path))
+    bench = LogBench(str(tmp_path), disk)
+    log = bench.open()
+    append(log, batch(1, value=b"first"))
+    disk.fail_at = {len(disk.calls): errno.ENOSPC, len(disk.calls) + 1: errno.ENOSPC}  # the write, and its cut back
+    with pytest.raises(KafkaStorageError):
+        append(log, batch(1, value=b"refused"))
+    with open(log.segments.active.records.path, "ab") as file:
+        file.write(bytes(batch(1, value=b"refused"))[:-3])
+    log.close()
+    reopened = bench.open(clean=True, recovery_point=1)
+    assert append(reopened, batch(1, value=b"second")).first_offset == 1
+    assert values(reopened) == {0: b"first", 1: b"second"}
+
+
 def test_flip_in_the_unsynced_tail_is_cut_with_what_follows(tmp_path: Path) -> None:
     bench, log = filled(tmp_path, 60)
     damaged = list(log.segments.active.headers())[1]
