@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self
 
 from tidelog.laboratory import LABORATORY_DEFAULTS, Laboratory
+from tidelog.private_files import write_properties
 
 if TYPE_CHECKING:
     from tidelog.broker_security import Secured, Security
@@ -286,19 +287,3 @@ def refuse_unknown_keys(texts: Mapping[str, str]) -> None:
     for key in texts:
         if not is_known(key):
             raise BrokerProcessError(f"{key}: unknown configuration key{nearest_key(key)}")
-
-
-def write_properties(path: Path, texts: Mapping[str, str]) -> None:
-    """Write a properties file that only its owner can read."""
-    write_privately(path, "".join(f"{key}={escape(text)}\n" for key, text in texts.items()))
-
-
-def escape(text: str) -> str:
-    """Escape a text for a properties file."""
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-
-
-def write_privately(path: Path, text: str) -> None:
-    """Write a file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)

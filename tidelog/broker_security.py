@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidelog.broker_process import write_privately
 from tidelog.client.admin.acls import CLUSTER_NAME, OPERATIONS, PERMISSIONS, RESOURCE_TYPES, Acl, create_acls
 from tidelog.client.admin.users import DEFAULT_ITERATIONS, MECHANISMS, set_password
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import Security as ClientSecurity
 from tidelog.client.settings import ClientSettings
+from tidelog.private_files import write_privately
 
 ADMIN = "tidelog-test-admin"
 PLAIN = "PLAIN"

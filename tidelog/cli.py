@@ -1,8 +1,8 @@
 """The ``tidelog`` command line: its entry point.
 
 ``tidelog/commands/table.py`` has the commands, ``tidelog/commands/frame`` their shared parts, and
-docs/internals/command-line.md their rules. ``tidelog serve`` with valid options imports of these only the exit
-codes, because the others would stay in the broker's memory.
+docs/internals/command-line.md their rules. ``tidelog serve`` with valid options imports of these only two
+modules of constants, because the others would stay in the broker's memory.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.commands.frame.completion_variable import COMPLETION_VARIABLE
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED
 
 if TYPE_CHECKING:
     from tidelog.commands.running.serve_process import ServeWords
-
-COMPLETION_VARIABLE = "_TIDELOG_COMPLETE"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

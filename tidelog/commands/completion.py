@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tidelog.commands.frame.commands import Command
+from tidelog.commands.frame.completion_variable import COMPLETION_VARIABLE
 
 
 @click.command(cls=Command)
@@ -19,8 +20,6 @@ def command(context: click.Context, shell: str) -> None:
     fish:  tidelog completion fish | source
     """
     from click.shell_completion import get_completion_class
-
-    from tidelog.cli import COMPLETION_VARIABLE
 
     kind = get_completion_class(shell)
     assert kind is not None, shell

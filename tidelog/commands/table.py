@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from tidelog.cli import COMPLETION_VARIABLE
 from tidelog.commands.frame.commands import LazyGroup, Listed
+from tidelog.commands.frame.completion_variable import COMPLETION_VARIABLE
 from tidelog.commands.frame.errors import describe_error
 from tidelog.commands.frame.exit_codes import EXIT_INTERRUPTED
 

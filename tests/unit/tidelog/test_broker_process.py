@@ -6,7 +6,8 @@ import pytest
 
 import tidelog
 from tidelog.broker.config.sources import parse_properties
-from tidelog.broker_process import Broker, BrokerProcessError, as_text, write_properties
+from tidelog.broker_process import Broker, BrokerProcessError, as_text
+from tidelog.private_files import write_properties
 
 
 def test_the_public_names_come_on_first_use() -> None:

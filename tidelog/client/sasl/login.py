@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 from tidelog.broker.security.sasl.client.bearer import exchange_bearer
 from tidelog.broker.security.sasl.client.exchange import NONCE_BYTES, Credentials, begin_exchange
@@ -13,12 +13,22 @@ from tidelog.client.sasl.credentials import MECHANISM_KEY
 from tidelog.protocol.errors import SaslAuthenticationFailedError, UnsupportedSaslMechanismError, error_for_code
 from tidelog.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tidelog.protocol.schema.fields import Message
 
-if TYPE_CHECKING:
-    from tidelog.client.connection import Client
+_Response = TypeVar("_Response", bound=Message)
 
 
-def log_in(client: Client, credentials: Credentials | BearerCredentials) -> int:
+class Connected(Protocol):
+    """A new connection to a broker, ``tidelog.client.connection.Client``."""
+
+    bootstrap: str
+
+    def call(self, request: Message, response_type: type[_Response]) -> _Response:
+        """Send a request in the newest version that both sides know, and return the response. Raises ClientError."""
+        ...
+
+
+def log_in(client: Connected, credentials: Credentials | BearerCredentials) -> int:
     """Log in, and return the session's lifetime in ms; 0: unlimited. Raises ClientError, KafkaError."""
     exchange = _begin(credentials)
     _choose_mechanism(client, credentials.mechanism)
@@ -43,7 +53,7 @@ def _begin(credentials: Credentials | BearerCredentials) -> Generator[bytes, byt
     return begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _choose_mechanism(client: Client, mechanism: str) -> None:
+def _choose_mechanism(client: Connected, mechanism: str) -> None:
     """Choose the mechanism with SaslHandshake. Raises ClientError, KafkaError."""
     answer = client.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
     if answer.error_code == UnsupportedSaslMechanismError.code:
@@ -56,6 +66,6 @@ def _choose_mechanism(client: Client, mechanism: str) -> None:
         raise kind(f"{client.bootstrap} accepts no login: {kind.default_message}")
 
 
-def _refusal(client: Client, credentials: Credentials | BearerCredentials, reason: str) -> str:
+def _refusal(client: Connected, credentials: Credentials | BearerCredentials, reason: str) -> str:
     """Write the message of a refused login in one line, even if the broker's text has several."""
     return f"{client.bootstrap}, login of {credentials.user}: {' '.join(reason.split())}"
