@@ -14,7 +14,7 @@ from tidelog.protocol.schema.fields import Message
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.txn_markers import Marker
-    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
+    from tidelog.broker.coordinator.share_state.states import ShareStates
     from tidelog.protocol.messages.fetch import FetchRequest
     from tidelog.protocol.messages.list_offsets import ListOffsetsRequest
 

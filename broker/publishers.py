@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config.cordoned import cordoned_log_dirs
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.metadata_controller import Publisher
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 def subscribe_publishers(broker: Broker) -> None:
     """Register the parts of a broker at its controller; called once, before the first request."""
-    broker.log_manager.cordon(cordoned_log_dirs(broker.config))
+    broker.log_manager.cordon(broker.config.cordoned_log_dirs)
     for publisher in publishers_of(broker):
         broker.controller.publishers.subscribe(publisher)
 
@@ -62,7 +61,7 @@ def publish_features(broker: Broker, delta: MetadataDelta, image: MetadataImage)
 def publish_directories(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:
     """Cordon the log directories that the changed configs name, and no others."""
     if delta.configs.changed:
-        broker.log_manager.cordon(cordoned_log_dirs(broker.config))
+        broker.log_manager.cordon(broker.config.cordoned_log_dirs)
 
 
 def publish_quotas(broker: Broker, delta: MetadataDelta, image: MetadataImage) -> None:

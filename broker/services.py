@@ -34,11 +34,11 @@ from tidelog.protocol.errors import KafkaError
 if TYPE_CHECKING:
     from tidelog.broker.admin.listener import AdminListener
     from tidelog.broker.broker import Broker
+    from tidelog.broker.controller.log_directories import DirectoryAssignments
     from tidelog.broker.coordinator.coordinators import Coordinators
     from tidelog.broker.find.indexing import Indexing
     from tidelog.broker.find.virtual_topics import VirtualPartitions
     from tidelog.broker.quota.quotas import Quotas
-    from tidelog.broker.replica.directories import DirectoryAssignments
     from tidelog.broker.replica.partition import Partition
     from tidelog.broker.security.delegation_tokens import DelegationTokens
     from tidelog.cleaner.log_cleaner import LogCleaner
@@ -191,7 +191,7 @@ def build_schema_registry(broker: Broker) -> AdminListener:
 
 def build_directories(broker: Broker) -> DirectoryAssignments:
     """Build the assignments of replicas to log directories, which are not begun yet."""
-    from tidelog.broker.replica.directories import DirectoryAssignments
+    from tidelog.broker.controller.log_directories import DirectoryAssignments
 
     return DirectoryAssignments(broker.controller, broker.log_manager, broker.timers)
 

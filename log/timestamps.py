@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.log.records.lookup import first_at_or_after
 from tidelog.log.segment.segment import LogSegment
 from tidelog.log.segment.segments import LogSegments
-from tidelog.protocol.record.record_batch import NO_TIMESTAMP, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from tidelog.broker.adoption.source import SourcePartition, check_partition, is_of_kraft, list_source, producer_ids
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.config.resources import CONFIG_DEFS
 from tidelog.broker.config.resources import validate as validate_resource
 from tidelog.broker.controller.conversion import image_of_directory

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tidelog.broker.config.cordoned import ALL_DIRECTORIES, CORDONED_KEY, find_uncordonable
+from tidelog.broker.config.cordoned import ALL_DIRECTORIES, CORDONED_KEY, find_cordoned, find_uncordonable
 from tidelog.broker.config.keys.admin import ADMIN_KEYS
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_KEYS
 from tidelog.broker.config.keys.broker import BROKER_KEYS, DEFAULT_LISTENERS, NO_EFFECT
@@ -213,6 +213,11 @@ class BrokerConfig:
     def values(self) -> Mapping[str, Any]:
         """All declared keys with their values, for parts that build their own config from them."""
         return self._values
+
+    @property
+    def cordoned_log_dirs(self) -> list[str]:
+        """The entries of ``log.dirs`` that are cordoned now."""
+        return find_cordoned(self.get_list(CORDONED_KEY), self.log_dirs)
 
     def set_dynamic(self, texts: Mapping[str, str]) -> None:
         """Apply the texts that the admin API has set, which win over the static ones. Raises ConfigError, with nothing

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tidelog.broker.config.broker_config import BrokerConfig
 
 CORDONED_KEY = "cordoned.log.dirs"
 ALL_DIRECTORIES = "*"
 
 
-def cordoned_log_dirs(config: BrokerConfig) -> list[str]:
+def find_cordoned(named: Sequence[str], log_dirs: Sequence[str]) -> list[str]:
     """Return the cordoned entries of ``log.dirs``. A dynamic value may name other paths, which are ignored."""
-    named = config.get_list(CORDONED_KEY)
-    return [path for path in config.log_dirs if path in named or ALL_DIRECTORIES in named]
+    return [path for path in log_dirs if path in named or ALL_DIRECTORIES in named]
 
 
 def find_uncordonable(named: Sequence[str], log_dirs: Sequence[str]) -> str | None:

@@ -12,22 +12,13 @@ from typing import Any, NamedTuple
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
 from tidelog.broker.config.keys.security import store_key_of
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.metadata.image import TopicImage
 from tidelog.log.config import SYNONYMS, TOPIC_CONFIG_DEF
 from tidelog.protocol.config_def import ConfigKey
 
 CLUSTER_DEFAULT = ""  # the resource name that stands for all brokers
 UNKNOWN_TYPE = 0  # Kafka's type of a key that no table declares
-
-
-class ResourceType(IntEnum):
-    """Kinds of resources that have configs, as numbered on the wire."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class ConfigSource(IntEnum):

@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
 from tidelog.broker.config.changes import Change, apply_changes
-from tidelog.broker.config.description import CLUSTER_DEFAULT, DynamicTexts, ResourceType
+from tidelog.broker.config.description import CLUSTER_DEFAULT, DynamicTexts
 from tidelog.broker.config.keys.security import store_key_of
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.protocol.config_def import ConfigError
 from tidelog.protocol.errors import InvalidRequestError
 

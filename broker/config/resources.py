@@ -12,8 +12,8 @@ from typing import Any
 
 from tidelog.broker.config.broker_config import BrokerConfig, exceeded_bound
 from tidelog.broker.config.changes import check_known
-from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.offset_reset import is_offset_reset
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType, Importance, between, one_of
 from tidelog.protocol.errors import InvalidConfigError, InvalidRequestError
 

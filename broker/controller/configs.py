@@ -21,15 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tidelog.broker.config.broker_config import BROKER_CONFIG_DEF, BrokerConfig
 from tidelog.broker.config.changes import Change, apply_changes, check_known
 from tidelog.broker.config.cordoned import CORDONED_KEY, find_uncordonable
-from tidelog.broker.config.description import (
-    CLUSTER_DEFAULT,
-    ConfigDescriber,
-    ConfigEntry,
-    DynamicTexts,
-    ResourceType,
-)
+from tidelog.broker.config.description import CLUSTER_DEFAULT, ConfigDescriber, ConfigEntry, DynamicTexts
 from tidelog.broker.config.dynamic_stores import DynamicStores
 from tidelog.broker.config.keys.security import STORE_KEYS, store_key_of
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.controller.features import show_features
 from tidelog.broker.controller.topics import validate_topic_name
 from tidelog.broker.metadata.image import MetadataCache, TopicImage

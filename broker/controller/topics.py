@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.config.cordoned import cordoned_log_dirs
 from tidelog.broker.controller.topic_changes import (
     USE_DEFAULT,
     Forget,
@@ -213,7 +212,7 @@ class TopicManager:
 
     def _check_can_place(self) -> None:
         """Raise InvalidReplicationFactorError while all log directories are cordoned (KIP-1066)."""
-        if self._controller.level >= WITH_CORDONED and cordoned_log_dirs(self._config) == self._config.log_dirs:
+        if self._controller.level >= WITH_CORDONED and self._config.cordoned_log_dirs == self._config.log_dirs:
             raise InvalidReplicationFactorError(
                 "Unable to replicate the partition 1 time(s): all log directories of this broker are cordoned."
             )

@@ -11,7 +11,7 @@ import logging
 import uuid
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.coordinator.config import group_config, transaction_config
 from tidelog.broker.coordinator.group.assignment_interval import assignment_interval_ms
 from tidelog.broker.coordinator.group.coordinator import GroupCoordinator
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.coordinator.group.share.members import ShareMembers
     from tidelog.broker.coordinator.group.streams.members import StreamsMembers
-    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator, ShareStates
+    from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
+    from tidelog.broker.coordinator.share_state.states import ShareStates
     from tidelog.broker.share.share_groups import ShareGroups
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,11 @@ class Coordinators:
     def made_transactions(self) -> TransactionCoordinator | None:
         """The transaction coordinator, or None if nothing has needed it yet."""
         return self._transactions.made
+
+    def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int) -> Deferred[None]:
+        """Append a marker to a partition of ``__consumer_offsets``; settles when it is committed. Raises
+        NotCoordinatorError."""
+        return self.groups.runtime.append_end_transaction(partition, batch, transaction_version)
 
     def _build_groups(self) -> GroupCoordinator:
         broker = self._broker

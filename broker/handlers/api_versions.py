@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.controller.features import supported_features
 from tidelog.broker.controller.metadata_controller import ForwardedVersions
 from tidelog.broker.requests.context import RequestContext

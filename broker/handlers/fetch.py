@@ -41,6 +41,7 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
 )
 from tidelog.protocol.messages.fetch import (
+    NO_REPLICA,
     AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
@@ -55,7 +56,7 @@ from tidelog.protocol.schema.walker import blank
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.authorization.authorizer import FetchGuard
+    from tidelog.broker.security.authorization.grants import FetchGuard
 
 API_KEY = ApiKey.FETCH
 MIN_VERSION, MAX_VERSION = 0, 18
@@ -69,7 +70,6 @@ _LAST_VERSION_WITHOUT_STORAGE_ERROR = 5
 _FIRST_VERSION_WITH_ZSTD = 10
 _FIRST_WITH_RACKS = 11
 _NO_EPOCH = -1
-NO_REPLICA = -1
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
 MANY_TARGETS = 32
 """A fetch that names more partitions than this is answered in steps."""

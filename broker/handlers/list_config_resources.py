@@ -7,7 +7,7 @@ configs. Source: KafkaApis of Kafka 4.3.
 from __future__ import annotations
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, UnsupportedVersionError

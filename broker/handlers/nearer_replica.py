@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.handlers.fetch import NO_REPLICA
 from tidelog.broker.replica.fetching.fetch_session import FetchTarget
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.requests.context import RequestContext
+from tidelog.protocol.messages.fetch import NO_REPLICA
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.partition_state import LeaderState

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.errors import CloseConnectionError, NotReadyError
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Deferred, NotReadyError
 from tidelog.broker.loop.steps import Steps, wait_for
 from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.requests.dispatch import Dispatcher, own_frame

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from tidelog.broker.errors import CloseConnectionError
-from tidelog.protocol.errors import KafkaError, UnknownServerError
+from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaError, UnknownServerError
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +180,18 @@ class Acknowledgement(Deferred[T]):
     connection's next produce request may be handled meanwhile."""
 
     __slots__ = ()
+
+
+class NotReadyError(CoordinatorLoadInProgressError):
+    """A log that a request needs is being opened: handle the request again once ``ready`` is settled.
+
+    A handler raises it before it has done anything of the request. If it concerns only some partitions of a request,
+    the client retries these.
+    """
+
+    def __init__(self, ready: Deferred[None]) -> None:
+        super().__init__()
+        self.ready = ready
 
 
 def _report(refuse: Refuse | None, error: Exception) -> None:

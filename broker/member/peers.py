@@ -19,8 +19,7 @@ from tidelog.broker.cluster.txn_verification import Guard, GuardKey, Verificatio
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
-from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, deferred_error, error_of
+from tidelog.broker.loop.deferred import Deferred, NotReadyError, deferred_error, error_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.connections.latest_offsets import PeerOffsets

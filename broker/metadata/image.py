@@ -101,7 +101,7 @@ class MetadataCache:
 
     def _find_virtual(self, name: str) -> TopicImage | None:
         """Return the virtual topic of this name, and keep its id for ``topic_by_id``; None if there is none."""
-        from tidelog.broker.metadata.virtual_names import split_name, virtual_image
+        from tidelog.broker.metadata.virtual_names import split_name, virtual_id
 
         try:
             topic, _ = split_name(name)
@@ -110,7 +110,7 @@ class MetadataCache:
         base = self.topics.get(topic)
         if base is None:
             return None
-        image = virtual_image(name, base)
+        image = base._replace(name=name, topic_id=virtual_id(name, base.topic_id), source=base.name)
         if image.topic_id not in self._virtual_ids:
             if len(self._virtual_ids) >= MAX_VIRTUAL_TOPICS:
                 oldest = next(iter(self._virtual_ids))

@@ -18,15 +18,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, Query
 from tidelog.log.find.times import parse_time
 from tidelog.protocol.errors import InvalidTopicError
-
-if TYPE_CHECKING:
-    from tidelog.broker.metadata.image import TopicImage
 
 MARK, PLAIN_MARK = "?", "..."
 MAX_NAME_LENGTH = 4096
@@ -82,7 +78,6 @@ def parse_query(fields: dict[str, bytes], tag_header: str | None) -> Query:
     return Query(fields.get("key"), fields.get("tag"), tag_header, times["from"], times["to"])
 
 
-def virtual_image(name: str, base: TopicImage) -> TopicImage:
-    """Return the virtual topic ``name`` of the topic ``base``."""
-    topic_id = hashlib.sha256(base.topic_id + name.encode()).digest()[:16]
-    return base._replace(name=name, topic_id=topic_id, source=base.name)
+def virtual_id(name: str, topic_id: bytes) -> bytes:
+    """Return the id of the virtual topic ``name`` of the topic with this id."""
+    return hashlib.sha256(topic_id + name.encode()).digest()[:16]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.authorization.authorizer import FetchGuard, Grants
+    from tidelog.broker.security.authorization.grants import FetchGuard, Grants
 
 
 UNKNOWN_SOFTWARE = ("unknown", "unknown")

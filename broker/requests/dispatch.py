@@ -121,7 +121,10 @@ class Dispatcher(DirectDispatcher):
         """Return the handler of an API, with the checks that come before it."""
         module: Any = importlib.import_module(entry.module)
         if self._broker.authorizer is not None:
-            module = self._broker.authorizer.guard_handler(api_key, module)
+            # Late: it imports the messages of many APIs.
+            from tidelog.broker.security.authorization.table import guard_handler
+
+            module = guard_handler(self._broker.authorizer, api_key, module)
         return module
 
 

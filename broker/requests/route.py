@@ -11,8 +11,8 @@ from types import GeneratorType
 from typing import Any, TypeVar, Union
 
 from tidelog.broker.broker import Broker
-from tidelog.broker.errors import CloseConnectionError, NotReadyError
-from tidelog.broker.loop.deferred import Acknowledgement, Deferred
+from tidelog.broker.errors import CloseConnectionError
+from tidelog.broker.loop.deferred import Acknowledgement, Deferred, NotReadyError
 from tidelog.broker.loop.steps import Job, StepRunner, Steps, free_in_steps
 from tidelog.broker.requests.bounds import MAX_ANSWER_BYTES, max_elements
 from tidelog.broker.requests.context import RequestContext

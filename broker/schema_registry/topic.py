@@ -37,7 +37,8 @@ from tidelog.protocol.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog.broker.config.description import ResourceType as ConfigResource
+from tidelog.broker.config.resource_type import ResourceType as ConfigResource
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.metadata_image import AccessRule

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.offset_reset import LATEST
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.share.share_partition import Limits
 from tidelog.protocol.errors import UnsupportedVersionError
 

@@ -50,7 +50,7 @@ from tidelog.protocol.errors import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
+    from tidelog.broker.coordinator.share_state.states import ShareStates
     from tidelog.broker.loop.timers import Timer
     from tidelog.broker.replica.partition import Partition
     from tidelog.broker.requests.context import RequestContext

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
 from tidelog.cleaner.engine.batch_table import BATCH_OVERHEAD, LOG_OVERHEAD, SMALLEST_RECORD, BatchState, Unreadable
 from tidelog.protocol.record.crc import crc32c
 
 if TYPE_CHECKING:
-    from tidelog.cleaner.engine.engine import TransactionRows
-
-IntegerArray = np.ndarray[Any, np.dtype[np.int64]]
-ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
+    from tidelog.cleaner.engine.transaction_rows import TransactionRows
 
 _V2_HEADER = struct.Struct(">qiibIHiqqqhii")
 _LENGTH = struct.Struct(">i")

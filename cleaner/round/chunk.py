@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
 from tidelog.cleaner.engine.batch_table import BATCH_OVERHEAD, BatchState
-from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.record.record_batch import Buffer
 

@@ -21,8 +21,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
-from tidelog.cleaner.engine.engine import Engine, IntegerArray, TransactionRows
+from tidelog.cleaner.engine.arrays import IntegerArray
+from tidelog.cleaner.engine.engine import Engine
 from tidelog.cleaner.engine.offset_map import SIPHASH_ALGORITHM
+from tidelog.cleaner.engine.transaction_rows import TransactionRows
 from tidelog.cleaner.errors import CleaningAbortedError, UnframedSegmentError
 from tidelog.cleaner.log_to_clean import LogToClean
 from tidelog.cleaner.round.chunk import TABLE_ROWS, Reading

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.cleaner.engine import batch_table as at
-from tidelog.cleaner.engine.engine import IntegerArray
+from tidelog.cleaner.engine.arrays import IntegerArray
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 

@@ -21,8 +21,9 @@ from itertools import pairwise
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
 from tidelog.cleaner.engine.batch_table import BATCH_OVERHEAD, BatchState, Unreadable
-from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray
+from tidelog.cleaner.engine.engine import Engine
 from tidelog.cleaner.errors import UnframedSegmentError
 from tidelog.cleaner.round.chunk import Chunk, Reading, Step, store_expanded
 from tidelog.cleaner.round.message_sets import MAX_OFFSET_DELTA, LegacyRun

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
-from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
+from tidelog.cleaner.engine.engine import Engine
 from tidelog.log.file_use import LogDeletedError
 from tidelog.log.files.file_records import FileRecords
 from tidelog.log.index.offset_index import OffsetIndex

@@ -24,7 +24,8 @@ from typing import IO, NamedTuple
 
 import numpy as np
 
-from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray, KeyMap, WordArray
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray, WordArray
+from tidelog.cleaner.engine.engine import Engine, KeyMap
 from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
 from tidelog.cleaner.engine.batch_table import BatchState, SupersededBits
-from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 
 #: Most stretches that are noted, with 56 bytes each. They cover 100 GB in steps of 1 MB; more bytes are read twice.
 MOST_STRETCHES = 100_000

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tidelog.cleaner.engine import batch_table as at
-from tidelog.cleaner.engine.engine import ByteArray, Engine, IntegerArray, KeyMap, TransactionRows
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
+from tidelog.cleaner.engine.engine import Engine, KeyMap
+from tidelog.cleaner.engine.transaction_rows import TransactionRows
 from tidelog.cleaner.errors import UnframedSegmentError
 from tidelog.cleaner.round.chunk import Reading, Step
 from tidelog.cleaner.round.segment_reader import SegmentReader

@@ -30,6 +30,7 @@ from tidelog.log.find.engine.reference import MatchQuery
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
 from tidelog.log.find.lookup import MIN_TIME, Query, is_aborted, records_of
 from tidelog.protocol.errors import KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import (
     DELETE_HORIZON_MASK,
@@ -41,7 +42,6 @@ from tidelog.protocol.record.record_batch import (
     RecordContext,
     assemble_batch,
     build_batch,
-    iter_batches,
     parse_records,
 )
 from tidelog.protocol.transferable import TransferableRecords

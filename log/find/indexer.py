@@ -32,7 +32,7 @@ from tidelog.log.find.key_index import IndexSizes, KeyIndex
 from tidelog.log.find.rows import Rows
 from tidelog.log.find.tag_index import TagIndex
 from tidelog.protocol.errors import KafkaError, KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.transferable import TransferableRecords
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from tidelog.log.find.engine import engine
 from tidelog.log.find.engine.reference import tag_of
 from tidelog.log.find.hashing import key_hash, key_seed, tag_hash
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError, OffsetOutOfRangeError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import (
     LOG_APPEND_TIME,
     Record,
     RecordBatch,
     RecordContext,
-    iter_batches,
     parse_records,
     read_varint,
     read_varlong,

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, UnsupportedCompressionTypeError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import LegacyRecordBatch, MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import (
@@ -31,7 +32,6 @@ from tidelog.protocol.record.record_batch import (
     Buffer,
     Record,
     RecordBatch,
-    iter_batches,
 )
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -45,6 +45,7 @@ from tidelog.protocol.errors import (
     MessageTooLargeError,
     UnsupportedForMessageFormatError,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.crc import crc32c
 from tidelog.protocol.record.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -69,7 +70,6 @@ from tidelog.protocol.record.record_batch import (
     RecordBatch,
     assemble_batch,
     build_batch,
-    iter_batches,
     set_crc,
 )
 

@@ -18,7 +18,8 @@ import numpy as np
 
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.reference import IntegerArray
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 
 _OFFSET_ENTRY = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])

@@ -38,8 +38,10 @@ from tidelog.pipeline.audit.transactions import TransactionAudit, TransactionPla
 from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine, HashRoom, bases_of, engine
 from tidelog.pipeline.engine.reference import IntegerArray
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import decompress
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import (
@@ -51,7 +53,6 @@ from tidelog.protocol.record.record_batch import (
     MAGIC_V1,
     MAGIC_V2,
     RecordBatch,
-    iter_batches,
 )
 
 #: 2 MB stay in a core's cache from the read to the checksums.

@@ -24,7 +24,8 @@ from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import IntegerArray
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.plan.transactions.markers import MarkerWalk
 
 BoolArray = np.ndarray[Any, np.dtype[np.bool_]]

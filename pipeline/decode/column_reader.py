@@ -26,7 +26,8 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.decode import columns, layout
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.errors import CorruptBatchError
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.options.row_filter import RowFilter
 from tidelog.pipeline.plan.holes import Hole, Holes
 from tidelog.pipeline.plan.rows import LostRange, SegmentSlice

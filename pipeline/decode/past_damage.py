@@ -16,13 +16,14 @@ from tidelog.log.segment.resync import find_resume_position
 from tidelog.pipeline.decode.decode import ReadOptions, read_slice
 from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError
 from tidelog.pipeline.files.batch_walk import header_at
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import indexed_batches
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import SegmentSlice
 from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.batches import iter_batches as iter_entries
 from tidelog.protocol.record.record_batch import MAGIC_V2
-from tidelog.protocol.record.record_batch import iter_batches as iter_entries
 
 if TYPE_CHECKING:
     import pyarrow as pa

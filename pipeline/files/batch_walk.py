@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches, iter_headers, parse_header
 from tidelog.pipeline.errors import CorruptBatchError
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.protocol.errors import CorruptMessageError
 
 

@@ -26,7 +26,7 @@ from tidelog.pipeline.errors import ObjectGoneError, RemoteError
 from tidelog.pipeline.files.remote import forget_listing, locate, reason, remote_errors
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.files.segment_files import ReadCount
+    from tidelog.pipeline.files.read_count import ReadCount
 
 #: A binary search in an index of 2 MB reads four blocks; a request takes as long as some megabytes of transfer.
 LOOKUP_BYTES = 128 * 1024

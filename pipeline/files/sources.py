@@ -7,14 +7,15 @@ deleted, and the entity tag shows that an object was replaced.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.remote import is_remote
 
 if TYPE_CHECKING:
     from tidelog.pipeline.files.remote_file import RemoteFile
-    from tidelog.pipeline.files.segment_files import ReadCount
 
 
 class LocalFile:
@@ -70,3 +71,62 @@ def open_source(path: str, count: ReadCount) -> LocalFile | RemoteFile:
     from tidelog.pipeline.files.remote_file import RemoteFile
 
     return RemoteFile(path, count)
+
+
+class OpenSegment:
+    """An open file that is read by position. Renames and deletion do not change what is read. One thread.
+
+    ``inode`` identifies the file; for an object of a store it is a number that identifies its version.
+    """
+
+    __slots__ = ("_source", "count", "ctime_ns", "inode", "path", "size")
+
+    def __init__(self, path: str, count: ReadCount | None = None) -> None:
+        """Raises FileNotFoundError when the file is gone, PipelineError when it cannot be opened."""
+        self.path = path
+        self.count = count or ReadCount()
+        self._source = open_source(path, self.count)
+        self.size = self._source.size
+        self.inode = self._source.identity
+        self.ctime_ns = self._source.ctime_ns
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._source.close()
+
+    def expect(self, start: int, end: int) -> None:
+        """Prepare to read bytes ``start`` to ``end`` in order: those of an object store are fetched ahead."""
+        self._source.expect(start, end)
+
+    def was_replaced(self) -> bool:
+        """Return whether the bytes read may come from two versions of an object, which may be replaced between two
+        requests. Call it after the last read; it is False for a local file. Raises PipelineError when the store cannot
+        be asked."""
+        return self._source.was_replaced()
+
+    def is_same(self, inode: int, ctime_ns: int, size: int) -> bool:
+        """Return whether this is the file that had these values when it was planned.
+
+        ``ctime_ns`` is 0 for an active segment, which only grows. A file system gives a deleted file's inode to the
+        next one, so the inode alone does not tell a segment from the cleaner's new one.
+        """
+        return inode == self.inode and ctime_ns in (0, self.ctime_ns) and size <= self.size
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Read up to ``size`` bytes; fewer at the end of the file only. Raises PipelineError."""
+        data = bytearray(size)
+        return bytes(data[: self.read_into(position, memoryview(data))])
+
+    def read_into(self, position: int, target: memoryview) -> int:
+        """Fill ``target`` from byte ``position``; returns the bytes read, fewer at the end of the file only. Raises
+        PipelineError.
+        """
+        return self._source.read_into(position, target)

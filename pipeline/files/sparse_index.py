@@ -21,7 +21,9 @@ from typing import NamedTuple
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.files.batch_walk import header_at
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 
 _PAGE_BYTES = 4096
 _OFFSET_ENTRY = Struct(">ii")

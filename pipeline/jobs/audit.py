@@ -32,7 +32,8 @@ from tidelog.pipeline.audit.table import Comparison
 from tidelog.pipeline.audit.unrecorded import UnrecordedRows
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.export.manifest import Manifest, id_text
-from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.files.segment_files import list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.job_errors import JobError
 from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.jobs.reports.audit_compare import AuditedTable, compare_plans, open_table

@@ -30,8 +30,10 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError
 from tidelog.pipeline.files.batch_walk import headers
+from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.remote import is_remote
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.stamps import Stamp, stamp_of
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.plan.rows import LostRange

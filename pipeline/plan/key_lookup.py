@@ -19,7 +19,8 @@ from tidelog.log.find.hashing import key_hash, key_seed
 from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, FileState, read_checkpoint
 from tidelog.log.find.index_file import ENTRY, ENTRY_BYTES, HEADER, HEADER_BYTES, SLOT
 from tidelog.log.find.key_index import DIRECTORY, MADE_FOR, SUFFIX
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.plan.selection import PartitionDirectory
 

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from tidelog.log.files.checkpoints import read_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import OffsetRangeError
-from tidelog.pipeline.files.segment_files import ReadCount, list_segments
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.files.stamps import Stamp, settled_stamp_of, stamp_of
 from tidelog.pipeline.files.storage import files_at, for_each
 from tidelog.pipeline.options.offset_json import PartitionOffsets

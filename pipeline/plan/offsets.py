@@ -26,7 +26,9 @@ from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, read_offset_che
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.files.batch_walk import valid_end
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import offset_index
 from tidelog.pipeline.files.storage import files_at, is_directory
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets, from_json, to_json

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.pipeline.errors import DataLossError, OffsetRangeError, OptionError
-from tidelog.pipeline.files.segment_files import ReadCount
+from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.storage import for_each
 from tidelog.pipeline.options.offset_json import EARLIEST, LATEST, PartitionOffsets
 from tidelog.pipeline.options.options import OffsetSpec, SourceOptions

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.pipeline.files.segment_files import ReadCount
+from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.options.options import DEFAULT_BYTES_PER_TASK
 from tidelog.pipeline.options.row_filter import RowFilter
 from tidelog.pipeline.plan.selection import PartitionDirectory

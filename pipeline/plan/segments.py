@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError
 from tidelog.pipeline.files.batch_walk import headers
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import SparseIndex, batch_at, offset_index, position_at_or_before, time_index
 from tidelog.pipeline.plan.rows import OffsetRange, ReadRequest, SegmentSlice
 from tidelog.protocol.record.record_batch import MAGIC_V2

@@ -12,11 +12,13 @@ from __future__ import annotations
 from tidelog.log.segment.batch_scan import BatchHeader
 from tidelog.pipeline.errors import CorruptBatchError, PipelineError
 from tidelog.pipeline.files.batch_walk import headers
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile, list_segments
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import has_final_times, offset_index, position_at_or_before, time_index
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 #: How often a look-up is repeated because the cleaner or retention removed its files.
 ATTEMPTS = 5

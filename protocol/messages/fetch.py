@@ -28,6 +28,9 @@ from tidelog.protocol.schema.fields import (
 )
 from tidelog.protocol.types import RecordsValue
 
+NO_REPLICA = -1
+"""``preferred_read_replica`` if the client is to read from the leader."""
+
 
 class ReplicaState(Struct):
     replica_id: int = int32("15+", default=-1)
@@ -102,7 +105,7 @@ class PartitionData(Struct):
     current_leader: LeaderIdAndEpoch = struct_of(LeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId = struct_of(SnapshotId, "12+", tag=2)
     aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, "4+", nullable="4+")
-    preferred_read_replica: int = int32("11+", default=-1)
+    preferred_read_replica: int = int32("11+", default=NO_REPLICA)
     records: RecordsValue | None = record_batches(nullable="0+")
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.access_brokers import SETTINGS, LoggedIn
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.kraft_node import wait_until
-from tidelog.broker.config.description import ResourceType as Config
+from tidelog.broker.config.resource_type import ResourceType as Config
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.api_keys import ApiKey

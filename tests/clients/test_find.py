@@ -34,7 +34,7 @@ from tidelog import Broker, Tidelog
 from tidelog.client import ClientError
 from tidelog.commands.running.compaction import admin_address
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = 3000

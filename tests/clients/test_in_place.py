@@ -35,7 +35,7 @@ from tidelog.client import Client
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.metadata_records.frames import decode_metadata_record
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 

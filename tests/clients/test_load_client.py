@@ -12,7 +12,7 @@ from benchmarks.rivals.floor import Floor
 from benchmarks.rivals.kafka_jars import MissingToolError
 from benchmarks.rivals.process import free_port
 from tests.support.requirements import missing
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 
 @pytest.fixture

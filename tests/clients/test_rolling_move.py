@@ -19,7 +19,7 @@ from tests.support.member import TakenOver
 from tidelog.broker.metadata.metadata_image import NO_LEADER
 from tidelog.protocol.metadata_records.frames import decode_metadata_record
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOPIC, PAIRS = "moved", "pairs"

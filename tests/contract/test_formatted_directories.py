@@ -9,7 +9,8 @@ import pytest
 from benchmarks.rivals.apache_kafka import ApacheKafka as FormattedByTool
 from tests.support.apache_kafka import BOOTSTRAP_CHECKPOINT
 from tests.support.kraft_node import KraftNode
-from tidelog.protocol.record.record_batch import RecordBatch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import RecordBatch
 from tidelog.protocol.types import uuid_from_str
 
 pytestmark = pytest.mark.java

@@ -43,7 +43,7 @@ from tidelog.log.files.topic_partition import TopicPartition as Place
 from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import SystemTime
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 pytestmark = pytest.mark.java
 FILE_SYSTEM = OsFileSystem()

@@ -9,9 +9,10 @@ import pytest
 
 from tests.support.jvm import java_program
 from tests.support.kafka_jars import KAFKA_3
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = pytest.mark.java
 

@@ -12,7 +12,8 @@ from tidelog.cleaner.engine.engine import ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.record.record_batch import Record, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record
 
 ROUNDS = 12
 READERS = 3

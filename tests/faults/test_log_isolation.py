@@ -29,7 +29,8 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
-from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch
 from tidelog.protocol.transferable import TransferableRecords
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 3000, "index_interval_bytes": 200, "file_delete_delay_ms": 0}

@@ -26,7 +26,8 @@ from tests.support import raw_client
 from tests.support.broker import TidelogProcess
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 TOPIC = "killed"
 ROUNDS = int(os.environ.get("TIDELOG_KILL_ROUNDS", "5"))

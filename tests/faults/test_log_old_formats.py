@@ -18,9 +18,10 @@ from tidelog.log.recovery.segment_recovery import LogLoadError
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record.record_batch import Record, iter_batches
+from tidelog.protocol.record.record_batch import Record
 
 SETTINGS: dict[str, Any] = {"segment_bytes": 2500, "index_interval_bytes": 200}
 CODECS = [CompressionType.NONE, CompressionType.GZIP, CompressionType.SNAPPY, CompressionType.LZ4]

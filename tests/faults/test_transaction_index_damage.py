@@ -25,7 +25,7 @@ from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 PARTITION = TopicPartition("t", 0)
 CONFIG = LogConfig({"segment.bytes": 4096, "index.interval.bytes": 200, "cleanup.policy": "compact"})

@@ -23,7 +23,8 @@ from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.messages.share_fetch import PartitionData, ShareFetchResponse
-from tidelog.protocol.record.record_batch import Record, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record
 
 CONFIG = {"log.segment.bytes": "15000"}
 BATCHES = 600

@@ -21,6 +21,7 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import (
     ByteBufferMessageSet,
@@ -28,7 +29,7 @@ from tidelog.protocol.record.message_set import (
     MessageSetOptions,
     build_message_set,
 )
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, set_crc
 
 READING = (CorruptMessageError, InvalidRecordError, UnsupportedCompressionTypeError, MessageTooLargeError)
 VALIDATING = (*READING, InvalidTimestampError, UnsupportedForMessageFormatError)

@@ -13,7 +13,8 @@ from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.following import Following
 from tidelog.protocol.errors import KafkaError
-from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 ACK_TIMEOUT_MS = 30_000.0
 

@@ -15,7 +15,8 @@ from tests.support.object_store import BUCKET, ObjectStore, object_store
 from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
 from tidelog.pipeline.decode.decode import ReadOptions, read_slice
 from tidelog.pipeline.errors import DataLossError, PipelineError, RemoteError, SelectionError
-from tidelog.pipeline.files.segment_files import ReadCount, list_segments
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.source import LogSource

@@ -22,8 +22,9 @@ from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.offline_logs import Configuration
 from tidelog.pipeline.jobs.source import choose
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record.record_batch import Record, iter_batches
+from tidelog.protocol.record.record_batch import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,13 +17,13 @@ from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,
     build_batch,
     end_transaction_marker,
-    iter_batches,
 )
 
 PARTITION = TopicPartition("compacted", 0)

@@ -26,7 +26,8 @@ from tidelog.protocol.messages.end_txn import EndTxnRequest
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from tidelog.protocol.record.record_batch import RecordBatch, assign_offset_and_epoch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import RecordBatch, assign_offset_and_epoch
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ from tidelog.log.system.file_system import FileSystem, OsFileSystem
 from tidelog.log.system.time import ManualTime, Time
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
     Record,
     build_batch,
     end_transaction_marker,
-    iter_batches,
 )
 
 NOW_MS = 1_700_000_000_000

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tidelog.client import Client, ClientError
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.schema.fields import Struct
 from tidelog.protocol.types import ZERO_UUID
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.config.resources import CLIENT_METRICS_CONFIG_DEF, DEFAULT_PUSH_INTERVAL_MS, parse_match
 from tidelog.broker.controller.configs import ConfigManager
 from tidelog.protocol.types import uuid_to_str

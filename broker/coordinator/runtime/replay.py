@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, ProducerStamp
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
     Record,
     RecordBatch,
     build_batch,
-    iter_batches,
     parse_end_transaction_marker,
 )
 

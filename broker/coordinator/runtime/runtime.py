@@ -57,8 +57,7 @@ from tidelog.broker.coordinator.runtime.replay import (
 )
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult, Parts
 from tidelog.broker.coordinator.runtime.timer import CoordinatorTimer
-from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value, when_all
+from tidelog.broker.loop.deferred import Deferred, NotReadyError, deferred_error, deferred_value, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, StepRunner, Steps, wait_for
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import (

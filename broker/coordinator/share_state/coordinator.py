@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, ShareStateShard, StateKey, Written
@@ -44,35 +44,6 @@ class ShareStateLog(InternalTopicLog):
             self._partition(partition).move_log_start(offset)
         except KafkaError as error:
             logger.warning("%s-%d keeps records that are no longer needed: %s", self._topic, partition, error)
-
-
-class ShareStates(Protocol):
-    """Store of the states of share partitions, on this broker or on others. Methods raise KafkaErrors."""
-
-    def when_open(self, key: StateKey, leader_epoch: int) -> Deferred[None] | None:
-        """Begin to load a state for the leader of its partition. Returns None if ``read`` needs no wait."""
-        ...
-
-    def read(self, key: StateKey, leader_epoch: int) -> ShareState | None:
-        """Return a state for a leader in this epoch. If there is no state, returns None or raises a KafkaError."""
-        ...
-
-    def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> Deferred[None]:
-        """Create a state with this start offset; -1 leaves the start offset to the leader of the partition. The
-        Deferred completes when the state is committed."""
-        ...
-
-    def write(self, key: StateKey, written: Written) -> Deferred[None]:
-        """Write a change. The Deferred completes when it is committed."""
-        ...
-
-    def delete(self, keys: Iterable[StateKey]) -> Steps[None]:
-        """Delete states, and wait until the deletions are committed."""
-        ...
-
-    def summaries(self, keys: Sequence[StateKey]) -> Steps[dict[StateKey, ShareState | None]]:
-        """Return committed states without their batches, None for a state that does not exist."""
-        ...
 
 
 class ShareCoordinator:

@@ -8,7 +8,7 @@ thread only. Source: KIP-98; WriteTxnMarkers v0-2.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch
 from tidelog.broker.coordinator.transaction.state import PartitionKey
@@ -20,20 +20,27 @@ from tidelog.protocol.record.record_batch import EndTransactionMarker, end_trans
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.coordinator.coordinators import Coordinators
     from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.peers import Peers
+
+
+class GroupOffsets(Protocol):
+    """Offsets that groups commit in transactions, in ``__consumer_offsets``."""
+
+    def append_end_transaction(self, partition: int, batch: bytearray, transaction_version: int) -> Deferred[None]:
+        """Append a marker to a partition that this broker leads; settles when it is committed. Raises
+        NotCoordinatorError."""
 
 
 class BrokerMarkerWriter:
     """The ``MarkerWriter`` of a broker: it appends markers to the partitions that the broker leads, and has ``peers``
     write the others."""
 
-    def __init__(self, broker: Broker, coordinators: Coordinators, peers: Peers | None = None) -> None:
+    def __init__(self, broker: Broker, groups: GroupOffsets, peers: Peers | None = None) -> None:
         """``peers`` writes markers to partitions that other brokers lead; without it such markers are refused."""
         self._broker = broker
         self._peers = peers
-        self._coordinators = coordinators
+        self._groups = groups
 
     def when_open(self, partition: PartitionKey) -> Deferred[None] | None:
         """Begin to open the partition's log in a thread. Returns None if the log is open or does not exist."""
@@ -83,7 +90,7 @@ class BrokerMarkerWriter:
             return found.when_committed(info.last_offset)
         if GROUP_METADATA_TOPIC not in self._broker.metadata.topics:
             raise UnknownTopicOrPartitionError
-        appended = self._coordinators.groups.runtime.append_end_transaction(index, batch, transaction_version)
+        appended = self._groups.append_end_transaction(index, batch, transaction_version)
         self._note_marker(partition, producer_id)
         return appended
 

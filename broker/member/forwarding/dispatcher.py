@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.forwarding import FORWARDED
-from tidelog.broker.config.description import ResourceType as ConfigType
+from tidelog.broker.config.resource_type import ResourceType as ConfigType
 from tidelog.broker.coordinator.produce_check import FIRST_VERSION_THAT_ADDS
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred

@@ -18,8 +18,9 @@ from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.records.down_convert import ConversionLimit, down_convert, read_exactly
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, UnsupportedVersionError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import LegacyRecordBatch
-from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD, iter_batches
+from tidelog.protocol.record.record_batch import HEADER, LOG_OVERHEAD
 from tidelog.protocol.transferable import TransferableRecords
 
 MAX_CONVERTED_BYTES = 1024 * 1024

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Set
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from tidelog.broker.config.keys.authorizer import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
@@ -30,6 +30,7 @@ from tidelog.broker.security.authorization.decision import (
     decide,
     is_allowed_on_any,
 )
+from tidelog.broker.security.authorization.grants import FetchGuard, Grants
 from tidelog.protocol.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 if TYPE_CHECKING:
@@ -53,46 +54,6 @@ _TYPES = 16
 _TOPIC = int(ResourceType.TOPIC)
 _READ, _WRITE, _DESCRIBE = int(AclOperation.READ), int(AclOperation.WRITE), int(AclOperation.DESCRIBE)
 _NO_TOPICS: frozenset[str | bytes] = frozenset()
-
-
-class Grants:
-    """Cached decisions about one client in one generation."""
-
-    __slots__ = (
-        "__weakref__",
-        "any_of_type",
-        "by_operation",
-        "cached",
-        "client",
-        "describable",
-        "generation",
-        "is_super",
-        "principal",
-        "readable",
-        "verdicts",
-        "writable",
-    )
-
-    def __init__(self, principal: Principal, client: Client, generation: object, *, is_super: bool) -> None:
-        self.principal = principal
-        self.client = client
-        self.is_super = is_super
-        self.begin(generation)
-
-    def begin(self, generation: object) -> None:
-        """Drop all cached decisions: a generation has begun, or too many decisions are cached."""
-        self.generation = generation
-        self.verdicts: dict[int, dict[str, Decision]] = {}
-        """Operation and resource type as one number -> resource name -> decision."""
-        self.any_of_type: dict[int, bool] = {}
-        """The same number -> whether the client may do the operation with at least one resource of the type."""
-        self.writable: set[str | bytes] = set()
-        """Names and ids of topics with which a shortcut has found WRITE allowed."""
-        self.readable: set[str | bytes] = set()
-        self.describable: set[str | bytes] = set()
-        self.by_operation = {_WRITE: self.writable, _READ: self.readable, _DESCRIBE: self.describable}
-        self.cached = 0
-        """Number of cached decisions, with those of the shortcuts."""
 
 
 class Authorizer:
@@ -216,19 +177,13 @@ class Authorizer:
             grants.any_of_type[kind] = found
         return found
 
-    def guard_handler(self, api_key: int, module: Any) -> Any:
-        """Return an API's handler module with the API's checks before it."""
-        from tidelog.broker.security.authorization.table import guard_handler  # imports the messages of many APIs
-
-        return guard_handler(self, api_key, module)
-
     def fetch_guard(self, metadata: MetadataCache, context: RequestContext, request: FetchRequest) -> FetchGuard:
         """Return the check of a fetch's partitions; all but a replica's share the one of the context."""
         if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
             return ReplicaFetchGuard(self, metadata, context)
         guard = context.fetch_guard
         if guard is None:
-            guard = context.fetch_guard = FetchGuard(self, metadata, context)
+            guard = context.fetch_guard = ClientFetchGuard(self, metadata, context)
         return guard
 
     def may_describe(self, context: RequestContext, topic: str) -> bool:
@@ -310,7 +265,7 @@ class Authorizer:
         self._audit.note(level, self._grants_of(context).client, asked, decision)
 
 
-class FetchGuard:
+class ClientFetchGuard:
     """Check of the partitions that one connection fetches, repeated at each read. Loop thread only."""
 
     __slots__ = ("_authorizer", "_context", "_metadata")
@@ -339,7 +294,7 @@ class FetchGuard:
         return not self._authorizer.authorize(self._context, _READ, _TOPIC, name)
 
 
-class ReplicaFetchGuard(FetchGuard):
+class ReplicaFetchGuard(ClientFetchGuard):
     """Check of a replica's fetch: CLUSTER_ACTION, for every topic."""
 
     __slots__ = ()

@@ -21,7 +21,8 @@ from tidelog.log.files.checkpoints import LEADER_EPOCH_FILE, CheckpointCorruptEr
 from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.export.manifest import PartitionState
 from tidelog.pipeline.files.batch_walk import headers
-from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.files.segment_files import list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.plan.selection import PartitionDirectory
 from tidelog.protocol.errors import KafkaStorageError

@@ -13,7 +13,8 @@ import re
 
 from tidelog.log.index.transaction_index import ENTRY
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.storage import names_in
 from tidelog.pipeline.plan.rows import AbortedTransaction
 

@@ -19,7 +19,9 @@ from tidelog.log.files.checkpoints import CheckpointCorruptError
 from tidelog.log.producer.snapshot import decode_snapshot
 from tidelog.log.segment.batch_scan import BatchHeader, crc_matches
 from tidelog.pipeline.files.batch_walk import headers
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount, SegmentFile
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import SegmentFile
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import offset_index, position_at_or_before
 from tidelog.pipeline.files.storage import files_at, names_in
 from tidelog.protocol.errors import KafkaStorageError

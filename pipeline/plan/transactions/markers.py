@@ -27,7 +27,8 @@ from tidelog.pipeline.engine import reference as at
 from tidelog.pipeline.engine.engine import AuditEngine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile, list_segments
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.files.sparse_index import indexed_batches
 from tidelog.pipeline.plan.holes import checkpointed_below
 from tidelog.pipeline.plan.transactions.aborted import aborted_transactions

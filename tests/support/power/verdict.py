@@ -43,7 +43,8 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 Find = Callable[[str, bytes | None, bytes | None], list[int]]
 """A function of topic, key and tag that returns offsets according to the broker's indices, once they have caught up."""

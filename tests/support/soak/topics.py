@@ -16,7 +16,8 @@ from tidelog.protocol.errors import TopicAlreadyExistsError, UnknownTopicOrParti
 from tidelog.protocol.messages import create_partitions, create_topics, delete_topics
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 CONNECTION_LOST = (OSError, EOFError)
 """What a request raises while the broker is not running, or when it is killed."""

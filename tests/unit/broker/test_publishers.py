@@ -9,8 +9,8 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker
 from tidelog.broker.broker import Broker
-from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import AUTHORIZER_CLASS, STANDARD_AUTHORIZER
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.controller.metadata_controller import Publisher
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.delta import _REPLAY, MetadataDelta

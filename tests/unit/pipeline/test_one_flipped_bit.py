@@ -15,7 +15,8 @@ from tests.support.pipelines import NOW_MS, DataDirectory, write
 from tidelog.log.check import check_directory
 from tidelog.log.segment.batch_scan import BatchHeader, iter_headers
 from tidelog.log.system.file_system import OsFileSystem
-from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.files.segment_files import list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.reports.audit_report import findings

@@ -12,9 +12,9 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.sources import parse_properties
 from tidelog.broker.security.sasl.listener import SaslListener
 from tidelog.broker.security.sasl.mechanism import Reply
-from tidelog.private_files import write_properties
 from tidelog.broker_security import Secured, Security, parse_rule
 from tidelog.client.admin.acls import Acl
+from tidelog.private_files import write_properties
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tidelog.client.admin import groups, topics
 from tidelog.client.cluster import Cluster
 from tidelog.client.settings import ClientSettings
 from tidelog.commands.frame.completing import SHORT_S, complete_groups, complete_topics
+from tidelog.commands.frame.completion_variable import COMPLETION_VARIABLE
 from tidelog.commands.manage.group import command as group_command
 from tidelog.commands.manage.topic import command as topic_command
 from tidelog.commands.records.consume import command as consume_command
@@ -49,7 +50,7 @@ def completed(command: click.Command, words: list[str], incomplete: str) -> list
     """Return what the shell completes after these words."""
     from click.shell_completion import ShellComplete
 
-    complete = ShellComplete(command, {}, "tidelog", "_TIDELOG_COMPLETE")
+    complete = ShellComplete(command, {}, "tidelog", COMPLETION_VARIABLE)
     return [item.value for item in complete.get_completions(words, incomplete)]
 
 

@@ -23,8 +23,9 @@ from tidelog.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import LegacyRecordBatch
-from tidelog.protocol.record.record_batch import Buffer, Record, RecordBatch, iter_batches
+from tidelog.protocol.record.record_batch import Buffer, Record, RecordBatch
 
 PARTITION_BYTES = 1024 * 1024
 RESPONSE_BYTES = 16 * 1024 * 1024

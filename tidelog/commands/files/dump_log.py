@@ -203,7 +203,7 @@ def _time_name(header: BatchHeader) -> str:
 
 
 def _record_fields(batch: memoryview, *, with_data: bool) -> Iterator[Fields]:
-    from tidelog.protocol.record.record_batch import iter_batches
+    from tidelog.protocol.record.batches import iter_batches
 
     for entry in iter_batches(batch):
         time_name = "LogAppendTime" if entry.timestamp_type else "CreateTime"

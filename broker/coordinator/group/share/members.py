@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.shard import GroupShard
     from tidelog.broker.coordinator.group.share.latest_offsets import LatestOffsets
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
-    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
+    from tidelog.broker.coordinator.share_state.states import ShareStates
     from tidelog.broker.metadata.image import MetadataCache
     from tidelog.broker.requests.context import RequestContext
 

@@ -24,7 +24,7 @@ from tidelog.protocol.errors import GroupIdNotFoundError, InvalidGroupIdError, N
 if TYPE_CHECKING:
     from tidelog.broker.coordinator.group.shard import GroupShard
     from tidelog.broker.coordinator.runtime.runtime import CoordinatorRuntime
-    from tidelog.broker.coordinator.share_state.coordinator import ShareStates
+    from tidelog.broker.coordinator.share_state.states import ShareStates
     from tidelog.broker.metadata.image import MetadataCache
 
 T = TypeVar("T")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.config.cordoned import cordoned_log_dirs
 from tidelog.protocol.config_def import ConfigError
 
 
 @pytest.mark.parametrize(("text", "cordoned"), [("", []), ("/c", ["/c"]), ("/c,/b", ["/b", "/c"]), ("*", ["/b", "/c"])])
 def test_cordoned_directories(text: str, cordoned: list[str]) -> None:
     config = BrokerConfig({"log.dirs": "/b,/c", "cordoned.log.dirs": text})
-    assert cordoned_log_dirs(config) == cordoned
+    assert config.cordoned_log_dirs == cordoned
 
 
 @pytest.mark.parametrize("text", ["/d", "/b,*"])
@@ -25,4 +24,4 @@ def test_a_directory_that_is_gone_is_cordoned_no_more() -> None:
     """The cluster's metadata may name a directory that log.dirs lacks since: the broker starts."""
     config = BrokerConfig({"log.dirs": "/b,/c"})
     config.set_dynamic({"cordoned.log.dirs": "/a,/c"})
-    assert cordoned_log_dirs(config) == ["/c"]
+    assert config.cordoned_log_dirs == ["/c"]

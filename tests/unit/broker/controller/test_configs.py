@@ -11,13 +11,8 @@ from tests.support.topics import create_topic
 from tests.unit.broker.admin_broker import AdminBroker
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.changes import Change, Operation, operation_of
-from tidelog.broker.config.description import (
-    ConfigEntry,
-    ConfigSource,
-    ConfigSynonym,
-    ResourceType,
-    unit_synonyms,
-)
+from tidelog.broker.config.description import ConfigEntry, ConfigSource, ConfigSynonym, unit_synonyms
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.controller.features import level_record
 from tidelog.broker.metadata.image_records import config_records
 from tidelog.log.config import TOPIC_CONFIG_DEF

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.broker.admin_broker import AdminBroker, context_of
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.handlers.config_change import begin_change
 from tidelog.broker.security.changes import Notes
 from tidelog.broker.security.late_lines import LateLines

@@ -14,7 +14,7 @@ from tests.unit.broker.controller.test_topic_changes import Steps
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.handlers import alter_configs, describe_configs, incremental_alter_configs
 from tidelog.broker.requests.nodes import Node
 from tidelog.protocol.errors import (

@@ -147,7 +147,11 @@ class World:
         )
 
     def coordinators(self) -> Any:
-        return SimpleNamespace(groups=self.groups.coordinator, transactions=self.transactions.coordinator)
+        return SimpleNamespace(
+            groups=self.groups.coordinator,
+            transactions=self.transactions.coordinator,
+            append_end_transaction=self.groups.coordinator.runtime.append_end_transaction,
+        )
 
     def find(self, topic: str, index: int) -> PlainPartition:
         if topic not in self.groups.metadata.topics:

@@ -63,7 +63,8 @@ from tidelog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tidelog.protocol.record.record_batch import BatchOptions, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import Part

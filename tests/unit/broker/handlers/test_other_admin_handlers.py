@@ -14,7 +14,7 @@ from tests.unit.broker.admin_broker import AdminBroker, context_of
 from tests.unit.broker.handlers.drive import drive
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.config.changes import Change, Operation
-from tidelog.broker.config.description import ResourceType
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.controller.clients.scram_credentials import ScramCredentials, ScramMechanism
 from tidelog.broker.controller.features import (
     FeatureRange,

@@ -33,9 +33,10 @@ from tidelog.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record.record_batch import BatchOptions, Record, iter_batches, set_crc
+from tidelog.protocol.record.record_batch import BatchOptions, Record, set_crc
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 VERSION = 11

@@ -29,7 +29,7 @@ from tidelog.protocol.messages.fetch import (
     ForgottenTopic,
     PartitionData,
 )
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 SEEDS = int(os.environ.get("TIDELOG_FUZZ_SEEDS", "20"))
 STEPS = 120

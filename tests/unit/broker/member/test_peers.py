@@ -11,8 +11,7 @@ import pytest
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.txn_markers import Marker
-from tidelog.broker.errors import NotReadyError
-from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.deferred import Deferred, NotReadyError, deferred_value
 from tidelog.broker.member import peers as module
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.controller import RemoteController

@@ -20,8 +20,8 @@ from tests.unit.broker.handlers.test_acls import ANY_FILTER, create, creation
 from tests.unit.broker.handlers.test_other_admin_handlers import upsert
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.config.changes import Operation
-from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.loop import steps as loop_steps
 from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.steps import SLICE_MS

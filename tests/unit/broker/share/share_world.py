@@ -26,7 +26,7 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchResponse,
 )
 from tidelog.protocol.messages.share_group_heartbeat import ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import TransferableRecords
 

@@ -15,19 +15,11 @@ from hypothesis import strategies as st
 from tests.support.depth import DEPTH
 from tests.support.extensions import uncompiled
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray, WordArray
 from tidelog.cleaner.engine.batch_table import BatchState
-from tidelog.cleaner.engine.engine import (
-    AS_BUILT,
-    ENGINE,
-    ByteArray,
-    CompiledEngine,
-    IntegerArray,
-    Modules,
-    ReferenceEngine,
-    TransactionRows,
-    WordArray,
-)
+from tidelog.cleaner.engine.engine import AS_BUILT, ENGINE, CompiledEngine, Modules, ReferenceEngine
 from tidelog.cleaner.engine.offset_map import MD5_ALGORITHM, PROCESS_SECRET, SIPHASH_ALGORITHM, siphash128
+from tidelog.cleaner.engine.transaction_rows import TransactionRows
 from tidelog.protocol.record.crc import crc32c
 from tidelog.protocol.record.record_batch import (
     BatchOptions,

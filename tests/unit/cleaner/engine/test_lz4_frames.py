@@ -16,8 +16,8 @@ from tests.support.depth import DEPTH
 from tests.support.extensions import uncompiled
 from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine import lz4_frames
+from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
 from tidelog.cleaner.engine.batch_table import BatchState
-from tidelog.cleaner.engine.engine import ByteArray, IntegerArray
 from tidelog.protocol.record.compression import CompressionType, compress
 
 MODULES = (lz4_frames, uncompiled(lz4_frames))

@@ -30,8 +30,9 @@ from tidelog.cleaner.round.segment_reader import SegmentReader
 from tidelog.cleaner.round.segment_writer import group_segments
 from tidelog.log.check import check_directory
 from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches, set_crc
+from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, set_crc
 
 REFERENCE = ReferenceEngine()
 SMALL = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from tests.support.cleaning import NOW_MS, LogWriter, compacted, log_bytes, open_log, records_of, whole
 from tidelog.cleaner.engine import batch_table as at
+from tidelog.cleaner.engine.arrays import IntegerArray
 from tidelog.cleaner.engine.batch_table import BatchState
-from tidelog.cleaner.engine.engine import ENGINE, Engine, IntegerArray, ReferenceEngine
+from tidelog.cleaner.engine.engine import ENGINE, Engine, ReferenceEngine
 from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.cleaner.round.stretches import Stretch, Stretches
 

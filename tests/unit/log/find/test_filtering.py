@@ -16,7 +16,8 @@ from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.validator import AppendOrigin
-from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch
 from tidelog.protocol.transferable import TransferableRecords
 
 

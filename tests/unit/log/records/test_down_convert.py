@@ -17,6 +17,7 @@ from tidelog.protocol.errors import (
     KafkaStorageError,
     UnsupportedCompressionTypeError,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import ByteBufferMessageSet, MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import (
@@ -25,7 +26,6 @@ from tidelog.protocol.record.record_batch import (
     Record,
     build_batch,
     end_transaction_marker,
-    iter_batches,
 )
 from tidelog.protocol.transferable import TransferableRecords
 

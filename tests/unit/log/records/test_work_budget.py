@@ -28,9 +28,10 @@ from tidelog.log.validation import message_sets, validator
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.validator import LogValidator, ValidationParams
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType, compress
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches, set_crc
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, set_crc
 
 GZIP, ZSTD = CompressionType.GZIP, CompressionType.ZSTD
 

@@ -32,6 +32,7 @@ from tidelog.protocol.errors import (
     UnsupportedCompressionTypeError,
     UnsupportedForMessageFormatError,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType, compress
 from tidelog.protocol.record.message_set import (
     ByteBufferMessageSet,
@@ -48,7 +49,6 @@ from tidelog.protocol.record.record_batch import (
     RecordBatch,
     build_batch,
     end_transaction_marker,
-    iter_batches,
     set_crc,
 )
 

@@ -16,8 +16,9 @@ from tests.support.depth import DEPTH
 from tests.support.extensions import uncompiled
 from tests.support.records import record_lists
 from tidelog.pipeline.decode import columns, layout
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.crc import crc32c
-from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 DECODERS = {"reference": columns_reference, "as built": columns, "uncompiled": uncompiled(columns)}
 ROOM = 64

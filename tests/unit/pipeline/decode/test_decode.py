@@ -22,7 +22,7 @@ from tidelog.pipeline.decode.column_reader import ColumnReader
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_blocks, read_slice
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, MalformedTimestampError, TopicRecreatedError
 from tidelog.pipeline.files.batch_walk import headers
-from tidelog.pipeline.files.segment_files import OpenSegment
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.offsets import log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan

@@ -9,8 +9,9 @@ import pytest
 
 from tidelog.pipeline.errors import ObjectGoneError, RemoteError
 from tidelog.pipeline.files import remote, remote_file
+from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.remote_file import LOOKUP_BYTES, PIECE_BYTES, RemoteFile
-from tidelog.pipeline.files.segment_files import OpenSegment, ReadCount
+from tidelog.pipeline.files.sources import OpenSegment
 
 SIZE = 3 * PIECE_BYTES + 12_345
 CONTENT = os.urandom(SIZE)

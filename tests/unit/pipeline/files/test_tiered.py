@@ -40,7 +40,8 @@ from tidelog.pipeline.files.tiered import (
     decode_sizes,
     parse_manifest,
 )
-from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 PREFIX = "tier/"
 SEEDS = int(os.environ.get("TIDELOG_TIER_SEEDS", "10"))

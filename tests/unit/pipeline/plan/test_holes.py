@@ -23,7 +23,8 @@ from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.decode.decode import ReadOptions, read_slice
 from tidelog.pipeline.errors import DataLossError
 from tidelog.pipeline.files.batch_walk import headers
-from tidelog.pipeline.files.segment_files import OpenSegment, SegmentFile, list_segments
+from tidelog.pipeline.files.segment_files import SegmentFile, list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.options.columns import Columns

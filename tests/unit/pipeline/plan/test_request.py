@@ -26,7 +26,8 @@ from tidelog.pipeline.errors import (
     SelectionError,
     TopicRecreatedError,
 )
-from tidelog.pipeline.files.segment_files import ReadCount, list_segments
+from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
 from tidelog.pipeline.plan.offsets import broker_bounds, log_bounds

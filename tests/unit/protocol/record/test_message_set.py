@@ -18,6 +18,7 @@ from tidelog.protocol.errors import (
     MessageTooLargeError,
     UnsupportedCompressionTypeError,
 )
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType, compress
 from tidelog.protocol.record.message_set import (
     ByteBufferMessageSet,
@@ -27,7 +28,7 @@ from tidelog.protocol.record.message_set import (
     estimate_size,
 )
 from tidelog.protocol.record.message_writer import MessageWriter
-from tidelog.protocol.record.record_batch import Record, iter_batches
+from tidelog.protocol.record.record_batch import Record
 
 kafka_python_records = kafka_python("record.legacy_records")
 

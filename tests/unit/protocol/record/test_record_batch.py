@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.records import NOW_MS, batch_of, headers, kafka_python, nullable_bytes, record_lists
 from tidelog.protocol.errors import CorruptMessageError, InvalidRecordError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import (
@@ -31,7 +32,6 @@ from tidelog.protocol.record.record_batch import (
     end_transaction_marker,
     has_transactional_batch,
     increment_sequence,
-    iter_batches,
     parse_end_transaction_marker,
     read_varint,
     read_varlong,

@@ -26,7 +26,7 @@ from tidelog.broker.coordinator.share_state.state import (
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.coordinator_records.share import ShareSnapshotKey, ShareUpdateKey
 from tidelog.protocol.errors import FencedLeaderEpochError, FencedStateEpochError, InvalidRequestError
-from tidelog.protocol.record.record_batch import iter_batches
+from tidelog.protocol.record.batches import iter_batches
 
 KEY = StateKey("g", b"t" * 16, 0)
 OTHER = StateKey("g", b"t" * 16, 1)

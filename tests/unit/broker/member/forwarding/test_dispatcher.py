@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.broker.config.description import ResourceType
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
+from tidelog.broker.config.resource_type import ResourceType
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.member.forwarding.dispatcher import (

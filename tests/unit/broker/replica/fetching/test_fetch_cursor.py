@@ -21,12 +21,8 @@ from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
-from tidelog.protocol.record.record_batch import (
-    BatchOptions,
-    EndTransactionMarker,
-    end_transaction_marker,
-    iter_batches,
-)
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import BatchOptions, EndTransactionMarker, end_transaction_marker
 from tidelog.protocol.transferable import TransferableRecords
 
 MOST = 8000

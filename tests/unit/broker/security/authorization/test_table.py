@@ -17,8 +17,8 @@ from tests.support.questions import build
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.config.changes import Change, Operation
-from tidelog.broker.config.description import ResourceType as ConfigResource
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
+from tidelog.broker.config.resource_type import ResourceType as ConfigResource
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record
 from tidelog.broker.metadata.metadata_image import AccessRule

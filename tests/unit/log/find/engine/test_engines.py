@@ -27,6 +27,7 @@ from tidelog.log.find.rows import Rows
 from tidelog.log.records import section_walk
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.protocol.errors import InvalidRecordError, KafkaStorageError
+from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import (
     BatchOptions,
     EndTransactionMarker,
@@ -34,7 +35,6 @@ from tidelog.protocol.record.record_batch import (
     RecordBatch,
     build_batch,
     end_transaction_marker,
-    iter_batches,
     set_crc,
 )
 

@@ -15,7 +15,8 @@ from tidelog.log.follower.append import append_as_follower
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.iceberg import DEAD_LETTER_SUFFIX, IcebergTarget
-from tidelog.protocol.record.record_batch import Record, build_batch, iter_batches
+from tidelog.protocol.record.batches import iter_batches
+from tidelog.protocol.record.record_batch import Record, build_batch
 
 YEAR_1 = -62_135_596_800_000
 """The first millisecond of the calendar."""

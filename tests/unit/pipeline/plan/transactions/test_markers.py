@@ -30,7 +30,8 @@ from tidelog.pipeline.audit import transactions as audit_transactions
 from tidelog.pipeline.decode import column_reader
 from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.files.segment_files import OpenSegment, list_segments
+from tidelog.pipeline.files.segment_files import list_segments
+from tidelog.pipeline.files.sources import OpenSegment
 from tidelog.pipeline.jobs.audit import AuditRequest, PartitionAudit, audit
 from tidelog.pipeline.jobs.compact import CompactRequest, compact
 from tidelog.pipeline.jobs.offline_logs import Configuration

@@ -10,10 +10,10 @@ from tests.support.faulty_file_system import FaultyFileSystem
 from tests.unit.broker.manual_loop import ManualLoop
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
 from tidelog.broker.controller.features import level_record
+from tidelog.broker.controller.log_directories import ASSIGN_MS, MAX_AT_ONCE, DirectoryAssignments
 from tidelog.broker.metadata.image_records import VersionedRecord, records_of_topic
 from tidelog.broker.metadata.metadata_image import PartitionState, TopicState
 from tidelog.broker.metadata.metadata_log import MetadataPlace
-from tidelog.broker.replica.directories import ASSIGN_MS, MAX_AT_ONCE, DirectoryAssignments
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition

@@ -1,0 +1,43 @@
+"""State of a pass over a log for decisions about whole batches: transactions and producers, as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidelog.cleaner.engine.arrays import IntegerArray
+
+
+class TransactionRows:
+    """State of a pass for decisions about whole batches, as arrays: transactions, producers, and the producers with
+    open transactions so far.
+
+    ``aborted`` has sorted (producer id, first offset, last offset). ``last_batches`` has sorted (last offset, producer
+    id) of the batches with an active producer's last sequence. ``fences`` has sorted (producer id, epoch) of producers
+    that are known by a marker only. ``now_ms`` is the time, ``end_offset`` the end of the round's section. One thread.
+    """
+
+    def __init__(
+        self,
+        aborted: list[tuple[int, int, int]],
+        last_batches: list[tuple[int, int]],
+        fences: list[tuple[int, int]],
+        *,
+        now_ms: int,
+        end_offset: int,
+    ) -> None:
+        self.aborted = np.array(sorted(aborted), np.int64).reshape(-1, 3)
+        self.last_batches = np.array(sorted(last_batches), np.int64).reshape(-1, 2)
+        self.last_offsets = np.ascontiguousarray(self.last_batches[:, 0])
+        self.fences = np.array(sorted(fences), np.int64).reshape(-1, 2)
+        self.now_ms = now_ms
+        self.end_offset = end_offset
+        self.open_producers: set[int] = set()  # used by the reference
+        self.producers = np.full((64, 2), -1, np.int64)  # used by the compiled engine
+        self.producers_used = 0
+
+    def snapshot(self) -> tuple[set[int], IntegerArray, int]:
+        """Return a copy of the state, which is restored if a group of segments has to be read again."""
+        return set(self.open_producers), self.producers.copy(), self.producers_used
+
+    def restore(self, snapshot: tuple[set[int], IntegerArray, int]) -> None:
+        self.open_producers, self.producers, self.producers_used = set(snapshot[0]), snapshot[1].copy(), snapshot[2]
