@@ -95,7 +95,7 @@ def _connect(root: str, _process: int) -> tuple[FileSystem, str]:
 
     try:
         if root.startswith("tiered+"):
-            from tidelog.pipeline.files.tiered import connect_tier
+            from tidelog.pipeline.files.tier.tiered import connect_tier
 
             return connect_tier(root)
         file_system, base = FileSystem.from_uri(root)

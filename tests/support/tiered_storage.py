@@ -16,7 +16,7 @@ import cramjam
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from tidelog.pipeline.files.tier_keys import IV_BYTES, generate_mask
+from tidelog.pipeline.files.tier.keys import IV_BYTES, generate_mask
 
 Put = Callable[[str, bytes], None]
 

@@ -21,7 +21,6 @@ from tidelog.broker.coordinator.share_state.calls import CALLS, MAX_BATCHES
 from tidelog.broker.coordinator.share_state.persister import FIRST_BACKOFF_MS
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
 from tidelog.broker.coordinator.share_state.state import NO_EPOCH, StateKey, Written
-from tidelog.broker.coordinator.share_state.states import ShareStates
 from tidelog.broker.handlers import delete_share_group_state as deletion
 from tidelog.broker.handlers import initialize_share_group_state as initialization
 from tidelog.broker.handlers import read_share_group_state as reading
@@ -90,7 +89,7 @@ class States:
         self.controller = RemoteController(image(coordinator), OWN)
         self._tasks: set[asyncio.Task[None]] = set()
         security = PeerSecurity("PLAINTEXT")
-        self.states: ShareStates = MemberShareStates(lambda: own.broker, self.controller, security, self._start)
+        self.states = MemberShareStates(lambda: own.broker, self.controller, security, self._start)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

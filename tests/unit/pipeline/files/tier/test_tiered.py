@@ -30,8 +30,8 @@ from tests.support.pipelines import NOW_MS, TOPIC_ID, DataDirectory, fill
 from tests.support.tiered_storage import Encryption, TierWriter, encode_sizes
 from tidelog.pipeline.errors import DataLossError, OptionError, PipelineError
 from tidelog.pipeline.files.remote import forget_listing, remote_path
-from tidelog.pipeline.files.tier_keys import chunk_decrypter, parse_encryption
-from tidelog.pipeline.files.tiered import (
+from tidelog.pipeline.files.tier.keys import chunk_decrypter, parse_encryption
+from tidelog.pipeline.files.tier.tiered import (
     MAX_OFFSET,
     SegmentReader,
     TieredHandler,

@@ -9,7 +9,7 @@ A chunk holds ``originalChunkSize`` bytes of the segment, compressed by zstd whe
 counts once its manifest is there, which the plugin writes last. Uploads that overlap are ordered by the leader
 epoch in which they end, then by their last offsets. The last upload is used to its end, each earlier one only below the
 start of the next: a leader of a later epoch may have truncated the log and written it again. Encrypted segments need
-``pem=DIRECTORY`` with the private keys (``tier_keys``). Indices in the tier are not read: batches are found by walking
+``pem=DIRECTORY`` with the private keys (``keys``). Indices in the tier are not read: batches are found by walking
 over their headers.
 
 With ``local=DIRECTORY`` the files of the broker's own data directory are seen as well. From the first local segment on
@@ -37,7 +37,7 @@ import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, LocalFileSystem, PyFileSystem
 
 from tidelog.pipeline.files.remote import LISTING_S, TIER_ROOT
-from tidelog.pipeline.files.tier_keys import SegmentEncryption, chunk_decrypter, parse_encryption
+from tidelog.pipeline.files.tier.keys import SegmentEncryption, chunk_decrypter, parse_encryption
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
