@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from tidelog.broker.admin.listener import check_addresses
 from tidelog.broker.broker import Broker
 from tidelog.broker.cluster_membership import is_member
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
@@ -170,6 +171,7 @@ class Server:
         loop = asyncio.get_running_loop()
         if not all(map(os.path.isdir, self.config.log_dirs)):
             check_ports(self.config)  # a taken port leaves no new directory behind
+            check_addresses(self.config)
         check_security(self.config)  # nor does a keystore that cannot be used
         role = self._role = self._choose_role(loop)
         broker = self._broker = await role.build()

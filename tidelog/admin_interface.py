@@ -26,6 +26,7 @@ KEYSTORE_KEYS = ["admin.ssl.keystore.location", "admin.ssl.keystore.key"]
 BROKER_RESOURCE = 4
 DEFAULT_SOURCE = 5
 CONNECT_S = 10.0
+UNAUTHORIZED = 401
 ANY_HOST = ("", "0.0.0.0", "::")
 
 
@@ -50,12 +51,23 @@ class AdminInterface(NamedTuple):
             connection.sock.settimeout(timeout_s)
             connection.request(method, path, headers=login_headers(self, security))
             response = connection.getresponse()
+            if response.status == UNAUTHORIZED:
+                raise ClientError(self._explain_refusal(security))
             return response.status, json.loads(response.read())
         except (HTTPException, ValueError, BrokenPipeError) as error:
             where = f"{self.host}:{self.port}"
             raise ClientError(f"the admin interface at {where} sent no valid response: {error}") from error
         finally:
             connection.close()
+
+    def _explain_refusal(self, security: Security) -> str:
+        """Explain why the interface refused a request without a valid login."""
+        where = f"the admin interface at {self.host}:{self.port}"
+        if security.credentials is None:
+            return f"{where} requires a login: expected a profile with security.protocol=SASL_... and a user or a token"
+        if not login_headers(self, security):
+            return f"{where} requires a login, which is sent only over TLS (admin.ssl.keystore.location)"
+        return f"{where} refused the login of the profile"
 
 
 def parse_admin(text: str) -> AdminInterface:

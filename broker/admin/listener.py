@@ -14,6 +14,7 @@ import asyncio
 import errno
 import importlib
 import logging
+import os
 import socket
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
@@ -79,7 +80,7 @@ class AdminListener:
             return _listen(host, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or not is_default:
-                raise
+                raise _listen_error(self._interface.key, f"{host}:{port}", error) from error
             return _listen(host, 0)
 
     def _start_serving(self) -> None:
@@ -121,6 +122,26 @@ def given_ports(config: BrokerConfig) -> set[int]:
     """Return the ports that the configuration gives to Kafka listeners and to the schema registry."""
     registry = config.get_str(SCHEMA_REGISTRY_LISTENER).rpartition(":")[2]
     return {endpoint.port for endpoint in config.listeners} | ({int(registry)} if registry else set())
+
+
+def check_addresses(config: BrokerConfig) -> None:
+    """Check that the configured ports of HTTP interfaces are free, before anything is written to disk. Raises
+    OSError.
+    """
+    for key in (ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER):
+        host, _, port = config.get_str(key).rpartition(":")
+        if key in config.static_texts and port not in ("", "0"):
+            try:
+                _listen(host, int(port)).close()
+            except OSError as error:
+                raise _listen_error(key, f"{host}:{port}", error) from error
+
+
+def _listen_error(key: str, address: str, error: OSError) -> OSError:
+    """Build the error for an address that cannot be bound; it names the key."""
+    is_unknown_name = isinstance(error, socket.gaierror) or error.errno is None
+    reason = error.strerror if is_unknown_name else os.strerror(error.errno or 0)
+    return OSError(f"cannot listen on {address} ({key}): {reason}")
 
 
 def _listen(host: str, port: int) -> socket.socket:

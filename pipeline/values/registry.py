@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from weakref import finalize
 
 from tidelog.pipeline.job_errors import REGISTRY_INSTALL, BadRequestError, JobError, missing_package_error
@@ -82,7 +83,7 @@ class Registry:
         """List all schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
         client = _client(self.settings)
         try:
-            with _registry_errors(f"subject {subject}"):
+            with _registry_errors(self.settings, f"subject {subject}"):
                 numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
         except UndecodableError:
             return []
@@ -93,7 +94,7 @@ class Registry:
 
     def latest_schema(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
-        with _registry_errors(f"subject {subject}"):
+        with _registry_errors(self.settings, f"subject {subject}"):
             number = _client(self.settings).get_latest_version(subject).schema_id
         assert number is not None
         return self.schema_by_id(number)
@@ -103,7 +104,7 @@ class Registry:
         client = _client(self.settings)
         from confluent_kafka.schema_registry import Schema
 
-        with _registry_errors(f"subject {subject}"):
+        with _registry_errors(self.settings, f"subject {subject}"):
             return self.schema_by_id(client.register_schema(subject, Schema(text, kind)))
 
     def close(self) -> None:
@@ -150,7 +151,7 @@ def _varints(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _registry_errors(what: str) -> Iterator[None]:
+def _registry_errors(settings: Settings, what: str) -> Iterator[None]:
     """Turn errors of the client inside ``with`` into JobErrors, or UndecodableError if the registry does not have
     ``what``.
 
@@ -165,10 +166,16 @@ def _registry_errors(what: str) -> Iterator[None]:
     except SchemaRegistryError as error:
         if error.error_code in _NOT_FOUND:
             raise UndecodableError(f"the registry has no {what}") from error
-        raise JobError(f"schema registry, {what}: {error}") from error
+        raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {error}") from error
     except _client_errors() as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise JobError(f"schema registry, {what}: {reason}") from error
+        raise JobError(f"schema registry {_hosts_of(settings)}, {what}: {reason}") from error
+
+
+def _hosts_of(settings: Settings) -> str:
+    """Return the hosts of the registry's URLs, without logins that the URLs may have."""
+    urls = dict(settings).get("url", "").split(",")
+    return ",".join(urlsplit(url.strip()).netloc.rpartition("@")[2] for url in urls)
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
@@ -205,7 +212,7 @@ def _client(settings: Settings) -> SchemaRegistryClient:
 @lru_cache(maxsize=1000)
 def _load_schema(settings: Settings, number: int) -> RegisteredSchema:
     client = _client(settings)
-    with _registry_errors(f"schema {number}"):
+    with _registry_errors(settings, f"schema {number}"):
         # Only Protobuf has a serialized form beside its text; for other types the format is ignored. The client caches
         # the first response.
         found = client.get_schema(number, fmt="serialized")

@@ -126,10 +126,10 @@ def test_jobs_of_the_pipeline_log_in(secured: Secured, tmp_path: Path, capsys: p
     assert main(export) == 0
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *command: str, code: int = 1) -> str:
     """Run a command that fails, and return its only line."""
     capsys.readouterr()
-    assert main(list(command)) == 1
+    assert main(list(command)) == code
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -177,7 +177,7 @@ def test_a_mechanism_that_is_not_known_is_told_before_any_connection(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = secured.profile(tmp_path / "profile", "SASL_SSL", "GSSAPI")
-    line = error_of(capsys, "topic", "list", "--profile", profile)
+    line = error_of(capsys, "topic", "list", "--profile", profile, code=2)
     told = "sasl.mechanism=GSSAPI: expected PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER"
     assert line == f"tidelog topic list: {told}"
 

@@ -175,7 +175,6 @@ def test_wrong_usage_is_one_line_and_asks_no_broker(
     [
         (["transaction", "describe", "no-such-id"], "transactional id no-such-id"),
         (["transaction", "abort", "no-such-id"], "transactional id no-such-id"),
-        (["transaction", "list", "--state", "Dreaming"], "Dreaming"),
     ],
 )
 def test_what_is_not_there_is_one_line(shell: Shell, words: list[str], told: str) -> None:

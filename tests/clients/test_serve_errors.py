@@ -40,6 +40,9 @@ def refusal(code: int, *words: str) -> str:
         ("num.partitons=3", "--override num.partitons: unknown configuration key; the nearest is num.partitions"),
         ("no.such.thing=3", "--override no.such.thing: unknown configuration key"),
         ("default.replication.factor=3", "default.replication.factor=3"),
+        ("admin.listener=foo", "admin.listener; allowed: HOST:PORT with a port from 0 to 65535, or nothing"),
+        ("admin.listener=127.0.0.1:99999", "admin.listener; allowed: HOST:PORT with a port from 0 to 65535"),
+        ("schema.registry.listener=127.0.0.1:-1", "schema.registry.listener; allowed: HOST:PORT with a port from 0"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, override: str, told: str) -> None:
@@ -75,6 +78,25 @@ def test_a_taken_port_leaves_no_directory_and_says_what_to_do(tmp_path: Path) ->
     assert f"127.0.0.1:{port}: Address already in use" in line
     assert "--port" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("key", ["admin.listener", "schema.registry.listener"])
+def test_a_taken_port_of_an_http_interface_leaves_no_directory_and_is_named(tmp_path: Path, key: str) -> None:
+    data = tmp_path / "data"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ("--port", "0", "--data-dir", str(data), "--override", f"{key}={address}")
+        told = f"tidelog serve: cannot listen on {address} ({key}): Address already in use"
+        assert refusal(1, *words) == told
+        assert not data.exists()
+        data.mkdir()
+        assert serve(*words).stderr.splitlines()[-1] == told
+
+
+def test_a_host_of_the_admin_interface_that_is_not_known_is_named(tmp_path: Path) -> None:
+    words = ("--override", "admin.listener=nowhere.invalid:1", "--override", "admin.authentication=none")
+    line = refusal(1, "--port", "0", "--data-dir", str(tmp_path / "data"), *words)
+    assert line.startswith("tidelog serve: cannot listen on nowhere.invalid:1 (admin.listener): ")
 
 
 def test_a_configuration_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tidelog.client.connection import (
     MAX_RESPONSE_BYTES,
     Client,
     ClientError,
+    SettingsError,
     parse_bootstrap,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "MAX_RESPONSE_BYTES",
     "Client",
     "ClientError",
+    "SettingsError",
     "parse_bootstrap",
 ]

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tidelog.client.connection import PLAIN, Client, ClientError
+from tidelog.client.connection import PLAIN, Client, ClientError, SettingsError
 from tidelog.client.security import Security
 from tidelog.client.settings import ClientSettings
 from tidelog.protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for_code
@@ -169,7 +169,7 @@ class Cluster:
         return self.client_for((answer.host, answer.port))
 
     def _first_of(self, servers: Iterable[str]) -> Client:
-        failure = ClientError("no bootstrap server is given: expected HOST:PORT")
+        failure: ClientError = SettingsError("no bootstrap server is given: expected HOST:PORT")
         for server in servers:
             try:
                 return self._connect_to(server)

@@ -10,19 +10,28 @@ the next request, once no request is in flight.
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from types import TracebackType
 from typing import Self, TypeVar
 
 from tidelog.client.security import Security
-from tidelog.client.wire import CLIENT_ID, LENGTH, MAX_RESPONSE_BYTES, ClientError, Wire
+from tidelog.client.wire import (
+    CLIENT_ID,
+    LENGTH,
+    MAX_RESPONSE_BYTES,
+    ClientError,
+    SettingsError,
+    Wire,
+    explain_os_error,
+)
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import UnsupportedVersionError
 from tidelog.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.protocol.schema.fields import Message
+from tidelog.protocol.schema.fields import EncodeError, Message
 
-__all__ = ["CLIENT_ID", "MAX_RESPONSE_BYTES", "Client", "ClientError", "parse_bootstrap"]
+__all__ = ["CLIENT_ID", "MAX_RESPONSE_BYTES", "Client", "ClientError", "SettingsError", "parse_bootstrap"]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_TIMEOUT_S = 10.0
@@ -30,15 +39,18 @@ PLAIN = Security({})
 RENEWAL_AT = 0.85
 """Share of a session's lifetime after which a new session begins; Kafka's clients choose one from 0.85 to 0.95."""
 
+_ADDRESS = re.compile(r"(?:[\w%.-]+://)?(?:\[([0-9a-f:.%\w-]+)\]|([\w%.-]+)):(\d{1,5})", re.ASCII | re.IGNORECASE)
+"""An address, after a listener's name as Kafka's clients allow it: ``SSL://host:9093``. IPv6 is in brackets."""
+
 _Response = TypeVar("_Response", bound=Message)
 
 
 def parse_bootstrap(text: str, option: str = "--bootstrap") -> tuple[str, int]:
-    """Parse host and port of ``HOST:PORT``. Raises ClientError, which names the option."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ClientError(f"{option} {text!r}: expected HOST:PORT with a port from 1 to 65535")
-    return host.strip("[]"), int(port)
+    """Parse host and port of ``HOST:PORT``. Raises SettingsError, which names the option."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None or not 0 < int(found[3]) < 65536:
+        raise SettingsError(f"{option} {text!r}: expected HOST:PORT with a port from 1 to 65535")
+    return found[1] or found[2], int(found[3])
 
 
 class Client:
@@ -52,6 +64,7 @@ class Client:
         self._timeout_s = timeout_s
         self._security = security
         self._served: dict[int, tuple[int, int]] | None = None
+        self._has_answered = False
         self.is_broken = False
         """True when an error or a signal interrupted a request or a response: the connection cannot be used any
         more."""
@@ -75,8 +88,9 @@ class Client:
         try:
             self._socket = socket.create_connection((host, port), timeout=self._timeout_s)
         except OSError as error:
-            raise ClientError(f"cannot connect to {self.bootstrap}: {error}") from error
+            raise ClientError(f"cannot connect to {self.bootstrap}: {explain_os_error(error)}") from error
         self._wire = Wire(self.bootstrap)
+        self._has_answered = False
         self._session_end: float | None = None
         try:
             self._secure(host)
@@ -91,7 +105,7 @@ class Client:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = self._security.secure(self._socket, host)
         except OSError as error:
-            raise ClientError(f"cannot connect to {self.bootstrap}: {error}") from error
+            raise ClientError(f"cannot connect to {self.bootstrap}: {explain_os_error(error)}") from error
 
     def _log_in(self) -> None:
         """Log in, if the settings have credentials. Raises ClientError, KafkaError."""
@@ -146,13 +160,16 @@ class Client:
     def post(self, request: Message, version: int) -> None:
         """Send a request in this version, without waiting. Raises ClientError; KafkaError if a new login is refused."""
         self._renew_session()
-        parts = self._wire.encode(request, version)
+        try:
+            parts = self._wire.encode(request, version)
+        except EncodeError as error:
+            raise ClientError(str(error)) from error
         try:
             for part in parts:  # sent one by one: joining them would copy large ones
                 self._socket.sendall(part)
         except OSError as error:
             self.is_broken = True
-            raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
+            raise self._build_no_answer(error) from error
         except BaseException:  # a signal
             self.is_broken = True
             raise
@@ -163,19 +180,33 @@ class Client:
             return self._wire.decode(self._read_frame(), response_type)
         except OSError as error:
             self.is_broken = True
-            raise ClientError(f"no answer from {self.bootstrap}: {error}") from error
+            raise self._build_no_answer(error) from error
         except BaseException:  # ClientError, InvalidRequestError, or a signal
             self.is_broken = True
             raise
 
+    def _build_no_answer(self, error: OSError) -> ClientError:
+        """Build the error of a request without an answer."""
+        hint = self._hint if isinstance(error, ConnectionError) else ""
+        return ClientError(f"no answer from {self.bootstrap}: {explain_os_error(error)}{hint}")
+
+    @property
+    def _hint(self) -> str:
+        """Advice for a connection that was closed before the first answer; a listener with TLS or a login does so."""
+        if self._has_answered:
+            return ""
+        return f"; does this listener expect another security.protocol than {self._security.protocol} (--profile)?"
+
     def _read_frame(self) -> bytes:
-        return self._read(self._wire.frame_size(self._read(LENGTH.size)))
+        frame = self._read(self._wire.frame_size(self._read(LENGTH.size)))
+        self._has_answered = True
+        return frame
 
     def _read(self, count: int) -> bytes:
         parts = bytearray()
         while len(parts) < count:
             part = self._socket.recv(min(count - len(parts), 1 << 20))
             if not part:
-                raise ClientError(f"{self.bootstrap} closed the connection")
+                raise ClientError(f"{self.bootstrap} closed the connection{self._hint}")
             parts += part
         return bytes(parts)

@@ -12,11 +12,12 @@ sasl.*                                  see ``tidelog.client.sasl.credentials``
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tidelog.client.trust import build_context, read_trusted
-from tidelog.client.wire import ClientError
+from tidelog.client.wire import ClientError, SettingsError
 
 if TYPE_CHECKING:
     import ssl
@@ -48,18 +49,18 @@ def known_keys() -> frozenset[str]:
 
 
 class Security:
-    """Protocol, stores and credentials of a client. Raises ClientError for unsupported values."""
+    """Protocol, stores and credentials of a client. Raises SettingsError for unsupported values."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._properties = properties
         self.protocol = properties.get(PROTOCOL_KEY, PLAINTEXT).upper()
         if self.protocol not in (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL):
             allowed = f"{PLAINTEXT}, {SSL}, {SASL_PLAINTEXT} or {SASL_SSL}"
-            raise ClientError(f"{PROTOCOL_KEY}={self.protocol}: expected {allowed}")
+            raise SettingsError(f"{PROTOCOL_KEY}={self.protocol}: expected {allowed}")
         for store in ("truststore", "keystore"):
             kind = properties.get(f"ssl.{store}.type", "PEM").upper()
             if kind != "PEM":
-                raise ClientError(f"ssl.{store}.type={kind}: expected PEM")
+                raise SettingsError(f"ssl.{store}.type={kind}: expected PEM")
         has_login = self.protocol in (SASL_PLAINTEXT, SASL_SSL)
         self.credentials = read_login(properties) if has_login else None
         self._context: ssl.SSLContext | None = None
@@ -78,27 +79,44 @@ class Security:
             return self.context().wrap_socket(plain, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
             raise ClientError(f"the certificate of {host} is not trusted: {error.verify_message}") from error
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
+            raise ClientError(
+                f"{host} closed the connection during the TLS handshake; does this listener have TLS "
+                f"({PROTOCOL_KEY}={self.protocol})?"
+            ) from error
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context with the client's stores. Raises ClientError, OSError."""
+        """Return the TLS context with the client's stores. Raises SettingsError."""
         if self._context is None:
             self._context = self._build_context()
         return self._context
 
     def _build_context(self) -> ssl.SSLContext:
         given = self._properties
-        store = read_trusted(given.get("ssl.truststore.location"), given.get("ssl.truststore.certificates"))
-        context = build_context(store)
+        trusted, keystore = given.get("ssl.truststore.location"), given.get("ssl.keystore.location")
+        with _errors_of("ssl.truststore", trusted):
+            context = build_context(read_trusted(trusted, given.get("ssl.truststore.certificates")))
         if given.get("ssl.endpoint.identification.algorithm", "https") == "":
             context.check_hostname = False
-        keystore = given.get("ssl.keystore.location")
         if keystore is not None:
-            context.load_cert_chain(keystore, password=given.get("ssl.key.password", ""))
+            with _errors_of("ssl.keystore", keystore):
+                context.load_cert_chain(keystore, password=given.get("ssl.key.password", ""))
         return context
 
 
+@contextmanager
+def _errors_of(store: str, path: str | None) -> Iterator[None]:
+    """Turn errors of a store's file inside ``with`` into SettingsErrors that name the key and the file."""
+    try:
+        yield
+    except OSError as error:  # ssl.SSLError too
+        reason = getattr(error, "reason", None) or error.strerror or str(error)
+        key = f"{store}.certificates" if path is None else f"{store}.location={path}"
+        raise SettingsError(f"{key}: {reason}") from error
+
+
 def read_login(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
-    """Read the credentials of a profile. Raises ClientError, whose message has no password."""
+    """Read the credentials of a profile. Raises SettingsError, whose message has no password."""
     from tidelog.client.sasl.credentials import read_credentials  # late: few clients log in
 
     return read_credentials(properties)

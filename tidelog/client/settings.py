@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from tidelog.broker.config.secrets import resolve
 from tidelog.broker.config.sources import PropertiesError, parse_properties
-from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, PLAIN, ClientError
+from tidelog.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S, PLAIN, SettingsError, parse_bootstrap
 from tidelog.client.security import Security, known_keys
+from tidelog.client.wire import explain_os_error
 from tidelog.protocol.config_def import ConfigError
 
 PROFILE_VARIABLE = "TIDELOG_PROFILE"
@@ -31,17 +32,37 @@ class ClientSettings(NamedTuple):
 
 
 def load_settings(
-    bootstrap: str | None, profile: str | None, timeout_s: float, environment: Mapping[str, str]
+    bootstrap: str | None,
+    profile: str | None,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    option: str = "--bootstrap",
 ) -> ClientSettings:
-    """Load the settings of a command; its options override the profile. Raises ClientError, OSError."""
+    """Load the settings of a command; its options override the profile.
+
+    ``option`` names where ``bootstrap`` was given, for errors. Raises SettingsError.
+    """
     properties = read_profile(profile, environment)
-    chosen = bootstrap or properties.pop(BOOTSTRAP_KEY, None) or DEFAULT_BOOTSTRAP
-    properties.pop(BOOTSTRAP_KEY, None)
+    configured = properties.pop(BOOTSTRAP_KEY, None)
+    if bootstrap is not None:
+        check_servers(bootstrap, option)
+    elif configured is not None:
+        check_servers(configured, BOOTSTRAP_KEY)
+    chosen = bootstrap or configured or DEFAULT_BOOTSTRAP
     return ClientSettings(chosen, Security(properties), timeout_s)
 
 
+def check_servers(servers: str, option: str) -> None:
+    """Check addresses that are separated by commas. Raises SettingsError, which names the option or key."""
+    named = [server.strip() for server in servers.split(",") if server.strip()]
+    if not named:
+        raise SettingsError(f"{option} {servers!r}: expected HOST:PORT, or several, separated by commas")
+    for server in named:
+        parse_bootstrap(server, option)
+
+
 def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """Read the given profile, or else the user's own if it exists. Raises ClientError, OSError."""
+    """Read the given profile, or else the user's own if it exists. Raises SettingsError."""
     named = path or environment.get(PROFILE_VARIABLE)
     profile_file = named or default_profile(environment)
     try:
@@ -50,17 +71,21 @@ def read_profile(path: str | None, environment: Mapping[str, str]) -> dict[str, 
     except FileNotFoundError:
         if named is None:
             return {}
-        raise ClientError(f"profile {profile_file}: there is no such file") from None
-    except (PropertiesError, UnicodeDecodeError) as error:
-        raise ClientError(f"profile {profile_file}: {error}") from error
+        raise SettingsError(f"profile {profile_file}: there is no such file") from None
+    except OSError as error:
+        raise SettingsError(f"profile {explain_os_error(error)}") from error
+    except UnicodeDecodeError:
+        raise SettingsError(f"profile {profile_file}: expected properties in UTF-8") from None
+    except PropertiesError as error:
+        raise SettingsError(f"profile {profile_file}: {error}") from error
     for key in properties:
         if key != BOOTSTRAP_KEY and key not in known_keys():
             known = ", ".join(sorted({BOOTSTRAP_KEY, *known_keys()}))
-            raise ClientError(f"profile {profile_file}: unknown key {key!r}; expected {known}")
+            raise SettingsError(f"profile {profile_file}: unknown key {key!r}; expected {known}")
     try:
         return resolve(properties, environment).texts
     except ConfigError as error:
-        raise ClientError(f"profile {profile_file}: {error.message}") from error
+        raise SettingsError(f"profile {profile_file}: {error.message}") from error
 
 
 def default_profile(environment: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.client.wire import ClientError
+from tidelog.client.wire import SettingsError
 
 if TYPE_CHECKING:
     import ssl
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def read_trusted(location: str | None, certificates: str | None) -> str | None:
     """Read the certificates and revocation lists of a store in PEM form; None if none is given.
 
-    Raises ClientError, OSError.
+    Raises SettingsError, OSError.
     """
     if location is not None and certificates is not None:
-        raise ClientError("ssl.truststore.certificates: expected certificates or ssl.truststore.location, not both")
+        raise SettingsError("ssl.truststore.certificates: expected certificates or ssl.truststore.location, not both")
     if location is None:
         return certificates
     with open(location, encoding="ascii", errors="replace") as file:
@@ -27,7 +27,7 @@ def read_trusted(location: str | None, certificates: str | None) -> str | None:
 
 
 def build_context(trusted: str | None) -> ssl.SSLContext:
-    """Build a context that trusts these certificates, else those of the system. Raises ClientError, OSError."""
+    """Build a context that trusts these certificates, else those of the system. Raises SettingsError, OSError."""
     import ssl
 
     from tidelog.broker.security.tls.contexts import load_trusted
@@ -40,5 +40,7 @@ def build_context(trusted: str | None) -> ssl.SSLContext:
     try:
         load_trusted(context, trusted)
     except MalformedCertificateError as error:
-        raise ClientError("ssl.truststore: expected certificates and complete revocation lists in PEM form") from error
+        raise SettingsError(
+            "ssl.truststore: expected certificates and complete revocation lists in PEM form"
+        ) from error
     return context

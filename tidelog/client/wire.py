@@ -5,6 +5,7 @@ A broker answers in the order of the requests, so the next frame is the response
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import deque
 from typing import NamedTuple, TypeVar, cast
@@ -25,6 +26,16 @@ class ClientError(Exception):
 
     The message names the address, the key or the option.
     """
+
+
+class SettingsError(ClientError):
+    """A setting of the client is wrong: an address, a profile or one of its keys. No broker was asked."""
+
+
+def explain_os_error(error: OSError) -> str:
+    """Build the text of a system error without its number: the file, if it names one, and the reason."""
+    reason = error.strerror or str(error)
+    return reason if error.filename is None else f"{os.fsdecode(error.filename)}: {reason}"
 
 
 class _Waiting(NamedTuple):

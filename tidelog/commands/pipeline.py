@@ -212,8 +212,8 @@ def _export_request(arguments: SimpleNamespace) -> ExportRequest:
         source=_source(arguments),
         table=arguments.table,
         file_bytes=size_in_bytes({"--file-bytes": arguments.file_bytes}, "--file-bytes") or 1,
-        commit_files=max(1, arguments.commit_files),
-        commit_minutes=max(0.0, arguments.commit_minutes),
+        commit_files=arguments.commit_files,
+        commit_minutes=arguments.commit_minutes,
         headers=not arguments.no_headers,
         restart_recreated=arguments.restart_recreated,
         fail_on_data_loss=not arguments.accept_data_loss,
@@ -285,7 +285,7 @@ def _follow(arguments: SimpleNamespace, request: ExportRequest) -> int:
     follower = Follower(
         run,
         lambda line: print(f"{arguments.table} {line}", flush=True),
-        max(0.0, arguments.interval),
+        arguments.interval,
         arguments.metrics,
     )
     before = {number: signal.signal(number, lambda *_: follower.stop()) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -120,10 +120,20 @@ def commit_options() -> list[click.Parameter]:
         ),
         click.Option(["--file-bytes"], metavar="SIZE", default="256m", show_default=True, help="log bytes per file"),
         click.Option(
-            ["--commit-files"], metavar="N", type=int, default=64, show_default=True, help="commit after every N files"
+            ["--commit-files"],
+            metavar="N",
+            type=click.IntRange(1),
+            default=64,
+            show_default=True,
+            help="commit after every N files",
         ),
         click.Option(
-            ["--commit-minutes"], metavar="N", type=float, default=10, show_default=True, help="or after N minutes"
+            ["--commit-minutes"],
+            metavar="N",
+            type=click.FloatRange(0),
+            default=10,
+            show_default=True,
+            help="or after N minutes",
         ),
     ]
 
@@ -135,7 +145,7 @@ def follow_options() -> list[click.Parameter]:
         click.Option(
             ["--interval"],
             metavar="SECONDS",
-            type=float,
+            type=click.FloatRange(0),
             default=60,
             show_default=True,
             help="with --follow: from the start of a run to the next",

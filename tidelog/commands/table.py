@@ -10,7 +10,7 @@ import click
 from tidelog.commands.frame.commands import LazyGroup, Listed
 from tidelog.commands.frame.completion_variable import COMPLETION_VARIABLE
 from tidelog.commands.frame.errors import describe_error
-from tidelog.commands.frame.exit_codes import EXIT_INTERRUPTED
+from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 
 COMMANDS = {
     "serve": Listed("tidelog.commands.running.serve", "Run a broker."),
@@ -59,6 +59,9 @@ def dispatch(words: list[str]) -> int:
     """Run the command that the arguments name, and print a failure in one line. Returns the exit code."""
     if COMPLETION_VARIABLE in os.environ:
         root.main(words, prog_name="tidelog", complete_var=COMPLETION_VARIABLE)
+    if sys.stdout is None:  # before anything is done whose result would be lost
+        print("tidelog: standard output is closed: expected it open, or > /dev/null", file=sys.stderr)
+        return EXIT_FAILED
     try:
         with root.make_context("tidelog", words) as context:
             return root.invoke(context) or 0

@@ -58,10 +58,27 @@ def parse_tokens(text: str) -> dict[str, Token]:
     """Parse the file's lines into tokens by digest. Malformed lines are ignored."""
     tokens = {}
     for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        if len(words) == 4 and words[2] in (READ, WRITE) and words[3].isascii() and words[3].isdigit():
+        words = _words_of(line)
+        if _is_token(words):
             tokens[words[0].lower()] = Token(unquote(words[1]), words[2] == WRITE, int(words[3]))
     return tokens
+
+
+def is_token_file(content: bytes) -> bool:
+    """Return whether all lines of a file are tokens, comments or empty."""
+    try:
+        lines = content.decode().splitlines()
+    except UnicodeDecodeError:
+        return False
+    return all(not words or _is_token(words) for words in map(_words_of, lines))
+
+
+def _words_of(line: str) -> list[str]:
+    return line.partition("#")[0].split()
+
+
+def _is_token(words: list[str]) -> bool:
+    return len(words) == 4 and words[2] in (READ, WRITE) and words[3].isascii() and words[3].isdigit()
 
 
 def make_token(user: str, *, may_write: bool, expires_s: int) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.broker.config.keys.security import OAUTHBEARER_KEYS, TLS_KEYS
-from tidelog.protocol.config_def import ConfigKey, ConfigType, Importance, between, each_of
+from tidelog.protocol.config_def import Check, ConfigKey, ConfigType, Importance, between, each_of
 
 ADMIN_LISTENER = "admin.listener"
 SCHEMA_REGISTRY_LISTENER = "schema.registry.listener"
@@ -12,6 +12,14 @@ ADMIN_MAX_CONNECTIONS = "admin.max.connections"
 ADMIN_AUTHENTICATION = "admin.authentication"
 ADMIN_TOKENS_FILE = "admin.tokens.file"
 ADMIN_TOKEN_KEYS = "admin.sasl.oauthbearer.jwks.endpoint.url"
+
+
+def _is_address(text: str) -> bool:
+    _, colon, port = text.rpartition(":")
+    return bool(colon) and port.isascii() and port.isdigit() and int(port) <= 65535
+
+
+HTTP_ADDRESS = Check(lambda text: not text or _is_address(text), "HOST:PORT with a port from 0 to 65535, or nothing")
 
 
 def _of_interface(key: ConfigKey) -> ConfigKey:
@@ -44,7 +52,7 @@ ADMIN_KEYS = (
         ADMIN_LISTENER,
         ConfigType.STRING,
         "127.0.0.1:9644",
-        None,
+        HTTP_ADDRESS,
         Importance.MEDIUM,
         "HOST:PORT of the HTTP interface with the console, /healthz, /readyz, /metrics and /compaction; port 0 takes "
         "any free one, as does the default where its port is taken; an empty value switches it off. "
@@ -92,7 +100,7 @@ ADMIN_KEYS = (
         SCHEMA_REGISTRY_LISTENER,
         ConfigType.STRING,
         "",
-        None,
+        HTTP_ADDRESS,
         Importance.MEDIUM,
         "HOST:PORT of the schema registry, with Confluent's HTTP interface; port 0 takes any free one, an empty value "
         "switches it off. Logins, TLS, hosts and the limit of connections are those of the HTTP interface (admin.*). "

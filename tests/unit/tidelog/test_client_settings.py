@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog import cli
-from tidelog.client import ClientError
+from tidelog.client import ClientError, SettingsError
 from tidelog.client.security import Security
 from tidelog.client.settings import load_settings
 from tidelog.client.wire import Wire
@@ -70,7 +70,7 @@ def test_a_wrong_profile_is_one_line(
     profile = tmp_path / "profile.properties"
     if text is not None:
         profile.write_text(text)
-    assert cli.main(["topic", "list", "--profile", str(profile)]) == 1
+    assert cli.main(["topic", "list", "--profile", str(profile)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tidelog topic list: ")
     assert told in line
@@ -86,7 +86,7 @@ def test_trusted_certificates_that_are_not_there_are_named(tmp_path: Path) -> No
     from socket import socketpair
 
     ours, theirs = socketpair()
-    with ours, theirs, pytest.raises(OSError, match="No such file"):
+    with ours, theirs, pytest.raises(SettingsError, match=r"ssl.truststore.location=.*/none: No such file"):
         Security({"security.protocol": "SSL", "ssl.truststore.location": str(tmp_path / "none")}).secure(ours, "h")
 
 

@@ -256,7 +256,7 @@ def test_a_wrong_argument_is_told_in_one_line_without_the_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, message: str
 ) -> None:
     node = Node(tmp_path)
-    assert node.format(ADMIN, argument) == 1
+    assert node.format(ADMIN, argument) == 2
     error = capsys.readouterr().err
     assert error.startswith("tidelog format: --add-scram: ")
     assert message in error
@@ -273,7 +273,7 @@ def test_a_wrong_password_file_is_refused(
 ) -> None:
     node = Node(tmp_path)
     (tmp_path / "password").write_bytes(content)
-    assert node.format(f"SCRAM-SHA-512=[name=a,password-file={tmp_path / 'password'}]") == 1
+    assert node.format(f"SCRAM-SHA-512=[name=a,password-file={tmp_path / 'password'}]") == 2
     assert message in capsys.readouterr().err
     assert not node.data.exists()
 
@@ -320,7 +320,7 @@ def test_a_release_that_is_not_known_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], release: str
 ) -> None:
     node = Node(tmp_path)
-    assert node.format(more=("--release-version", release)) == 1
+    assert node.format(more=("--release-version", release)) == 2
     error = capsys.readouterr().err
     assert f"--release-version: {release!r} is none of 3.9-IV0, " in error
     assert error.count("\n") == 1

@@ -133,16 +133,16 @@ def test_another_nodes_directory_is_refused(
 
 @pytest.mark.parametrize("cluster_id", ["", "short", "5L6g3nShT-eMCtK--X86sx", "5L6g3nShT-eMCtK--X86sw==", "ä" * 22])
 def test_a_cluster_id_is_a_uuid(tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster_id: str) -> None:
-    assert format_node(config_file(tmp_path), cluster_id) == 1
+    assert format_node(config_file(tmp_path), cluster_id) == 2
     assert repr(cluster_id) in capsys.readouterr().err
 
 
 def test_the_configuration_names_the_node_and_agrees_about_the_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert format_node(config_file(tmp_path, node_id="")) == 1
+    assert format_node(config_file(tmp_path, node_id="")) == 2
     assert "does not set node.id" in capsys.readouterr().err
-    assert format_node(config_file(tmp_path, cluster_id=OTHER)) == 1
+    assert format_node(config_file(tmp_path, cluster_id=OTHER)) == 2
     assert f"configured as {OTHER}, and {CLUSTER} is given" in capsys.readouterr().err
     assert format_node(str(tmp_path / "none.properties")) == 2
     assert not (tmp_path / "a").exists()

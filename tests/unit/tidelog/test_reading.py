@@ -104,7 +104,7 @@ def test_a_start_at_the_epoch_counts_more_than_a_committed_offset(monkeypatch: p
     log.append(b"old")
     log.append(b"new")
     monkeypatch.setattr(reading, "committed_offsets", lambda cluster, group, places: {PLACES[0]: 1})
-    monkeypatch.setattr(reading, "list_offsets", lambda cluster, times: dict.fromkeys(times, 0))
+    monkeypatch.setattr(reading, "offsets_from", lambda cluster, partitions, time_ms: dict.fromkeys(partitions, 0))
     since_the_epoch = Range(None, 0, None, follow=False, isolation_level=0)
     assert values(by_group(ModelCluster(log), since_the_epoch)) == [b"old", b"new"]
     assert values(by_group(ModelCluster(log), since_the_epoch._replace(begin_ms=None))) == [b"new"]

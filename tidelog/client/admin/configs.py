@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
@@ -86,10 +86,24 @@ def describe_configs(
     return sorted(map(_entry_of, answer.configs))
 
 
+def check_known(resource: Resource, keys: Iterable[str], entries: Iterable[ConfigEntry]) -> None:
+    """Raise ClientError for keys that a described resource does not have."""
+    unknown = sorted(set(keys) - {entry.key for entry in entries})
+    if unknown:
+        raise ClientError(f"{resource} has no configuration {', '.join(unknown)}")
+
+
 def alter_configs(
     cluster: Cluster, resource: Resource, values: Mapping[str, str | None], *, validate_only: bool = False
 ) -> None:
-    """Set keys, or unset those whose value is None; the others stay. Raises ClientError, KafkaError."""
+    """Set keys, or unset those whose value is None; the others stay.
+
+    A broker ignores an unknown key that is unset, so these are checked first, as Kafka's tool does. Raises ClientError,
+    KafkaError.
+    """
+    unset = [key for key, value in values.items() if value is None]
+    if unset:
+        check_known(resource, unset, describe_configs(cluster, resource))
     changes = [
         AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
         for key, value in values.items()

@@ -17,6 +17,7 @@ LATEST = -1
 EARLIEST = -2
 """Timestamps in ListOffsets that mean the end and the start of a log."""
 READ_COMMITTED = 1
+MAX_TIME_MS = 2**63 - 1
 _LIST_OFFSETS = 9
 """The newest version of ListOffsets that is used."""
 
@@ -43,6 +44,15 @@ def log_ends(
 def log_starts(cluster: Cluster, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Return the start of each log. Raises ClientError, KafkaError."""
     return list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+
+
+def offsets_from(cluster: Cluster, partitions: Iterable[TopicPartition], time_ms: int) -> dict[TopicPartition, int]:
+    """Return the first offset of each log that is not older than a time; -1 if there is none.
+
+    No record is older than 1970: ListOffsets gives negative times meanings of their own. Raises ClientError,
+    KafkaError.
+    """
+    return list_offsets(cluster, dict.fromkeys(partitions, min(max(time_ms, 0), MAX_TIME_MS)))
 
 
 def partitions_of(cluster: Cluster, topic: str) -> list[TopicPartition]:

@@ -1,18 +1,20 @@
 """An idempotent producer: records are collected in a batch for each partition, and a flush sends all batches and waits.
 
 One batch of a partition is in flight at a time. A batch that may have been appended is sent again with the same
-sequence numbers, and the broker appends it once (KIP-98). One thread.
+sequence numbers, and the broker appends it once (KIP-98). A batch above the topic's ``max.message.bytes`` is sent in
+halves, as Kafka's producer does (KIP-126). One thread.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 from tidelog.client.cluster import Address, Cluster, ask, raise_for_code
 from tidelog.client.records.partitioner import partition_for_key
-from tidelog.protocol.errors import DuplicateSequenceNumberError
+from tidelog.protocol.errors import DuplicateSequenceNumberError, KafkaError, MessageTooLargeError
 from tidelog.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.protocol.messages.produce import (
     PartitionProduceData,
@@ -26,6 +28,10 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 BATCH_BYTES = 256 * 1024
 """Size of all waiting records at which they are sent; a broker's default ``max.message.bytes`` is 1 MiB."""
 RECORD_OVERHEAD = 24
+MAX_RECORDS = BATCH_BYTES // RECORD_OVERHEAD + 1
+"""Largest number of records that wait before they are sent."""
+SHOWN_BYTES = 40
+"""Number of bytes of a record that an error shows."""
 _ACKS_ALL = -1
 _PRODUCE = 12
 """The newest version of Produce with topic names; from 13 on it has topic ids."""
@@ -59,6 +65,10 @@ class Producer:
         self._compression = compression
         self._identity: tuple[int, int] | None = None
         self._waiting: dict[int, list[OutgoingRecord]] = defaultdict(list)
+        self._most: dict[int, int] = defaultdict(lambda: MAX_RECORDS)
+        """Largest number of records in a batch of each partition."""
+        self._refused: KafkaError | None = None
+        """Error of a record that is too large."""
         self._bytes = 0
         self._sequences: dict[int, int] = defaultdict(int)
         self._turn = 0
@@ -83,14 +93,25 @@ class Producer:
             self.flush()
 
     def flush(self) -> None:
-        """Send all waiting records, and wait until brokers have appended them. Raises ClientError, KafkaError."""
+        """Send all waiting records, and wait until brokers have appended them.
+
+        Raises ClientError, KafkaError. A record that is too large is MessageTooLargeError, after all records before it
+        and those of the other partitions are appended.
+        """
         if not self._waiting:
             return
-        batches = {number: self._batch(number, records) for number, records in self._waiting.items()}
-        self._cluster.retry_until_settled(lambda: self._deliver(batches))
-        self._waiting.clear()
+        while self._waiting:
+            batches = {number: self._batch(number, self._next_records(number)) for number in self._waiting}
+            self._cluster.retry_until_settled(partial(self._deliver, batches))
         self._bytes = 0
         self._turn += 1
+        if self._refused is not None:
+            refused, self._refused = self._refused, None
+            raise refused
+
+    def _next_records(self, partition: int) -> list[OutgoingRecord]:
+        """Return the records of a partition's next batch."""
+        return self._waiting[partition][: self._most[partition]]
 
     def _partition_of(self, record: OutgoingRecord) -> int:
         """Choose the partition of a record. Records without key go to another partition after each flush."""
@@ -143,18 +164,42 @@ class Producer:
                 self._note_appended({part.index: part for part in topic.partition_responses}, batches)
 
     def _note_appended(self, answered: Mapping[int, PartitionProduceResponse], batches: dict[int, bytearray]) -> None:
-        """Note the appended batches, then raise the error of the first that was not appended."""
+        """Note which batches are appended or too large, then raise the error of the first other one."""
         for number, part in answered.items():
             if part.error_code in (0, DuplicateSequenceNumberError.code):
-                count = len(self._waiting[number])
-                self._sequences[number] = increment_sequence(self._sequences[number], count)
-                before = self.appended.get(number, Appended(part.base_offset, -1, 0))
-                last = part.base_offset + count - 1
-                self.appended[number] = Appended(before.first_offset, last, before.records + count)
-                del batches[number]
+                self._note_offsets(number, part.base_offset)
+            elif part.error_code == MessageTooLargeError.code:
+                self._shorten(number, _message_of(part))
+            else:
+                continue
+            del batches[number]
         for number, part in answered.items():
-            message = part.error_message or (
-                part.record_errors[0].batch_index_error_message if part.record_errors else None
-            )
             if number in batches:
-                raise_for_code(part.error_code, f"produce to {self._topic}-{number}", message)
+                raise_for_code(part.error_code, f"produce to {self._topic}-{number}", _message_of(part))
+
+    def _note_offsets(self, number: int, base_offset: int) -> None:
+        """Note where the broker appended the next batch of a partition; its records no longer wait."""
+        count = len(self._next_records(number))
+        self._sequences[number] = increment_sequence(self._sequences[number], count)
+        before = self.appended.get(number, Appended(base_offset, -1, 0))
+        self.appended[number] = Appended(before.first_offset, base_offset + count - 1, before.records + count)
+        del self._waiting[number][:count]
+        if not self._waiting[number]:
+            del self._waiting[number]
+
+    def _shorten(self, number: int, message: str | None) -> None:
+        """Make the next batch of a partition half as long, because it is too large; give up one of a single record."""
+        records = self._next_records(number)
+        self._most[number] = (len(records) + 1) // 2
+        if len(records) == 1:
+            del self._waiting[number]
+            begin = (records[0].value or b"")[:SHOWN_BYTES].decode("utf-8", "replace")
+            self._refused = MessageTooLargeError(
+                f"produce to {self._topic}-{number}: the record that begins with {begin!r}: "
+                f"{message or MessageTooLargeError.default_message}"
+            )
+
+
+def _message_of(part: PartitionProduceResponse) -> str | None:
+    """Return the broker's text for the error of a partition, if it has one."""
+    return part.error_message or (part.record_errors[0].batch_index_error_message if part.record_errors else None)

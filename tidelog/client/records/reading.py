@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tidelog.client.admin.groups import committed_offsets
-from tidelog.client.admin.offsets import TopicPartition, list_offsets, log_ends, log_starts
+from tidelog.client.admin.offsets import TopicPartition, log_ends, log_starts, offsets_from
 from tidelog.client.cluster import Cluster, Trouble, is_passing
 from tidelog.client.connection import ClientError
 from tidelog.client.records.fetcher import Fetcher
@@ -197,7 +197,7 @@ def first_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: 
         return starts
     ends = log_ends(cluster, partitions, isolation_level=wanted.isolation_level)
     if wanted.begin_ms is not None:
-        found = list_offsets(cluster, dict.fromkeys(partitions, wanted.begin_ms))
+        found = offsets_from(cluster, partitions, wanted.begin_ms)
         return {
             topic_partition: ends[topic_partition] if found[topic_partition] < 0 else found[topic_partition]
             for topic_partition in partitions
@@ -218,7 +218,7 @@ def last_positions(cluster: Cluster, partitions: list[TopicPartition], wanted: R
     """Find the offsets at which reading ends; none for partitions that are followed. Raises ClientError, KafkaError."""
     later: dict[TopicPartition, int] = {}
     if wanted.end_ms is not None:
-        found = list_offsets(cluster, dict.fromkeys(partitions, wanted.end_ms + 1))
+        found = offsets_from(cluster, partitions, wanted.end_ms + 1)
         later = {topic_partition: offset for topic_partition, offset in found.items() if offset >= 0}
     if wanted.follow:
         return later

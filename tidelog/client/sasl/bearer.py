@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.client.trust import build_context, read_trusted
-from tidelog.client.wire import ClientError
+from tidelog.client.wire import ClientError, SettingsError
 
 if TYPE_CHECKING:
     import ssl
@@ -123,10 +123,10 @@ class BearerCredentials:
 
 
 def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str, str]) -> BearerCredentials:
-    """Read the source of tokens from a profile and its JAAS text. Raises ClientError, whose message has no secret."""
+    """Read the source of tokens from a profile and its JAAS text. Raises SettingsError, whose message has no secret."""
     handler = properties.get(HANDLER_KEY, HANDLER)
     if handler != HANDLER:
-        raise ClientError(f"{HANDLER_KEY}={handler}: expected {HANDLER}")
+        raise SettingsError(f"{HANDLER_KEY}={handler}: expected {HANDLER}")
     found = BearerCredentials(
         properties.get(URL_KEY, ""),
         properties.get(ID_KEY) or options.get("clientId", ""),
@@ -137,9 +137,9 @@ def read_bearer_credentials(properties: Mapping[str, str], options: Mapping[str,
     if found.url.startswith("file:///"):
         return found
     if not is_safe(found.url):
-        raise ClientError(f"{URL_KEY}={found.url}: expected a file:/// or https: URL, or http: on this machine")
+        raise SettingsError(f"{URL_KEY}={found.url}: expected a file:/// or https: URL, or http: on this machine")
     if not found.client_id or not found.client_secret:
-        raise ClientError(f"no client id or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
+        raise SettingsError(f"no client id or no secret for {found.url}: expected {ID_KEY} and {SECRET_KEY}")
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from tidelog.broker.security.sasl.client.exchange import HASHES, MECHANISMS, PLAIN, Credentials
 from tidelog.client.sasl.bearer import KEYS as BEARER_KEYS
 from tidelog.client.sasl.bearer import OAUTHBEARER, BearerCredentials, read_bearer_credentials
-from tidelog.client.wire import ClientError
+from tidelog.client.wire import SettingsError
 
 MECHANISM_KEY, JAAS_KEY = "sasl.mechanism", "sasl.jaas.config"
 USER_KEY, PASSWORD_KEY = "sasl.username", "sasl.password"
@@ -25,47 +25,47 @@ _NOT_IN_PASSWORDS = re.compile("[\x00\ud800-\udfff]")
 
 
 def read_credentials(properties: Mapping[str, str]) -> Credentials | BearerCredentials:
-    """Read the credentials from client properties. Raises ClientError, whose message has no password."""
+    """Read the credentials from client properties. Raises SettingsError, whose message has no password."""
     mechanism = properties.get(MECHANISM_KEY, "").upper()
     jaas = properties.get(JAAS_KEY)
     if mechanism == OAUTHBEARER:
         return read_bearer_credentials(properties, {} if jaas is None else _options_of(jaas, mechanism))
     if mechanism not in MECHANISMS:
         found = f"{MECHANISM_KEY}={mechanism}" if mechanism else f"{MECHANISM_KEY} is missing"
-        raise ClientError(f"{found}: expected {PLAIN}, {', '.join(HASHES)} or {OAUTHBEARER}")
+        raise SettingsError(f"{found}: expected {PLAIN}, {', '.join(HASHES)} or {OAUTHBEARER}")
     return _read_password(properties, mechanism, jaas)
 
 
 def _read_password(properties: Mapping[str, str], mechanism: str, jaas: str | None) -> Credentials:
-    """Read a user and a password. Raises ClientError."""
+    """Read a user and a password. Raises SettingsError."""
     if jaas is None:
         given, user_key, password_key = properties, USER_KEY, PASSWORD_KEY
     elif USER_KEY in properties or PASSWORD_KEY in properties:
-        raise ClientError(f"{JAAS_KEY} is given with {USER_KEY} or {PASSWORD_KEY}: expected one way, not both")
+        raise SettingsError(f"{JAAS_KEY} is given with {USER_KEY} or {PASSWORD_KEY}: expected one way, not both")
     else:
         given, user_key, password_key = _options_of(jaas, mechanism), "username", "password"
     user, password = given.get(user_key, ""), given.get(password_key, "")
     if not user or not password:
-        raise ClientError(f"no user or no password: expected {USER_KEY} and {PASSWORD_KEY}, or both in {JAAS_KEY}")
+        raise SettingsError(f"no user or no password: expected {USER_KEY} and {PASSWORD_KEY}, or both in {JAAS_KEY}")
     if _NOT_IN_NAMES.search(user):
-        raise ClientError(f"the user {user!r} has a character that brokers refuse")
+        raise SettingsError(f"the user {user!r} has a character that brokers refuse")
     if _NOT_IN_PASSWORDS.search(password):
-        raise ClientError("the password has a character that brokers refuse")
+        raise SettingsError("the password has a character that brokers refuse")
     return Credentials(mechanism, user, password)
 
 
 def _options_of(text: str, mechanism: str) -> Mapping[str, str]:
-    """Parse the options of a JAAS text for the mechanism. Raises ClientError."""
+    """Parse the options of a JAAS text for the mechanism. Raises SettingsError."""
     from tidelog.broker.security.sasl.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
     from tidelog.protocol.config_def import ConfigError
 
     try:
         module = parse_jaas(text)
     except ConfigError as error:
-        raise ClientError(str(error)) from error
+        raise SettingsError(str(error)) from error
     expected = {PLAIN: PLAIN_MODULE, OAUTHBEARER: OAUTHBEARER_MODULE}.get(mechanism, SCRAM_MODULE)
     if module.name != expected:
-        raise ClientError(f"{JAAS_KEY} is for {module.name}: {MECHANISM_KEY}={mechanism} expects {expected}")
+        raise SettingsError(f"{JAAS_KEY} is for {module.name}: {MECHANISM_KEY}={mechanism} expects {expected}")
     if module.options.get("tokenauth", "").lower() == "true":
-        raise ClientError(f"{JAAS_KEY} has tokenauth=true: expected a user and a password, no delegation token")
+        raise SettingsError(f"{JAAS_KEY} has tokenauth=true: expected a user and a password, no delegation token")
     return module.options

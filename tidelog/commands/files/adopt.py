@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tidelog.broker.adoption.plan import AdoptionOptions, AdoptionPlan
 
+NODE_ID = click.IntRange(0, 2**31 - 1)
+
 
 @click.command(cls=Command)
 @click.argument("sources", metavar="DIR...", nargs=-1, required=True)
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     "hard links: takes no space and no time, needs the same file system",
 )
 @click.option("--dry-run", is_flag=True, help="check and tell what would be done; write nothing")
-@click.option("--node-id", type=int, default=1, metavar="N", show_default=True, help="Tidelog's node.id")
+@click.option(
+    "--node-id", type=click.IntRange(0, 2**31 - 1), default=1, metavar="N", show_default=True, help="Tidelog's node.id"
+)
 @click.option("--leave-out", multiple=True, metavar="TOPIC", help="go without this topic; may be repeated")
 @click.option(
     "--topic-configs",

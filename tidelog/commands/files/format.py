@@ -35,6 +35,10 @@ class FormatError(Exception):
     """The directories cannot be formatted with these options."""
 
 
+class FormatOptionError(FormatError):
+    """The value of an option is wrong."""
+
+
 @click.command(cls=Command)
 @click.option(
     "-t", "--cluster-id", required=True, metavar="ID", help="the cluster's id, as kafka-storage random-uuid prints"
@@ -83,7 +87,7 @@ def command(
         check_node_id(config_file, config)
         first = FirstRecords(parse_release(release), parse_users(arguments))
         formatted = format_directories(OsFileSystem(), config, cluster_id, first, ignore_formatted=ignore_formatted)
-    except ConfigError as error:
+    except (ConfigError, FormatOptionError) as error:
         print(f"tidelog format: {error}", file=sys.stderr)
         return EXIT_USAGE
     except (FormatError, KafkaStorageError) as error:
@@ -116,19 +120,19 @@ def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
     except ValueError:
         uuid = b""
     if len(uuid) != CLUSTER_ID_BYTES or uuid_to_str(uuid) != cluster_id:
-        raise FormatError(
+        raise FormatOptionError(
             f"the cluster id {cluster_id!r} is no UUID in base64 (22 characters), such as kafka-storage "
             "random-uuid prints"
         )
     configured = config.get("cluster.id")
     if configured not in (None, cluster_id):
-        raise FormatError(f"cluster.id is configured as {configured}, and {cluster_id} is given")
+        raise FormatOptionError(f"cluster.id is configured as {configured}, and {cluster_id} is given")
 
 
 def check_node_id(path: str, config: BrokerConfig) -> None:
     """Raise FormatError if the configuration does not set the node's id."""
     if not {"node.id", "broker.id"} & config.static_texts.keys():
-        raise FormatError(f"{path} does not set node.id, which must be unique in the cluster")
+        raise FormatOptionError(f"{path} does not set node.id, which must be unique in the cluster")
 
 
 def parse_users(arguments: Sequence[str]) -> list[FirstUser]:
@@ -141,7 +145,7 @@ def parse_users(arguments: Sequence[str]) -> list[FirstUser]:
     try:
         return [parse_first_user(argument) for argument in arguments]
     except ScramArgumentError as error:
-        raise FormatError(f"--add-scram: {error}") from error
+        raise FormatOptionError(f"--add-scram: {error}") from error
 
 
 def parse_release(release: str | None) -> dict[str, int] | None:
@@ -151,7 +155,7 @@ def parse_release(release: str | None) -> dict[str, int] | None:
     try:
         return None if release is None else levels_of_release(release)
     except ValueError as error:
-        raise FormatError(f"--release-version: {error}") from error
+        raise FormatOptionError(f"--release-version: {error}") from error
 
 
 class FirstRecords(NamedTuple):

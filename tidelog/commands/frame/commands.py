@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from tidelog.commands.frame.errors import CommandFailedError
+from tidelog.commands.frame.errors import CommandFailedError, WrongUseError
 
 
 class Listed(NamedTuple):
@@ -27,15 +27,22 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises CommandFailedError, and BrokenPipeError when standard output was closed."""
-        from tidelog.client import ClientError
+        from tidelog.client import ClientError, SettingsError
+        from tidelog.client.wire import explain_os_error
         from tidelog.protocol.errors import KafkaError
 
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # standard output was closed: the command line ends with its own exit code
-        except (ClientError, KafkaError, OSError) as error:
+        except SettingsError as error:
+            raise WrongUseError(ctx.command_path, str(error)) from error
+        except (ClientError, KafkaError) as error:
             raise CommandFailedError(ctx.command_path, str(error)) from error
+        except OSError as error:
+            raise CommandFailedError(ctx.command_path, explain_os_error(error)) from error
+        except UnicodeEncodeError as error:
+            raise WrongUseError(ctx.command_path, f"{error.object!r} is not UTF-8") from error
 
 
 class Group(click.Group):

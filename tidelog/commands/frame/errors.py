@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from tidelog.commands.frame.exit_codes import EXIT_USAGE
+
 
 class CommandFailedError(click.ClickException):
     """A command failed; ``path`` is its full name, such as ``tidelog topic create``."""
@@ -11,6 +13,12 @@ class CommandFailedError(click.ClickException):
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
         self.path = path
+
+
+class WrongUseError(CommandFailedError):
+    """A command failed because a setting or an argument is wrong."""
+
+    exit_code = EXIT_USAGE
 
 
 def describe_error(error: click.ClickException) -> str:

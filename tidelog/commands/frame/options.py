@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import click
 
 from tidelog.client.settings import ClientSettings, load_settings
+from tidelog.client.wire import ClientError
 from tidelog.commands.frame.exit_codes import EXIT_FAILED
 
 BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
@@ -38,6 +40,23 @@ class Seconds(click.ParamType[float]):
         return seconds
 
 
+class Moment(click.ParamType[int]):
+    """A time as people write it, in ms since 1970; times of the day are in the time zone of this machine."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse a time. Raises BadParameter."""
+        from tidelog.log.find.times import parse_time
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_time(value, round(time.time() * 1000))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def bootstrap_option(function: _Function) -> _Function:
     """Add ``--bootstrap``, whose value is None if neither the option nor the variable is given."""
     return click.option(
@@ -51,13 +70,20 @@ def bootstrap_option(function: _Function) -> _Function:
     )(function)
 
 
+def source_of_bootstrap() -> str:
+    """Return the name of the option or the variable that gave the current command its brokers, for errors."""
+    source = click.get_current_context().get_parameter_source("bootstrap")
+    return BOOTSTRAP_VARIABLE if source is click.core.ParameterSource.ENVIRONMENT else "--bootstrap"
+
+
 def client_options(default_timeout_s: float = DEFAULT_TIMEOUT_S) -> Callable[[_Function], _Function]:
     """Add ``--bootstrap``, ``--profile`` and ``--timeout``; the function gets them as ``settings``."""
 
     def decorate(function: _Function) -> _Function:
         @functools.wraps(function)
         def with_settings(*, bootstrap: str | None, profile: str | None, timeout: float, **given: Any) -> Any:
-            return function(settings=load_settings(bootstrap, profile, timeout, os.environ), **given)
+            settings = load_settings(bootstrap, profile, timeout, os.environ, source_of_bootstrap())
+            return function(settings=settings, **given)
 
         decorated = click.option(
             "--timeout",
@@ -77,6 +103,24 @@ def client_options(default_timeout_s: float = DEFAULT_TIMEOUT_S) -> Callable[[_F
         return bootstrap_option(cast(_Function, decorated))
 
     return decorate
+
+
+def check_order(begin_ms: int | None, end_ms: int | None) -> None:
+    """Raise UsageError if ``--from`` is after ``--to``."""
+    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
+        raise click.UsageError(f"--from is after --to: {begin_ms} and {end_ms} ms since 1970")
+
+
+def encode(text: str | None) -> bytes | None:
+    """Encode an option's text: the bytes of the command line, UTF-8 or not. None if the option is not given."""
+    return None if text is None else os.fsencode(text)
+
+
+def standard_input() -> BinaryIO:
+    """Return standard input as bytes. Raises ClientError if it is closed."""
+    if sys.stdin is None:
+        raise ClientError("standard input is closed")
+    return sys.stdin.buffer
 
 
 def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
@@ -109,10 +153,14 @@ def each_of(names: Iterable[str], act: Callable[[str], None]) -> int:
 
 __all__ = [
     "ClientSettings",
+    "Moment",
     "Seconds",
     "bootstrap_option",
+    "check_order",
     "client_options",
     "each_of",
+    "encode",
     "json_option",
     "key_values",
+    "standard_input",
 ]

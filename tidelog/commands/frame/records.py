@@ -34,6 +34,7 @@ class ParsedRecord(NamedTuple):
 
 FIELDS = {"topic", "partition", "offset", "timestamp", "key", "key_base64", "value", "value_base64", "headers"}
 """Keys of a record in JSON; ``topic`` and ``offset`` are printed, and ignored when parsing."""
+MAX_PARTITION, MAX_TIMESTAMP = 2**31 - 1, 2**63 - 1
 NO_TIMESTAMP = -1
 """Timestamp of a record of magic 0, which has none."""
 
@@ -96,9 +97,9 @@ def parse_json_record(line: str, *, has_json_value: bool = False) -> ParsedRecor
     return ParsedRecord(
         _bytes(fields, "key"),
         _json_value(fields) if has_json_value else _bytes(fields, "value"),
-        tuple((one["name"], _bytes(one, "value")) for one in headers),
-        _number(fields, "partition"),
-        None if fields.get("timestamp") == NO_TIMESTAMP else _number(fields, "timestamp"),
+        tuple((_utf8("headers", one["name"]).decode(), _bytes(one, "value")) for one in headers),
+        _number(fields, "partition", MAX_PARTITION),
+        None if fields.get("timestamp") == NO_TIMESTAMP else _number(fields, "timestamp", MAX_TIMESTAMP),
     )
 
 
@@ -121,7 +122,15 @@ def _bytes(fields: Mapping[str, Any], name: str) -> bytes | None:
             raise RecordFormatError(f"{name}_base64: {encoded!r} is not base64") from None
     if text is None:
         return None
-    return text.encode() if isinstance(text, str) else json.dumps(text, ensure_ascii=False).encode()
+    return _utf8(name, text if isinstance(text, str) else json.dumps(text, ensure_ascii=False))
+
+
+def _utf8(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise RecordFormatError(f"{name}: {half} is half of a character, which UTF-8 cannot encode") from None
 
 
 def _json_value(fields: Mapping[str, Any]) -> bytes | None:
@@ -131,10 +140,10 @@ def _json_value(fields: Mapping[str, Any]) -> bytes | None:
     return None if value is None else json.dumps(value).encode()
 
 
-def _number(fields: Mapping[str, Any], name: str) -> int | None:
+def _number(fields: Mapping[str, Any], name: str, most: int) -> int | None:
     number = fields.get(name)
-    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
-        raise RecordFormatError(f"{name}: {number!r} is no number from 0 on")
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most):
+        raise RecordFormatError(f"{name}: {number!r} is no number from 0 to {most}")
     return number
 
 

@@ -49,16 +49,13 @@ def get(
     TYPE is topic, broker, broker-logger, client-metrics or group. NAME of a broker is its id, or "default" for what is
     set for all brokers. Without KEY, keys that were set are shown.
     """
-    from tidelog.client import ClientError
-    from tidelog.client.admin.configs import OWN_SOURCES, describe_configs
+    from tidelog.client.admin.configs import OWN_SOURCES, check_known, describe_configs
     from tidelog.client.cluster import Cluster
 
     resource = resource_of(kind, name)
     with Cluster.open(settings) as cluster:
         entries = describe_configs(cluster, resource, keys or None, documentation=doc)
-    unknown = sorted(set(keys) - {entry.key for entry in entries})
-    if unknown:
-        raise ClientError(f"{resource} has no configuration {', '.join(unknown)}")
+    check_known(resource, keys, entries)
     shown = [entry for entry in entries if everything or keys or entry.source in OWN_SOURCES[kind]]
     rows = [entry._asdict() for entry in shown]
     if as_json:

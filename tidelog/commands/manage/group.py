@@ -10,7 +10,7 @@ import click
 
 from tidelog.commands.frame.commands import Group as CommandGroup
 from tidelog.commands.frame.completing import complete_groups
-from tidelog.commands.frame.options import ClientSettings, client_options, each_of, json_option
+from tidelog.commands.frame.options import ClientSettings, Moment, client_options, each_of, json_option
 from tidelog.commands.frame.output import print_json, print_rows
 
 if TYPE_CHECKING:
@@ -19,14 +19,32 @@ if TYPE_CHECKING:
     from tidelog.client.cluster import Cluster
 
 
+TYPES = ("classic", "consumer", "share", "streams")
+STATES = (
+    "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady",
+)  # fmt: skip
+"""Kafka's types and states of groups."""
+
+
 @click.group(cls=CommandGroup)
 def command() -> None:
     """List, describe, reset and delete groups."""
 
 
 @command.command("list")
-@click.option("--state", metavar="STATE", help="groups in this state alone, such as Stable or Empty")
-@click.option("--type", "kind", metavar="TYPE", help="groups of this type alone: classic, consumer, share or streams")
+@click.option(
+    "--state",
+    type=click.Choice(STATES, case_sensitive=False),
+    metavar="STATE",
+    help="groups in this state alone, such as Stable or Empty",
+)
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(TYPES, case_sensitive=False),
+    metavar="TYPE",
+    help="groups of this type alone: classic, consumer, share or streams",
+)
 @json_option
 @client_options()
 def list_all(*, settings: ClientSettings, state: str | None, kind: str | None, as_json: bool) -> None:
@@ -37,9 +55,7 @@ def list_all(*, settings: ClientSettings, state: str | None, kind: str | None, a
     with Cluster.open(settings) as cluster:
         found = list_groups(cluster)
     rows = [
-        one._asdict()
-        for one in found
-        if (state is None or one.state.lower() == state.lower()) and (kind is None or one.type == kind.lower())
+        one._asdict() for one in found if (state is None or one.state == state) and (kind is None or one.type == kind)
     ]
     if as_json:
         print_json(rows)
@@ -103,7 +119,7 @@ class Target(NamedTuple):
     to_current: bool
     to_offset: int | None
     shift_by: int | None
-    to_datetime: str | None
+    to_datetime: int | None
 
 
 @command.command("reset")
@@ -115,7 +131,12 @@ class Target(NamedTuple):
 @click.option("--to-current", is_flag=True, help="to the committed offsets, which stay as they are")
 @click.option("--to-offset", type=click.IntRange(0), metavar="N", help="to this offset, or as near as the log has it")
 @click.option("--shift-by", type=int, metavar="N", help="by N records on, or back with -N")
-@click.option("--to-datetime", metavar="TIME", help="to the first record not older; ms, ISO 8601, 09:00, or 15m ago")
+@click.option(
+    "--to-datetime",
+    type=Moment(),
+    metavar="TIME",
+    help="to the first record not older; ms, ISO 8601, 09:00, or 15m ago",
+)
 @click.option("--dry-run", is_flag=True, help="show the offsets, commit none")
 @json_option
 @client_options()
@@ -130,6 +151,7 @@ def reset(
     **target: Any,
 ) -> None:
     """Move the committed offsets of a group that has no members."""
+    from tidelog.client import ClientError
     from tidelog.client.admin.groups import committed_offsets
     from tidelog.client.cluster import Cluster
     from tidelog.client.records.member import commit_offsets
@@ -143,6 +165,8 @@ def reset(
         raise click.UsageError("expected one of --topic and --all-topics")
     with Cluster.open(settings) as cluster:
         committed = committed_offsets(cluster, name)
+        if all_topics and not committed:
+            raise ClientError(f"group {name} has no committed offsets: expected --topic")
         partitions = sorted(committed) if all_topics else parse_partitions(cluster, topics)
         offsets = new_offsets(cluster, partitions, committed, wanted)
         if not dry_run:
@@ -180,8 +204,7 @@ def new_offsets(
 ) -> dict[TopicPartition, int]:
     """Compute the offset of each partition, within its log. Raises ClientError, KafkaError."""
     from tidelog.client import ClientError
-    from tidelog.client.admin.offsets import list_offsets, log_ends, log_starts
-    from tidelog.find import to_ms
+    from tidelog.client.admin.offsets import log_ends, log_starts, offsets_from
 
     starts, ends = log_starts(cluster, partitions), log_ends(cluster, partitions)
     if wanted.to_earliest:
@@ -189,7 +212,7 @@ def new_offsets(
     if wanted.to_latest:
         return ends
     if wanted.to_datetime is not None:
-        found = list_offsets(cluster, dict.fromkeys(partitions, to_ms(wanted.to_datetime)))
+        found = offsets_from(cluster, partitions, wanted.to_datetime)
         return {
             topic_partition: ends[topic_partition] if found[topic_partition] < 0 else found[topic_partition]
             for topic_partition in partitions

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from tidelog.client.admin.topics import Topic
     from tidelog.client.cluster import Cluster
 
+PARTITIONS = click.IntRange(1, 2**31 - 1)
+MAX_REPLICAS = 2**15 - 1
+"""The numbers that CreateTopics and CreatePartitions can carry: 32 and 16 bits."""
+
 
 @click.group(cls=Group)
 def command() -> None:
@@ -111,13 +115,13 @@ def print_topic(topic: Mapping[str, Any]) -> None:
 
 @command.command("create")
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("-p", "--partitions", type=click.IntRange(1), metavar="N", help="default: the broker's num.partitions")
+@click.option("-p", "--partitions", type=PARTITIONS, metavar="N", help="default: the broker's num.partitions")
 @click.option(
     "-r",
     "--replication-factor",
     "--replicas",
     "replicas",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MAX_REPLICAS),
     metavar="N",
     help="default: the broker's default.replication.factor",
 )
@@ -213,7 +217,7 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], if_exists: bool,
 @click.option(
     "--delete-config", "unset", multiple=True, metavar="KEY", help="set this key back to its default; may be repeated"
 )
-@click.option("-p", "--partitions", type=click.IntRange(1), metavar="N", help="number of partitions after the change")
+@click.option("-p", "--partitions", type=PARTITIONS, metavar="N", help="number of partitions after the change")
 @json_option
 @client_options()
 def alter(
@@ -246,10 +250,8 @@ def alter(
 
 @command.command("add-partitions")
 @click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
-@click.option("-n", "--num", type=click.IntRange(1), metavar="N", help="number of partitions to add")
-@click.option(
-    "-p", "--partitions", "total", type=click.IntRange(1), metavar="N", help="number of partitions after the change"
-)
+@click.option("-n", "--num", type=PARTITIONS, metavar="N", help="number of partitions to add")
+@click.option("-p", "--partitions", "total", type=PARTITIONS, metavar="N", help="number of partitions after the change")
 @click.option("--dry-run", is_flag=True, help="let the broker check it, add none")
 @json_option
 @client_options()

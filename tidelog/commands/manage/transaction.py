@@ -10,6 +10,11 @@ from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.output import print_json, print_rows
 
+STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
+)  # fmt: skip
+"""Kafka's states of transactions."""
+
 
 @click.group(cls=Group)
 def command() -> None:
@@ -17,7 +22,14 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", "states", multiple=True, metavar="STATE", help="in this state alone, such as Ongoing")
+@click.option(
+    "--state",
+    "states",
+    type=click.Choice(STATES, case_sensitive=False),
+    multiple=True,
+    metavar="STATE",
+    help="in this state alone, such as Ongoing",
+)
 @json_option
 @client_options()
 def list_all(*, settings: ClientSettings, states: tuple[str, ...], as_json: bool) -> None:

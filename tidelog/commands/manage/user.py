@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+import warnings
+from getpass import GetPassWarning
 
 import click
 
 from tidelog.commands.frame.commands import Group
-from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.options import ClientSettings, client_options, json_option, standard_input
 from tidelog.commands.frame.output import print_json, print_rows
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -71,10 +72,12 @@ def create(
     from tidelog.client.admin.users import set_password
     from tidelog.client.cluster import Cluster
 
+    if password is not None and password_stdin:
+        raise click.UsageError("expected one of --password and --password-stdin")
     if password_stdin:
-        password = sys.stdin.readline().rstrip("\r\n")
+        password = standard_input().readline().decode().rstrip("\r\n")
     elif password is None:
-        password = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        password = ask_password()
     if not password:
         raise click.UsageError("expected a password that is not empty")
     with Cluster.open(settings) as cluster:
@@ -83,6 +86,16 @@ def create(
         print_json({"user": name, "mechanism": mechanism, "iterations": iterations})
     else:
         print(f"user {name} has a password for {mechanism}")
+
+
+def ask_password() -> str:
+    """Ask for a password, twice. Raises UsageError without a terminal, where it could be seen."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", GetPassWarning)
+        try:
+            return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+        except GetPassWarning:
+            raise click.UsageError("no terminal to ask for the password: expected --password-stdin") from None
 
 
 @command.command("delete")

@@ -13,7 +13,7 @@ import click
 from tidelog.client.connection import ClientError
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
-from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.options import ClientSettings, Moment, check_order, client_options, json_option
 from tidelog.commands.frame.records import hex_line, json_line, json_line_of, text_line
 from tidelog.commands.records.registered import RegisteredValues, registry_options
 
@@ -34,8 +34,8 @@ OFFSET_WORDS = {"start": "start", "beginning": "start", "earliest": "start", "en
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("-o", "--offset", metavar="WHERE", help="start, end, an offset, or -N for the last N of each partition")
 @click.option("--from-beginning", is_flag=True, help="as --offset start, which is the default without a group")
-@click.option("--from", "begin", metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
-@click.option("--to", "end", metavar="TIME", help="not newer")
+@click.option("--from", "begin", type=Moment(), metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
+@click.option("--to", "end", type=Moment(), metavar="TIME", help="not newer")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, metavar="N",
               help="this partition alone; may be repeated")  # fmt: skip
 @click.option("-n", "--max", "--max-messages", "most", type=click.IntRange(1), metavar="N", help="at most N records")
@@ -68,8 +68,8 @@ def command(
     topics: tuple[str, ...],
     offset: str | None,
     from_beginning: bool,
-    begin: str | None,
-    end: str | None,
+    begin: int | None,
+    end: int | None,
     partitions: tuple[int, ...],
     most: int | None,
     follow: bool,
@@ -98,15 +98,11 @@ def command(
         show(records, line_maker("json" if as_json else form, values), most)
 
 
-def range_of(offset: str | None, begin: str | None, end: str | None, *, follow: bool, isolation: str) -> Range:
+def range_of(offset: str | None, begin_ms: int | None, end_ms: int | None, *, follow: bool, isolation: str) -> Range:
     """Build the range of each partition. Raises UsageError when it ends before it begins."""
     from tidelog.client.records.reading import Range
-    from tidelog.find import to_ms
 
-    begin_ms = None if begin is None else to_ms(begin)
-    end_ms = None if end is None else to_ms(end)
-    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise click.UsageError(f"--from {begin} is after --to {end}")
+    check_order(begin_ms, end_ms)
     return Range(offset, begin_ms, end_ms, follow, ISOLATION[isolation])
 
 

@@ -8,9 +8,9 @@ import click
 
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
-from tidelog.commands.frame.options import ClientSettings, client_options, json_option
+from tidelog.commands.frame.options import ClientSettings, Moment, check_order, client_options, encode, json_option
 from tidelog.commands.frame.records import json_line, text_line
-from tidelog.find import Tidelog, to_ms
+from tidelog.find import Tidelog
 
 DEFAULT_MAX = 100
 
@@ -19,8 +19,8 @@ DEFAULT_MAX = 100
 @click.argument("topic", metavar="TOPIC", shell_complete=complete_topics)
 @click.option("--key", metavar="KEY", help="records with exactly this key (the topic needs index.keys=true)")
 @click.option("--tag", metavar="TAG", help="records with this value in the header that index.tag.header names")
-@click.option("--from", "begin", metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
-@click.option("--to", "end", metavar="TIME", help="not newer")
+@click.option("--from", "begin", type=Moment(), metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
+@click.option("--to", "end", type=Moment(), metavar="TIME", help="not newer")
 @click.option(
     "--max", "most", type=click.IntRange(1), default=DEFAULT_MAX, metavar="N", show_default=True, help="at most N"
 )
@@ -41,8 +41,8 @@ def command(
     topic: str,
     key: str | None,
     tag: str | None,
-    begin: str | None,
-    end: str | None,
+    begin: int | None,
+    end: int | None,
     most: int,
     everything: bool,
     no_wait: bool,
@@ -50,16 +50,14 @@ def command(
     as_json: bool,
 ) -> None:
     """Find records by key, tag and time, newest first."""
-    begin_ms, end_ms = (None if one is None else to_ms(one) for one in (begin, end))
-    if begin_ms is not None and end_ms is not None and begin_ms > end_ms:
-        raise click.UsageError(f"--from {begin} is after --to {end}")
+    check_order(begin, end)
     count = 0
     for record in Tidelog(settings.bootstrap, security=settings.security).find(
         topic,
-        key=key,
-        tag=tag,
-        begin=begin_ms,
-        end=end_ms,
+        key=encode(key),
+        tag=encode(tag),
+        begin=begin,
+        end=end,
         max_records=None if everything else most,
         wait=not no_wait,
         isolation=isolation,

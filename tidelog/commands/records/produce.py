@@ -18,7 +18,14 @@ import click
 
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
-from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
+from tidelog.commands.frame.options import (
+    ClientSettings,
+    client_options,
+    encode,
+    json_option,
+    key_values,
+    standard_input,
+)
 from tidelog.commands.frame.output import print_json
 from tidelog.commands.records.registered import RegisteredValues, registry_options
 
@@ -104,7 +111,7 @@ def command(
     if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
         raise click.UsageError("--key-delimiter: expected a text, --format lines and no --key")
     choose_schema(values, topic, schema_path, schema_id)
-    given = tuple((name, value.encode()) for name, value in key_values(headers, "--header").items())
+    given = tuple((name, encode(value)) for name, value in key_values(headers, "--header").items())
     fields = Fields(form, encode(key), encode(key_delimiter), given, partition, tombstone, values)
     with Cluster.open(settings) as cluster:
         producer = Producer(cluster, topic, settings.timeout_s, CODECS.index(compression))
@@ -114,11 +121,6 @@ def command(
             producer.flush()
         finally:
             report(topic, producer, as_json=as_json)
-
-
-def encode(text: str | None) -> bytes | None:
-    """Encode an option's text as UTF-8, None if the option is not given."""
-    return None if text is None else text.encode()
 
 
 def choose_schema(values: RegisteredValues | None, topic: str, path: str | None, number: int | None) -> None:
@@ -134,7 +136,7 @@ def choose_schema(values: RegisteredValues | None, topic: str, path: str | None,
 def produce_file(path: str, fields: Fields, producer: Producer) -> None:
     """Send the records of one file. Raises ClientError, KafkaError, OSError."""
     if path == STANDARD_INPUT:
-        send_all(sys.stdin.buffer, "standard input", fields, producer)
+        send_all(standard_input(), "standard input", fields, producer)
         return
     with open(path, "rb") as file:
         state = os.fstat(file.fileno())

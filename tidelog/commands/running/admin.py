@@ -43,16 +43,30 @@ def create(*, path: str, user: str, scope: str, days: int, as_json: bool) -> Non
     """Create a token and print it. Remove its line from the file to revoke it."""
     from tidelog.broker.admin.login.tokens import make_token
 
+    if not user:
+        raise click.UsageError("--user: expected a name")
     expires_s = int(time.time()) + days * DAY_S
     made, line = make_token(user, may_write=scope == "write", expires_s=expires_s)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    try:
-        os.write(descriptor, line.encode())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    append_line(path, line)
     if as_json:
         print_json({"token": made, "user": user, "scope": scope, "expires": expires_s * 1000})
         return
     print(made)
     print(f"{user} may {scope} for {days} days", file=sys.stderr)
+
+
+def append_line(path: str, line: str) -> None:
+    """Append a line to a file of tokens durably; make the file if it is missing. Raises UsageError, OSError."""
+    from tidelog.broker.admin.login.tokens import is_token_file
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        with open(descriptor, "rb", closefd=False) as file:
+            before = file.read()
+        if not is_token_file(before):
+            raise click.UsageError(f"--file {path}: it has lines that are no tokens; expected the admin.tokens.file")
+        joint = "\n" if before and not before.endswith(b"\n") else ""
+        os.write(descriptor, (joint + line).encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
