@@ -118,7 +118,7 @@ def test_topics_as_text_are_aligned_columns(shell: Shell) -> None:
         (["log-dirs", "--topic", "not-there"], "topic not-there"),
     ],
 )
-def test_what_a_broker_refuses_is_one_line(shell: Shell, words: list[str], told: str) -> None:
+def test_a_refusal_of_the_broker_is_one_line(shell: Shell, words: list[str], told: str) -> None:
     assert told in shell.failure(*words)
 
 

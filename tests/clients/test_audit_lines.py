@@ -202,7 +202,7 @@ def test_every_api_is_in_one_table() -> None:
     assert sorted([*WORK, *READS, *LOGINS, *ALWAYS_REFUSED, *{api for api, _, _ in CASES}]) == served
 
 
-def test_what_is_changed_has_its_line_and_what_is_refused_has_none(audited: Audited) -> None:
+def test_each_change_has_its_audit_lines_and_each_refusal_has_none(audited: Audited) -> None:
     for number, (api, fields, expected) in enumerate(CASES):
         if api == "offset_delete":
             audited.commit()

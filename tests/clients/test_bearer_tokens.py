@@ -215,7 +215,7 @@ def test_a_new_key_of_the_issuer_is_looked_for(world: World) -> None:
     assert world.endpoint.requests == asked + 1
 
 
-def test_a_session_ends_with_its_token_and_goes_on_with_the_next(world: World) -> None:
+def test_a_session_ends_with_its_token_and_continues_with_the_next(world: World) -> None:
     """Librdkafka authenticates again before its session is over (KIP-368)."""
     made: list[float] = []
 

@@ -132,7 +132,7 @@ def tool(name: str, node: BrokerProcess, *arguments: str) -> str:
     return done.stdout
 
 
-def test_kafka_storage_takes_what_was_formatted(tmp_path: Path) -> None:
+def test_kafka_storage_accepts_formatted_directories(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
         f"process.roles=broker\nnode.id=4\nlog.dirs={tmp_path / 'a'},{tmp_path / 'b'}\n"

@@ -60,7 +60,7 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def test_it_ends_as_a_whole_and_keeps_what_was_written(tmp_path: Path) -> None:
+def test_all_nodes_end_together_and_records_are_kept(tmp_path: Path) -> None:
     """A node that is killed ends the cluster with its name; Ctrl-C ends it well."""
     with cluster(tmp_path) as (process, found):
         pids = [found["controller"]["pid"], *(broker["pid"] for broker in found["brokers"])]

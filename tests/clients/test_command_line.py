@@ -129,7 +129,7 @@ def test_a_malformed_file_is_named(tmp_path: Path) -> None:
     assert str(path) in line
 
 
-def test_a_data_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
+def test_an_impossible_data_directory_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     ended = run("serve", "--port", "0", "--data-dir", str(file))
@@ -138,7 +138,7 @@ def test_a_data_directory_that_cannot_be_is_told(tmp_path: Path) -> None:
     assert str(file) in line
 
 
-def test_a_host_that_nobody_knows_is_named(tmp_path: Path) -> None:
+def test_an_unknown_host_is_named(tmp_path: Path) -> None:
     ended = run("serve", "--host", "nowhere.invalid", "--port", "0", "--data-dir", str(tmp_path))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "nowhere.invalid" in ended.stderr.splitlines()[-1]
@@ -197,7 +197,7 @@ def test_one_node_of_a_cluster_is_refused_in_one_line(tmp_path: Path, setting: s
     assert not (tmp_path / "data").exists()
 
 
-def test_a_port_that_is_taken_is_told(broker: tidelog.Broker, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_reported(broker: tidelog.Broker, tmp_path: Path) -> None:
     port = broker.bootstrap.rpartition(":")[2]
     ended = run("serve", "--port", port, "--data-dir", str(tmp_path / "other"))
     assert (ended.returncode, ended.stdout) == (1, "")

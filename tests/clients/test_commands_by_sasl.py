@@ -150,7 +150,7 @@ INVALID = {
         (("ping",), "SASL_SSL", "SCRAM-SHA-256"),
     ],
 )
-def test_a_wrong_password_is_told_in_the_words_of_the_broker(
+def test_a_wrong_password_is_reported_with_the_message_of_the_broker(
     secured: Secured,
     command: tuple[str, ...],
     protocol: str,
@@ -165,7 +165,7 @@ def test_a_wrong_password_is_told_in_the_words_of_the_broker(
 
 
 @pytest.mark.parametrize("command", [("topic", "list"), ("produce", "any", "/dev/null"), ("consume", "any")])
-def test_a_mechanism_that_the_listener_does_not_support_is_told_with_those_it_supports(
+def test_an_unsupported_mechanism_is_reported_with_the_supported_ones(
     secured: Secured, command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = secured.profile(tmp_path / "profile", "SASL_PLAINTEXT", "SCRAM-SHA-512")
@@ -173,7 +173,7 @@ def test_a_mechanism_that_the_listener_does_not_support_is_told_with_those_it_su
     assert line.endswith("does not support sasl.mechanism=SCRAM-SHA-512; it supports PLAIN, SCRAM-SHA-256")
 
 
-def test_a_mechanism_that_is_not_known_is_told_before_any_connection(
+def test_an_unknown_mechanism_is_reported_before_any_connection(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = secured.profile(tmp_path / "profile", "SASL_SSL", "GSSAPI")
@@ -182,7 +182,7 @@ def test_a_mechanism_that_is_not_known_is_told_before_any_connection(
     assert line == f"tidelog topic list: {told}"
 
 
-def test_a_profile_without_a_login_is_told_in_one_line(
+def test_a_profile_without_a_login_is_reported_in_one_line(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "profile").write_text(f"bootstrap.servers={secured.addresses['SASL_PLAINTEXT']}\n")

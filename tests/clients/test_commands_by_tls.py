@@ -62,7 +62,7 @@ def test_records_go_and_come(
     assert main(["ping", *profile]) == 0
 
 
-def test_a_broker_that_is_not_trusted_is_told_in_one_line(
+def test_a_broker_that_is_not_trusted_is_reported_in_one_line(
     secured: Secured, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stranger = secured.certificates.directory / "stranger.crt"
@@ -73,7 +73,7 @@ def test_a_broker_that_is_not_trusted_is_told_in_one_line(
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_client_that_the_broker_does_not_trust_is_told_in_one_line(
+def test_a_client_that_the_broker_does_not_trust_is_reported_in_one_line(
     secured: Secured, own: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     changes = {"ssl_keystore_location": str(secured.certificates.stranger.pem)} if own else {}

@@ -48,7 +48,7 @@ def get(broker: TidelogProcess, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def test_run_waits_and_tells_what_went(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_waits_and_reports_the_removed_records(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compaction", "run", TOPIC, "--dry-run", "--bootstrap", broker.bootstrap]) == 0
     assert capsys.readouterr().out.count("would go from") == 2
 
@@ -132,7 +132,7 @@ def test_stop_with_the_admin_interface_in_use_is_clean(tmp_path: Path) -> None:
         assert get(process, "/compaction") == (200, "[]")
 
 
-def test_topic_made_anew_does_not_inherit_what_was_clean(broker: TidelogProcess) -> None:
+def test_topic_created_again_does_not_inherit_the_cleaned_offset(broker: TidelogProcess) -> None:
     name = "made-again"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     topic = NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})
@@ -152,7 +152,7 @@ def test_topic_made_anew_does_not_inherit_what_was_clean(broker: TidelogProcess)
     assert f"{name} 0" not in checkpoint.read_text()
 
 
-def test_status_lists_logs_that_nobody_has_opened_and_those_that_are_refused(tmp_path: Path) -> None:
+def test_status_lists_unopened_and_refused_logs(tmp_path: Path) -> None:
     """After a clean stop a log of one segment is not opened for the cleaner: it is there all the same."""
     with TidelogProcess(tmp_path / "broker") as process:
         admin = AdminClient({"bootstrap.servers": process.bootstrap})
@@ -181,7 +181,9 @@ def test_status_lists_logs_that_nobody_has_opened_and_those_that_are_refused(tmp
         assert "begins with offset 0, which does not fit its name" in refused["last_error"]
 
 
-def test_what_a_round_could_not_read_is_told(broker: TidelogProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_that_a_round_could_not_read_is_reported(
+    broker: TidelogProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = "poisoned"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, 1, 1, config={"cleanup.policy": "compact"})])[name].result()

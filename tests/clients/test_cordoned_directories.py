@@ -61,7 +61,7 @@ def alter(member: MemberNode, *words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_controllers_hear_of_cordoned_directories(tmp_path: Path) -> None:
+def test_controllers_are_told_of_cordoned_directories(tmp_path: Path) -> None:
     ports = ports_of_controllers(1)
     with KraftNode(tmp_path, 1, ports), TwoDirectories(tmp_path, MEMBER, ports) as member:
         wait_until(lambda: cordoned(ports) == 1, "the directory of the configuration file")

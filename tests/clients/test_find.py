@@ -97,7 +97,7 @@ def test_the_command_prints_what_it_finds(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(("zone", "hours"), [("EAST-14", 14), ("WEST11", -11)])
-def test_times_without_a_zone_are_those_of_who_asks(broker: Broker, zone: str, hours: int) -> None:
+def test_times_without_a_zone_are_in_the_zone_of_the_command(broker: Broker, zone: str, hours: int) -> None:
     """One of the two at least is another zone than the broker's, on every machine that runs this."""
     now = datetime.now(timezone(timedelta(hours=hours)))
     for shift, count in ((timedelta(hours=-1), len(of_key(7))), (timedelta(hours=1), 0)):
@@ -121,7 +121,7 @@ def get(broker: Broker, topic: str, **parameters: Any) -> tuple[int, dict[str, A
     return answer
 
 
-def test_http_pages_go_on_where_the_last_one_stopped(broker: Broker) -> None:
+def test_http_pages_continue_where_the_last_one_stopped(broker: Broker) -> None:
     values: list[str] = []
     following: str | None = ""
     while following is not None:
@@ -166,7 +166,7 @@ def test_http_bounds_formats_and_lag(broker: Broker) -> None:
     assert any(line.startswith("tidelog_index_lag_records ") for line in lines)
 
 
-def test_http_says_what_is_wrong(broker: Broker) -> None:
+def test_http_reports_errors_of_the_request(broker: Broker) -> None:
     create(broker.bootstrap, "plain", 1, {})
     assert get(broker, "nothing", key="7")[0] == 404
     assert get(broker, "plain", key="7")[0] == 409

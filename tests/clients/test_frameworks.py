@@ -151,13 +151,13 @@ def bill_two_orders(shop: Shop, *command: str) -> None:
     assert shop.billed() == [1, 2]
 
 
-def test_faststream_goes_on_where_it_was(shop: Shop) -> None:
+def test_faststream_continues_where_it_was(shop: Shop) -> None:
     require_package("faststream")
     shop.write(block("FastStream", "python"))
     bill_two_orders(shop, sys.executable, "billing.py")
 
 
-def test_fastapi_with_aiokafka_goes_on_where_it_was(shop: Shop) -> None:
+def test_fastapi_with_aiokafka_continues_where_it_was(shop: Shop) -> None:
     require_package("fastapi")
     port = free_port()
     shop.write(block("FastAPI with aiokafka", "python"), **{"port=8000": f"port={port}"})
@@ -199,7 +199,7 @@ def test_celery_does_each_task_once(shop: Shop) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Bytewax has no wheel for this Python")
-def test_bytewax_goes_on_where_it_was(shop: Shop) -> None:
+def test_bytewax_continues_where_it_was(shop: Shop) -> None:
     require_package("bytewax")
     shop.write(block("Bytewax", "python"))
     commands = [line.replace("python", sys.executable).split() for line in block("Bytewax", "sh").splitlines()]
@@ -211,13 +211,13 @@ def test_bytewax_goes_on_where_it_was(shop: Shop) -> None:
 
 
 @needs_environment
-def test_quix_streams_goes_on_where_it_was(shop: Shop) -> None:
+def test_quix_streams_continues_where_it_was(shop: Shop) -> None:
     shop.write(block("Quix Streams", "python"))
     bill_two_orders(shop, OWN_PYTHON, "billing.py")
 
 
 @needs_environment
-def test_rsyslog_goes_on_where_it_was(shop: Shop) -> None:
+def test_rsyslog_continues_where_it_was(shop: Shop) -> None:
     command = require_tool("rsyslogd", install="apt-get install --no-install-recommends rsyslog-kafka")
     lines = shop.directory / "orders.log"
     text = f'global(workDirectory="{shop.directory}")\n' + block("rsyslog", "text")

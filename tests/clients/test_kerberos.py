@@ -202,7 +202,7 @@ def test_a_client_with_a_ticket_is_served(world: World, client: str) -> None:
 
 
 @pytest.mark.parametrize("client", ["kcat", "kafka-python"])
-def test_over_tls_it_is_served_too_and_rules_say_who_it_is(world: World, client: str) -> None:
+def test_a_ticket_is_accepted_over_tls_and_rules_map_its_user(world: World, client: str) -> None:
     assert CLIENTS[client](world, "SASL_SSL", "app/bob", f"{client}-tls") == VALUES
     assert any(f'"user": "app/bob@{REALM}"' in line for line in world.logins())
 

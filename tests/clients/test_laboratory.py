@@ -87,7 +87,7 @@ def serving(command: str) -> Iterator[dict[str, str]]:
             process.wait()
 
 
-def test_the_session_over_http_prints_what_stands_in_the_page(tmp_path: Path) -> None:
+def test_the_session_over_http_prints_the_output_of_the_page(tmp_path: Path) -> None:
     require_tool("curl", install="apt-get install curl")
     start, *steps = steps_of(PAGE)
     with serving(start.command.replace("--data-dir data", f"--data-dir {tmp_path / 'data'}")) as addresses:
@@ -188,7 +188,7 @@ def test_the_clock_and_the_faults_are_restored(broker: tidelog.Broker) -> None:
         _ = fault.met
 
 
-def test_a_full_disk_refuses_records_until_it_has_room(broker: tidelog.Broker) -> None:
+def test_a_full_disk_refuses_records_until_it_has_free_space(broker: tidelog.Broker) -> None:
     with connect(broker) as cluster:
         create_topic(cluster, NewTopic("full", 1, 1, {}))
         produce(cluster, "full")

@@ -46,7 +46,7 @@ def run(client: str, broker: BrokerProcess, mode: str, topic: str, **options: An
 
 
 @pytest.mark.parametrize(("client", "codec"), WITH_CODEC)
-def test_librdkafka_reads_what_it_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
+def test_librdkafka_reads_records_of_the_client(broker: BrokerProcess, client: str, codec: str) -> None:
     topic = f"written-{client}-{codec}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     records = [question_record(partition, record) for partition, record in placed()]
@@ -55,7 +55,7 @@ def test_librdkafka_reads_what_it_wrote(broker: BrokerProcess, client: str, code
 
 
 @pytest.mark.parametrize(("client", "codec"), WITH_CODEC)
-def test_it_reads_what_librdkafka_wrote(broker: BrokerProcess, client: str, codec: str) -> None:
+def test_the_client_reads_records_of_librdkafka(broker: BrokerProcess, client: str, codec: str) -> None:
     topic = f"read-{client}-{codec}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     write_placed(broker.bootstrap, topic, [codec])

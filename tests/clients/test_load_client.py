@@ -34,7 +34,7 @@ def test_batches_have_a_right_crc_and_growing_offsets(floor: Floor) -> None:
         assert batch.record_count == 30
 
 
-def test_fetch_reads_what_was_produced(floor: Floor) -> None:
+def test_fetch_reads_all_produced_records(floor: Floor) -> None:
     run_load("produce", floor.host, floor.port, records=30, value_bytes=1000, requests=20, window=5)
     done = run_load("fetch", floor.host, floor.port, total_bytes=600_000)
     assert done.records == 600
@@ -46,7 +46,7 @@ def test_every_request_is_timed(floor: Floor) -> None:
     assert done.latency.count == done.requests == 100
 
 
-def test_paced_load_sends_what_was_intended(floor: Floor) -> None:
+def test_paced_load_sends_all_intended_requests(floor: Floor) -> None:
     done = run_load("paced", floor.host, floor.port, rate=1000, seconds=0.2, value_bytes=10)
     assert done.intended == done.completed == done.latency.count == 200
 

@@ -130,7 +130,7 @@ def topics_of(image: MetadataImage) -> dict[tuple[str, int], dict[str, str]]:
     }
 
 
-def test_the_image_is_what_kafkas_tools_say(combined: KraftNode) -> None:
+def test_the_image_agrees_with_kafkas_tools(combined: KraftNode) -> None:
     create(combined, "orders", 3, config={"retention.ms": "86400000"})
     create(combined, "gone")
     client = admin(combined)

@@ -57,7 +57,7 @@ def consume(broker: BrokerProcess, version: str, topic: str, times: int, **optio
 
 
 @pytest.mark.parametrize("version", PRODUCERS)
-def test_newest_reads_what_it_wrote(broker: BrokerProcess, version: str) -> None:
+def test_the_newest_client_reads_records_of_the_old_one(broker: BrokerProcess, version: str) -> None:
     topic = f"written-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     produce(broker, version, topic)
@@ -67,7 +67,7 @@ def test_newest_reads_what_it_wrote(broker: BrokerProcess, version: str) -> None
 
 
 @pytest.mark.parametrize("version", CONSUMERS)
-def test_it_reads_what_the_newest_wrote(broker: BrokerProcess, version: str) -> None:
+def test_the_old_client_reads_records_of_the_newest(broker: BrokerProcess, version: str) -> None:
     topic = f"read-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     write_placed(broker.bootstrap, topic, codecs(version))

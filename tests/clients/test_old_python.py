@@ -77,7 +77,7 @@ def assert_timestamps(old: tuple[str, str], records: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("old", OLD, ids="-".join)
-def test_the_newest_and_itself_read_what_it_wrote(broker: BrokerProcess, old: tuple[str, str]) -> None:
+def test_the_newest_and_the_old_client_read_records_of_the_old_one(broker: BrokerProcess, old: tuple[str, str]) -> None:
     topic = f"old-{'-'.join(old)}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     produce(broker, old, topic)
@@ -87,7 +87,7 @@ def test_the_newest_and_itself_read_what_it_wrote(broker: BrokerProcess, old: tu
 
 
 @pytest.mark.parametrize("old", OLD, ids="-".join)
-def test_it_reads_what_the_newest_wrote(broker: BrokerProcess, old: tuple[str, str]) -> None:
+def test_the_old_client_reads_records_of_the_newest(broker: BrokerProcess, old: tuple[str, str]) -> None:
     topic = f"new-{'-'.join(old)}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     write_placed(broker.bootstrap, topic, CODECS)

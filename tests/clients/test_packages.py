@@ -207,7 +207,7 @@ def notified(tmp_path: Path) -> Iterator[socket.socket]:
         yield messages
 
 
-def test_a_service_manager_hears_of_a_broker(environment: dict[str, str], notified: socket.socket) -> None:
+def test_a_service_manager_is_notified_of_a_broker(environment: dict[str, str], notified: socket.socket) -> None:
     given = {"NOTIFY_SOCKET": notified.getsockname(), "WATCHDOG_USEC": "60000000"}
     broker = Started({**environment, **given}, ENTRYPOINT, "serve", "--port", "0", "--host", "127.0.0.1")
     try:

@@ -80,7 +80,7 @@ def test_lines_come_back_as_they_went(shell: Shell, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_consume_prints_produce_takes(shell: Shell, tmp_path: Path, codec: str) -> None:
+def test_produce_reads_the_output_of_consume(shell: Shell, tmp_path: Path, codec: str) -> None:
     create(shell, f"from-{codec}", 2)
     create(shell, f"to-{codec}", 2)
     rows = [
@@ -131,7 +131,7 @@ def test_many_records_arrive_once_and_in_order(shell: Shell, tmp_path: Path) -> 
         assert mine == list(range(int(key), 20_000, 10))
 
 
-def test_reading_begins_and_ends_where_it_is_told(shell: Shell, tmp_path: Path) -> None:
+def test_reading_begins_and_ends_at_the_given_positions(shell: Shell, tmp_path: Path) -> None:
     create(shell, "ranges", 2)
     base = 1_700_000_000_000
     rows = [{"value": str(number), "partition": number % 2, "timestamp": base + number} for number in range(10)]
@@ -186,7 +186,7 @@ def test_megabytes_of_aborted_records_do_not_end_the_read(shell: Shell) -> None:
     assert values(consume(shell, "mostly-aborted", *committed, "-g", "patient")) == ["kept"]
 
 
-def test_a_group_goes_on_where_it_was(shell: Shell, tmp_path: Path) -> None:
+def test_a_group_continues_where_it_was(shell: Shell, tmp_path: Path) -> None:
     create(shell, "grouped", 3)
     produce(shell, "grouped", "\n".join(f"{number}:{number}" for number in range(30)), tmp_path, "-K", ":")
     first = values(consume(shell, "grouped", "-g", "readers", "-n", "12"))
@@ -284,7 +284,7 @@ def test_a_groups_offsets_are_moved(shell: Shell, tmp_path: Path) -> None:
         (["group", "reset", "none", "--topic", "bad:7", "--to-latest"], "there is no 7"),
     ],
 )
-def test_what_is_not_there_is_one_line(shell: Shell, words: list[str], told: str) -> None:
+def test_a_missing_topic_partition_or_group_is_one_line(shell: Shell, words: list[str], told: str) -> None:
     shell.text("topic", "create", "bad", "-p", "1", "--if-not-exists")
     shell.until(True, "topic", "list", of=lambda found: "bad" in {one["name"] for one in found})
     if told:

@@ -137,7 +137,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_what_producers_write_is_the_same_here(cluster: Cluster) -> None:
+def test_batches_of_all_kinds_of_producers_are_copied(cluster: Cluster) -> None:
     """Idempotent, compressed and transactional batches, over several segments."""
     cluster.create("copied", [JAVA, MEMBER], **{"segment.bytes": "1048576"})
     produce(cluster.java, "copied", 3000)

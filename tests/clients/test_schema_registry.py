@@ -275,7 +275,7 @@ def test_references_and_compatibility_by_the_client(registry: Registry) -> None:
     assert "outer" not in client.get_subjects()
 
 
-def test_a_kill_in_the_middle_keeps_what_was_answered_and_no_id_twice(tmp_path: Path) -> None:
+def test_a_kill_loses_no_acknowledged_schema_and_gives_no_id_twice(tmp_path: Path) -> None:
     registry = Registry(tmp_path)
     answered: dict[str, int] = {}
     with registry.broker:
@@ -309,7 +309,7 @@ def schema_of(number: int) -> str:
     return json.dumps({"type": "fixed", "name": f"F{number}", "size": 1})
 
 
-def test_the_guides_example_prints_what_it_says(registry: Registry) -> None:
+def test_the_example_of_the_guide_prints_its_output(registry: Registry) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "schema-registry.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     printed = re.search(r"It prints\n\n((?:    .*\n)+)", page)

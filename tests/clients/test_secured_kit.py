@@ -48,7 +48,7 @@ def deliver(settings: dict[str, object], topic: str) -> KafkaError | None:
     return errors[0]
 
 
-def test_a_user_may_do_what_is_allowed_and_no_more(broker: tidelog.Broker) -> None:
+def test_a_user_may_do_only_what_acls_allow(broker: tidelog.Broker) -> None:
     ann, bob = broker.clients.librdkafka("ann"), broker.clients.librdkafka("bob")
     for settings, topic in ((bob, "orders"), (ann, "others")):
         error = deliver(settings, topic)

@@ -120,13 +120,13 @@ def test_a_delegation_token_is_a_login(world: SecuredWorld, mechanism: str) -> N
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("way", "user"), REFUSING, ids=str)
-def test_a_wrong_password_or_user_is_told(world: SecuredWorld, client: str, way: Way, user: str) -> None:
+def test_a_wrong_password_or_user_is_reported(world: SecuredWorld, client: str, way: Way, user: str) -> None:
     security = words_of(world.security(way, user=user, password="wrong"))
     assert re.search(REFUSED[client], refusal(client, world.addresses[way.listener], security))
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_broker_that_is_not_trusted_is_told(world: SecuredWorld, client: str) -> None:
+def test_a_broker_that_is_not_trusted_is_reported(world: SecuredWorld, client: str) -> None:
     stranger = world.certificates.directory / "stranger.crt"
     security = words_of(replace(world.security(Way("SSL")), ca=stranger))
     assert re.search(NO_TRUST[client], refusal(client, world.addresses["SSL"], security))

@@ -177,7 +177,7 @@ def test_wrong_usage_is_one_line_and_asks_no_broker(
         (["transaction", "abort", "no-such-id"], "transactional id no-such-id"),
     ],
 )
-def test_what_is_not_there_is_one_line(shell: Shell, words: list[str], told: str) -> None:
+def test_a_missing_user_quota_or_transaction_is_one_line(shell: Shell, words: list[str], told: str) -> None:
     assert told in shell.failure(*words)
 
 

@@ -45,18 +45,18 @@ def refusal(code: int, *words: str) -> str:
         ("schema.registry.listener=127.0.0.1:-1", "schema.registry.listener; allowed: HOST:PORT with a port from 0"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, override: str, told: str) -> None:
+def test_an_impossible_configuration_is_refused(tmp_path: Path, override: str, told: str) -> None:
     data = tmp_path / "data"
     assert told in refusal(2, "--port", "0", "--data-dir", str(data), "--override", override)
     assert not data.exists()
 
 
 @pytest.mark.parametrize("override", ["log.cleaner.threads=1", "zookeeper.connect=x", "listener.name.plaintext.x=1"])
-def test_keys_of_kafka_that_do_nothing_here_are_taken(tmp_path: Path, override: str) -> None:
+def test_keys_of_kafka_without_effect_are_accepted(tmp_path: Path, override: str) -> None:
     assert serve("--port", "0", "--data-dir", str(tmp_path), "--override", override).returncode == 0
 
 
-def test_a_data_directory_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_data_directory_that_is_a_file_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     line = refusal(1, "--port", "0", "--data-dir", str(file))
@@ -104,7 +104,7 @@ def test_a_configuration_file_that_is_not_there_is_named(tmp_path: Path) -> None
     assert f"--config {missing}: No such file or directory" in refusal(2, "--config", str(missing))
 
 
-def test_a_standard_input_that_cannot_close_is_told(tmp_path: Path) -> None:
+def test_a_standard_input_that_cannot_close_is_reported(tmp_path: Path) -> None:
     ended = subprocess.run(
         [*TIDELOG, "serve", "--until-stdin-closes", "--port", "0", "--data-dir", str(tmp_path)],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, env=clean_environment(),

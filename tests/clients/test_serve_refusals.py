@@ -83,7 +83,7 @@ SECURITY: dict[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize("name", SECURITY)
-def test_security_that_cannot_be_leaves_no_directory_behind(tmp_path: Path, name: str) -> None:
+def test_wrong_security_settings_leave_no_directory(tmp_path: Path, name: str) -> None:
     texts, said = SECURITY[name]
     config = BrokerConfig({"log.dirs": str(tmp_path / "new" / "data"), "listeners": "PLAINTEXT://127.0.0.1:0", **texts})
     with pytest.raises(ConfigError, match=re.escape(said)):

@@ -36,7 +36,7 @@ def write_steps(page: Path, steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", FIRST_STEPS], ids=["README", "first-steps"])
-def test_a_session_prints_what_stands_in_the_page(page: Path, fresh_broker: BrokerProcess) -> None:
+def test_a_session_prints_the_output_of_the_page(page: Path, fresh_broker: BrokerProcess) -> None:
     steps = steps_of(page)
     assert len(steps) > 5
     found = run_steps(steps, fresh_broker.bootstrap)

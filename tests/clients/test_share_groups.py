@@ -149,7 +149,7 @@ def test_two_members_share_one_partition(broker: BrokerProcess, tmp_path: Path, 
 
 
 @pytest.mark.java
-def test_what_is_confirmed_survives_kill_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_confirmed_acknowledgements_survive_a_kill_and_no_record_is_lost(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path / "data", LOCKS) as broker:
         Admin(broker.bootstrap).create("killed")
         for number in range(120):

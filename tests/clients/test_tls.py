@@ -54,7 +54,7 @@ def test_a_client_produces_and_consumes(secured: Secured, client: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_with_a_certificate_is_let_in(secured: Secured, client: str) -> None:
+def test_a_client_with_a_certificate_is_accepted(secured: Secured, client: str) -> None:
     security = replace(secured.security, pair=secured.certificates.client)
     assert CLIENTS[client](secured.mtls, security, f"mtls-{client}", VALUES) == VALUES
 

@@ -41,7 +41,7 @@ def sslyze(address: str, authority: Path) -> str:
 
 
 @pytest.mark.parametrize("key", ["EC", "RSA"])
-def test_a_listener_is_what_mozilla_calls_intermediate(tmp_path: Path, key: str) -> None:
+def test_a_listener_fulfils_mozillas_intermediate_configuration(tmp_path: Path, key: str) -> None:
     certificates = Certificates(tmp_path)
     pair = certificates.authority.issue("scanned", "/CN=localhost", key=key)
     address = f"localhost:{free_port()}"

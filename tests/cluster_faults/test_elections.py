@@ -112,7 +112,7 @@ def is_truncation_told(bootstrap: str, topic: str, offset: int, leader_epoch: in
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_an_unclean_election_loses_a_tail_that_is_told(mix: str, tmp_path: Path) -> None:
+def test_an_unclean_election_loses_records_that_are_logged(mix: str, tmp_path: Path) -> None:
     history = History()
     with FaultyCluster(tmp_path, mix) as cluster:
         cluster.create("unclean", unclean_leader_election_enable="true", min_insync_replicas="1")

@@ -47,7 +47,7 @@ def asked(port: int) -> bytes:
         return client.recv(100)
 
 
-def test_a_proxy_goes_on_after_an_accept_that_failed(echo_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_continues_after_an_accept_that_failed(echo_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with Links(dict) as proxies:
         left, accept = [errno.EMFILE, errno.ECONNABORTED], proxies._loop.sock_accept
 
@@ -63,7 +63,7 @@ def test_a_proxy_goes_on_after_an_accept_that_failed(echo_port: int, monkeypatch
         assert len(proxies.failures) == 2
 
 
-def test_the_owner_of_a_connection_is_told_from_others_with_its_port(echo_port: int) -> None:
+def test_connections_with_the_same_port_have_different_owners(echo_port: int) -> None:
     """The kernel gives one local port to connections to several targets: cuts had reached other brokers' instead."""
     here = {os.getpid(): "client"}
     with socket.create_server(("127.0.0.1", 0)) as elsewhere, socket.socket() as other:

@@ -125,7 +125,7 @@ class Sharers:
 
 
 @mixes
-def test_a_share_group_goes_on_over_moves(mix: str, tmp_path: Path) -> None:
+def test_a_share_group_continues_over_moves(mix: str, tmp_path: Path) -> None:
     """Accepted records do not come again at the next broker; those that were given back come, counted as before."""
     with FaultyCluster(tmp_path, mix, broker=SHARED) as cluster:
         java = create_topics(cluster)

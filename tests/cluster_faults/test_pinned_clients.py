@@ -148,7 +148,7 @@ def again(history: History) -> list[str]:
     return found
 
 
-def test_clients_go_on_that_know_this_broker_alone(tmp_path: Path) -> None:
+def test_clients_that_know_only_this_broker_continue(tmp_path: Path) -> None:
     """Each reader gets each record once, in order; nothing that Apache Kafka leaves after a clean stop is damage."""
     ports = ports_of_controllers(1)
     history = History()

@@ -48,7 +48,7 @@ def files(data: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("mix", MIXES)
-def test_kafka_takes_what_members_have_made_and_gives_it_back(mix: str, tmp_path: Path) -> None:
+def test_kafka_and_members_take_over_each_others_directories(mix: str, tmp_path: Path) -> None:
     """A member that was stopped and one, if there are two, that was killed, while producers work; then back so."""
     history = History()
     with FaultyCluster(tmp_path, mix) as cluster:

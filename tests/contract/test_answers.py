@@ -63,7 +63,7 @@ def test_same_answers(brokers: tuple[Broker, Broker], entry: Entry) -> None:
     assert unexpected(compared(brokers, entry, versions), DELIBERATE) == []
 
 
-def test_scripts_cover_what_both_serve(brokers: tuple[Broker, Broker]) -> None:
+def test_scripts_cover_all_apis_that_both_serve(brokers: tuple[Broker, Broker]) -> None:
     """Each API is asked about by a script of its own, or within another's (``ALSO``)."""
     asked = {ApiKey[api.upper()] for api in ALSO} | {entry.api_key for entry in SCRIPTS}
     ours, theirs = (broker.versions() for broker in brokers)

@@ -31,7 +31,7 @@ def feature_levels(directory: Path) -> list[bytes | None]:
     ]
 
 
-def test_a_copy_is_what_the_tool_writes_with_ids_of_its_own(tmp_path: Path) -> None:
+def test_a_copy_equals_the_directory_of_the_tool_except_for_its_ids(tmp_path: Path) -> None:
     """A broker without a controller's role: the directory that is copied was a node's with both roles."""
     copied = KraftNode(tmp_path, 7, {1: 1}, is_broker=True)
     copied.format()

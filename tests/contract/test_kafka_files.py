@@ -192,7 +192,7 @@ def source(request: pytest.FixtureRequest) -> Source:
 # ---- written by Kafka
 
 
-def test_the_samples_hold_what_they_should(source: Source) -> None:
+def test_the_samples_have_all_kinds_of_batches(source: Source) -> None:
     """Old formats, all codecs, several segments, aborted and open transactions are really there."""
     seen = set()
     for path in source.directory.glob("kafka.*/*.log"):
@@ -310,7 +310,7 @@ def assert_offsets_and_transactions(bootstrap: str, source: Source) -> None:
     assert len(behind & set(records)) == len(behind) // 2, "half of them were in the transaction that was open"
 
 
-def test_the_page_shows_what_works(kafka_4: tuple[dict[str, Source], Written], tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work(kafka_4: tuple[dict[str, Source], Written], tmp_path: Path) -> None:
     """Every ``tidelog`` command of the page, in its order, with the paths of this machine."""
     source = kafka_4[0]["stopped"]
     data = tmp_path / "data"
@@ -376,7 +376,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 # ---- written by Tidelog
 
 
-def test_kafka_serves_what_tidelog_wrote(kafka_4: tuple[dict[str, Source], Written]) -> None:
+def test_kafka_serves_logs_of_tidelog(kafka_4: tuple[dict[str, Source], Written]) -> None:
     written = kafka_4[1]
     assert written.served_by_kafka.starts == written.served_here.starts
     assert written.served_by_kafka.ends == written.served_here.ends

@@ -74,7 +74,7 @@ def text(value: bytes | None) -> str:
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_what_java_writes_is_read(from_java: Path, magic: int, codec: CompressionType) -> None:
+def test_batches_of_java_are_read(from_java: Path, magic: int, codec: CompressionType) -> None:
     records = []
     for batch in iter_batches((from_java / f"{magic}-{codec}").read_bytes()):
         batch.ensure_valid()
@@ -83,7 +83,7 @@ def test_what_java_writes_is_read(from_java: Path, magic: int, codec: Compressio
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_what_we_write_is_read_by_java(from_us: Path, magic: int, codec: CompressionType) -> None:
+def test_java_reads_batches_of_tidelog(from_us: Path, magic: int, codec: CompressionType) -> None:
     lines = (from_us / f"{magic}-{codec}.txt").read_text(encoding="latin-1").splitlines()
     assert lines == [line(record) for record in expected_records(magic)]
 

@@ -78,7 +78,7 @@ def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:
     assert group.members["m"].current.assigned == {topic_id: frozenset({0})}
 
 
-def test_an_adopted_share_group_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_an_adopted_share_group_continues_where_it_was(tmp_path: Path) -> None:
     """``tidelog adopt`` of a Kafka that stopped; the next member gets what was not done."""
     with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
         broker = Broker(kafka.bootstrap)

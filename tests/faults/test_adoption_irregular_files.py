@@ -62,7 +62,7 @@ def record_bytes(data: Path) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_refused_or_does_no_harm(tmp_path: Path, kind: str) -> None:
+def test_an_irregular_file_is_refused_or_does_no_harm(tmp_path: Path, kind: str) -> None:
     control = tmp_path / "control"
     assert run_adopt(made(tmp_path / "kafka").path, control).returncode == 0
     for number, name in enumerate(names(tmp_path / "kafka")):

@@ -210,7 +210,9 @@ def excess(world: World, case: Case) -> str | None:
 
 
 @pytest.mark.parametrize("api_key", list(REGISTRY), ids=lambda key: ApiKey(key).name)
-def test_what_is_named_often_is_answered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api_key: int) -> None:
+def test_a_thing_that_a_request_names_often_is_answered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api_key: int
+) -> None:
     world = World(tmp_path, api_key)
     monkeypatch.setattr(long_requests, "TOPIC_ID", world.topic_id)
     cases = [case for case in all_cases(api_key) if case.naming is not Naming.UNKNOWN]

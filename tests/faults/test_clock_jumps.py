@@ -128,7 +128,7 @@ def _members(world: GroupWorld) -> object:
 
 @pytest.mark.parametrize("kind", ["classic", "consumer"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_groups_time_out_and_assign_as_beside_a_right_clock(kind: str, seed: int) -> None:
+def test_groups_time_out_and_assign_as_with_a_correct_clock(kind: str, seed: int) -> None:
     take_step = _classic_step if kind == "classic" else _consumer_step
     wrong = WrongClock(Random(seed))
     worlds = [GroupWorld(MemoryTopicLog(1), time) for time in (ManualTime(), wrong.time)]
@@ -184,7 +184,7 @@ def _transaction_step(world: TransactionWorld, random: Random) -> str:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_transactions_time_out_as_beside_a_right_clock(seed: int) -> None:
+def test_transactions_time_out_as_with_a_correct_clock(seed: int) -> None:
     wrong, steps = WrongClock(Random(seed)), Random(seed)
     worlds = [TransactionWorld(MemoryTopicLog(1), time) for time in (ManualTime(), wrong.time)]
     randoms = [Random(seed), Random(seed)]
@@ -272,7 +272,7 @@ class LogWorld:
 
 
 @pytest.mark.parametrize("seed", SEEDS[:4])
-def test_logs_lose_nothing_early_and_roll_as_beside_a_right_clock(tmp_path: Path, seed: int) -> None:
+def test_logs_lose_nothing_early_and_roll_as_with_a_correct_clock(tmp_path: Path, seed: int) -> None:
     wrong, steps = WrongClock(Random(seed)), Random(seed)
     right = LogWorld(tmp_path / "right", ManualTime())
     jumped = LogWorld(tmp_path / "jumped", wrong.time)

@@ -161,7 +161,7 @@ def committed_values(bootstrap: str) -> list[bytes]:
     raise KafkaException("no end of the partition")
 
 
-def test_nothing_expires_and_nobody_is_put_out_by_jumps_of_hours_and_days(broker: ShiftedProcess) -> None:
+def test_jumps_of_hours_and_days_expire_nothing_and_remove_no_member(broker: ShiftedProcess) -> None:
     now_ms = time.time_ns() // 1_000_000
     values: list[bytes] = []
 

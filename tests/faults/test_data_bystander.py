@@ -63,7 +63,7 @@ def create(broker: TidelogProcess, topic: str, configs: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_a_bystander_is_served_beside(broker: TidelogProcess, row: HostileRequest) -> None:
+def test_a_producer_is_served_beside_each_hostile_request(broker: TidelogProcess, row: HostileRequest) -> None:
     topic = f"t{ROWS.index(row)}"
     create(broker, topic, dict(row.configs))
     create(broker, topic + "-bystander", {})

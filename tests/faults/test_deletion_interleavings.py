@@ -370,7 +370,7 @@ class RenamedUnderneath(OsFileSystem):
             self.log.segments = self.log.segments.replace(removed=[segment])
 
 
-def test_a_flush_that_meets_a_file_which_a_swap_has_renamed_goes_on(tmp_path: Path) -> None:
+def test_a_flush_that_meets_a_file_which_a_swap_has_renamed_continues(tmp_path: Path) -> None:
     files = RenamedUnderneath()
     bench = LogBench(str(tmp_path), files, segment_bytes=200)
     log = bench.open()

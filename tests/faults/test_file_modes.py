@@ -79,7 +79,7 @@ def check(directory: Path, directory_mode: int) -> None:
     assert found > 20
 
 
-def test_what_is_there_already_keeps_its_mode_but_for_the_secrets(tmp_path: Path) -> None:
+def test_existing_files_keep_their_modes_except_for_secrets(tmp_path: Path) -> None:
     with TidelogProcess(tmp_path) as broker:
         work(broker)
         broker.kill()

@@ -122,7 +122,7 @@ def fill_topic(port: int, topic: str, count: int = 60) -> dict[int, bytes]:
 @pytest.mark.parametrize(
     "moment", ["running", "stopped", "killed", "stopped without reserve", "killed without reserve"]
 )
-def test_a_full_disk_reads_refuses_deletes_and_goes_on(small: SmallBroker, moment: str) -> None:
+def test_a_full_disk_reads_refuses_deletes_and_continues(small: SmallBroker, moment: str) -> None:
     create(small.port, "kept", 1, **CONFIGS[2])
     create(small.port, "synced", 1, **CONFIGS[1])
     create(small.port, "gone", 1)
@@ -287,7 +287,7 @@ def test_random_work_on_a_disk_that_fills_and_empties(small: SmallBroker, seed: 
 
 @pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 @pytest.mark.parametrize("killed", [False, True], ids=["running", "killed"])
-def test_a_transaction_ends_once_there_is_room(small: SmallBroker, commit: bool, killed: bool) -> None:
+def test_a_transaction_ends_once_there_is_free_space(small: SmallBroker, commit: bool, killed: bool) -> None:
     """EndTxn, offsets and markers that find no room are tried again; the transaction is whole or not there."""
     create(small.port, "t", 3)
     settings = {

@@ -89,7 +89,7 @@ def expected_of(origin: Path, root: Path, recovery_point: int) -> Picture:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_crashed_log_is_read_on_a_full_disk_and_whole_once_there_is_room(tmp_path: Path, seed: int) -> None:
+def test_a_crashed_log_is_read_on_a_full_disk_and_completed_once_there_is_free_space(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     origin, recovery_point = crashed_log(tmp_path, chance)
     expected = expected_of(origin, tmp_path, recovery_point)
@@ -148,7 +148,7 @@ def test_calls_that_fail_at_random_refuse_the_log_for_now_at_most(tmp_path: Path
     assert picture_of(bench.open(recovery_point=recovery_point)) == expected
 
 
-def test_an_aborted_transaction_is_told_though_its_index_finds_no_room(tmp_path: Path) -> None:
+def test_an_aborted_transaction_is_known_although_its_index_entry_cannot_be_written(tmp_path: Path) -> None:
     """Its marker is in the log and cannot be taken back: the entry waits in memory, the directory stays online."""
     root = tmp_path / "disk"
     root.mkdir()

@@ -64,7 +64,7 @@ DAMAGES = (truncate, zero, foreign, foreign_of_same_size, missing, torn_checkpoi
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_key_index_is_built_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_key_index_is_rebuilt(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     log = indexed_bench(str(tmp_path)).open()
     records = fill(log, random.Random(1), 100)
     indexer = indexer_of(log)
@@ -77,7 +77,7 @@ def test_damaged_key_index_is_built_anew(tmp_path: Path, damage: Callable[[Path]
 @pytest.mark.parametrize(
     "damage", [truncate, zero, foreign_of_same_size, missing, torn_checkpoint, no_checkpoint, stray_file, gone]
 )
-def test_damaged_tag_index_is_built_anew(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_damaged_tag_index_is_rebuilt(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     log = indexed_bench(str(tmp_path)).open()
     records = fill(log, random.Random(1), 100)
     indexer = indexer_of(log)
@@ -103,7 +103,7 @@ def test_a_chain_that_does_not_go_back_stops_the_look_up(tmp_path: Path) -> None
     assert indexer.rebuilds == 1
 
 
-def test_an_index_of_records_that_a_power_loss_took_is_built_anew(tmp_path: Path) -> None:
+def test_an_index_of_records_that_a_power_loss_took_is_rebuilt(tmp_path: Path) -> None:
     """The index was synced, the log was not; then others got the offsets, before the indexer came to look."""
     bench = indexed_bench(str(tmp_path), **{"segment.bytes": 1 << 20})
     log = bench.open()

@@ -103,7 +103,7 @@ def five_segments(directory: Path) -> list[int]:
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "kill"])
-def test_what_is_missing_below_the_log_start_offset_is_no_gap(tmp_path: Path, clean: bool) -> None:
+def test_segments_missing_below_the_log_start_offset_are_no_gap(tmp_path: Path, clean: bool) -> None:
     """A power loss kept some renames of retention and lost others."""
     bases = five_segments(tmp_path)
     log = open_log(tmp_path, DELETE, clean=clean, log_start_offset=bases[3])
@@ -111,7 +111,7 @@ def test_what_is_missing_below_the_log_start_offset_is_no_gap(tmp_path: Path, cl
     assert (log.log_start_offset, log.log_end_offset) == (bases[3], bases[5])
 
 
-def test_what_is_missing_at_the_log_start_offset_is_a_gap(tmp_path: Path) -> None:
+def test_a_segment_missing_at_the_log_start_offset_is_a_gap(tmp_path: Path) -> None:
     bases = five_segments(tmp_path)
     with pytest.raises(LogLoadError):
         open_log(tmp_path, DELETE, clean=True, log_start_offset=bases[3] - 1)

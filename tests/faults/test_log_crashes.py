@@ -70,7 +70,7 @@ def assert_log_serves(bench: LogBench, acknowledged: dict[int, bytes], *, recove
     return log
 
 
-def test_kill_at_every_step_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+def test_kill_at_every_step_keeps_acknowledged_records(tmp_path: Path) -> None:
     """F1: the process dies, what it wrote is in the page cache."""
     steps = steps_of_appends(tmp_path)
     assert steps > 60
@@ -90,7 +90,7 @@ def test_kill_at_every_step_keeps_what_was_acknowledged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_power_loss_at_every_step_with_flush_keeps_what_was_acknowledged(tmp_path: Path, torn: bool) -> None:
+def test_power_loss_at_every_step_with_flush_keeps_acknowledged_records(tmp_path: Path, torn: bool) -> None:
     """F4 with ``flush.messages=1``: acknowledged means synced."""
     steps = steps_of_appends(tmp_path, flush_each=True)
     for step in range(0, steps, 1 if not torn else 3):

@@ -151,7 +151,7 @@ def test_a_failed_append_that_stayed_in_the_file_is_cut_at_a_clean_stop(tmp_path
     assert values(reopened) == {0: b"first", 1: b"second"}
 
 
-def test_flip_in_the_unsynced_tail_is_cut_with_what_follows(tmp_path: Path) -> None:
+def test_the_log_is_truncated_at_a_flipped_bit_in_the_unsynced_tail(tmp_path: Path) -> None:
     bench, log = filled(tmp_path, 60)
     damaged = list(log.segments.active.headers())[1]
     path = log.segments.active.records.path
@@ -315,7 +315,7 @@ BREAKS = [missing_middle, missing_middle_with_all_traces, emptied_middle, wrong_
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("break_it", BREAKS, ids=lambda f: f.__name__)
-def test_what_is_not_a_log_is_refused_and_the_others_serve(
+def test_a_directory_that_is_no_log_is_refused_and_other_logs_are_served(
     tmp_path: Path, break_it: Callable[[str, list[str]], None], clean: bool
 ) -> None:
     config = LogConfig({"segment.bytes": 2000, "index.interval.bytes": 200})
@@ -423,7 +423,7 @@ def test_read_only_directory_behaves_as_a_full_one(tmp_path: Path) -> None:
     assert values(log) == {0: value_of(0), 1: value_of(1)}
 
 
-def test_files_that_may_not_grow_are_told_and_the_log_goes_on_once_they_may(
+def test_a_file_size_limit_is_reported_and_the_log_continues_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A limit on the size of the process's files (RLIMIT_FSIZE) is no failed disk, nor a full one."""

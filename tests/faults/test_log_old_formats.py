@@ -118,7 +118,7 @@ def test_torn_tail_is_cut_at_every_byte(tmp_path: Path, magic: int) -> None:
         recovered.close()
 
 
-def test_synced_damage_is_refused_where_nothing_proves_itself_behind_it(tmp_path: Path) -> None:
+def test_synced_damage_is_refused_without_a_valid_batch_after_it(tmp_path: Path) -> None:
     """Old headers are too short to be found again: cutting would give offsets away, so the partition refuses."""
     bench, log, end = old_log(tmp_path, 1, CompressionType.NONE)
     log.flush()

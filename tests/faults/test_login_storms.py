@@ -169,7 +169,7 @@ def stranger(port: int, number: int) -> socket.socket:
         ] if IS_LONG else []),
     ],
 )  # fmt: skip
-def test_those_that_begin_and_do_not_go_on_are_closed(
+def test_those_that_begin_and_do_not_continue_are_closed(
     besieged: Besieged | Floor, listener: str, sent: bytes, record_property: Callable[[str, object], None]
 ) -> None:
     with siege(besieged, f"{HALVES} times {sent[:8]!r} at {listener}", record_property), ExitStack() as closing:

@@ -82,7 +82,7 @@ def files_of_deleted(broker: TidelogProcess) -> int:
     return held + len(list(broker.data_directory.glob("*-delete")))
 
 
-def test_deleted_topics_give_descriptors_and_room_back(tmp_path: Path) -> None:
+def test_deleted_topics_free_descriptors_and_disk_space(tmp_path: Path) -> None:
     overrides = {"log.segment.delete.delay.ms": "0"}
     with TidelogProcess(tmp_path, overrides) as broker, raw_client.connect(broker.port) as connection:
         admin = Admin(broker.bootstrap)

@@ -85,13 +85,13 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(broker: Tid
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(999, 0), (-1, 0), (0, 99), (1, -1), (3, 14)])
-def test_what_is_not_served_closes_the_connection(broker: TidelogProcess, api_key: int, version: int) -> None:
+def test_an_unknown_api_or_version_closes_the_connection(broker: TidelogProcess, api_key: int, version: int) -> None:
     with raw_client.connect(broker.port) as connection:
         connection.sendall(raw_client.frame(api_key, version, 1, b"\0" * 30))
         assert raw_client.is_closed(connection)
 
 
-def test_random_bodies_of_every_api_let_nothing_escape(broker: TidelogProcess) -> None:
+def test_random_bodies_of_every_api_raise_no_unexpected_error(broker: TidelogProcess) -> None:
     choose = random.Random(SEED)
     keys = sorted(key for key in REGISTRY if key not in (19, 20))
     for _ in range(FUZZ_CASES):
@@ -105,7 +105,7 @@ def test_random_bodies_of_every_api_let_nothing_escape(broker: TidelogProcess) -
 
 
 @pytest.mark.parametrize("count", [-2, 2**31 - 1])
-def test_array_lengths_that_cannot_be_close_the_connection(broker: TidelogProcess, count: int) -> None:
+def test_impossible_array_lengths_close_the_connection(broker: TidelogProcess, count: int) -> None:
     with raw_client.connect(broker.port) as connection:
         connection.sendall(raw_client.frame(3, 1, 1, struct.pack(">i", count)))
         assert raw_client.is_closed(connection)

@@ -61,7 +61,7 @@ class Producer(threading.Thread):
                 return
 
 
-def test_what_was_acknowledged_before_sigterm_is_kept(tmp_path: Path) -> None:
+def test_records_acknowledged_before_sigterm_are_kept(tmp_path: Path) -> None:
     broker = TidelogProcess(tmp_path).start()
     create_topic(broker.port, b"stop")
     producers = [Producer(broker.port) for _ in range(3)]

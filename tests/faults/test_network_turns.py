@@ -60,7 +60,7 @@ def metadata_of(names: int) -> bytes:
     return raw_client.frame(3, 1, 1, body)
 
 
-def test_a_long_turn_is_told_once_by_metrics(tmp_path: Path) -> None:
+def test_a_long_turn_is_in_one_reading_of_the_metrics(tmp_path: Path) -> None:
     overrides = {"auto.create.topics.enable": "false"}
     with TidelogProcess(tmp_path, overrides) as broker, raw_client.connect(broker.port) as connection:
         for names in (1, 1000):

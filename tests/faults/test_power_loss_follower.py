@@ -99,7 +99,7 @@ class Trial:
 
 @pytest.mark.timeout(120 + STATES)
 @pytest.mark.parametrize("durable", [True, False], ids=["flush.messages=1", "unsynced"])
-def test_what_was_synced_stays_and_what_was_cut_does_not_return(scratch: Path, durable: bool) -> None:
+def test_synced_records_stay_and_truncated_ones_do_not_return(scratch: Path, durable: bool) -> None:
     for number in range(RECORDINGS):
         seed = SEED * 1000 + number
         steps = record(Path(tempfile.mkdtemp(dir=scratch)), seed, durable=durable)

@@ -96,7 +96,9 @@ def test_twice_the_elements_are_not_three_times_the_work_and_no_turn_is_long(wor
     ],
     ids=lambda value: value.name if isinstance(value, ApiKey) else None,
 )
-def test_what_is_refused_by_the_thousand_is_answered_in_short_turns(world: World, api_key: ApiKey, count: int) -> None:
+def test_refusals_of_thousands_of_elements_are_answered_in_short_turns(
+    world: World, api_key: ApiKey, count: int
+) -> None:
     cases = [case for case in all_cases(api_key) if case.version == REGISTRY[api_key].max_version]
     longest = {str(case): max(world.ask_once(frame_of(case, count))) for case in cases}
     assert {case: calls for case, calls in longest.items() if calls > TURN_MS * CALLS_PER_MS} == {}

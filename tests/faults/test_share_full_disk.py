@@ -110,7 +110,7 @@ def test_a_full_disk_confirms_no_acknowledgement(shared: SharedTopic, then: str)
 
 
 @pytest.mark.parametrize("then", ["goes on", "killed"])
-def test_a_group_that_begins_on_a_full_disk_reads_once_there_is_room(shared: SharedTopic, then: str) -> None:
+def test_a_group_that_begins_on_a_full_disk_reads_once_there_is_free_space(shared: SharedTopic, then: str) -> None:
     shared.disk.fill()
     with Client(shared.process.bootstrap) as client:
         beat = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])

@@ -56,5 +56,5 @@ def samples(**growth: float) -> list[Sample]:
     [({}, 0), ({"files": 10}, 0), ({"rss_bytes": 200e3}, 1), ({"descriptors": 0.1, "threads": 0.1}, 2),
      ({"deleted_files": 0.1}, 1)],
 )  # fmt: skip
-def test_growth_is_told_from_noise(growth: dict[str, float], told: int) -> None:
+def test_growth_is_distinguished_from_noise(growth: dict[str, float], told: int) -> None:
     assert len(growing(samples(**growth))) == told

@@ -78,7 +78,7 @@ def test_a_kill_at_every_step_leaves_topics_with_their_logs_and_nothing_else(tmp
         data.close()
 
 
-def test_a_directory_of_unknown_origin_is_kept_beside_a_new_topic(tmp_path: Path) -> None:
+def test_a_directory_of_unknown_origin_is_kept_when_a_topic_of_its_name_is_created(tmp_path: Path) -> None:
     data = DataBroker(tmp_path)
     create_topic(data, "orders", 2)
     data.append("orders", b"whose?")

@@ -162,7 +162,7 @@ def test_after_a_checkpoint_and_a_kill_only_changed_indices_are_compared(tmp_pat
         assert not unproven(again)
 
 
-def test_a_checkpoint_beside_which_nothing_changed_writes_nothing(tmp_path: Path) -> None:
+def test_a_checkpoint_without_changes_writes_nothing(tmp_path: Path) -> None:
     stopped_log(tmp_path, random.Random(5))
     manager = start(tmp_path)
     write_transactions(open_log(manager), random.Random(6), first_producer_id=10)

@@ -152,7 +152,7 @@ def ask(data: DataBroker, request: Message, response: type[Message], version: in
 
 @pytest.mark.parametrize("asked", [range(1), ALL], ids=["one partition", "some partitions"])
 @pytest.mark.parametrize(("build", "response", "version"), REQUESTS, ids=[row[0].__name__ for row in REQUESTS])
-def test_threads_open_what_requests_name(
+def test_threads_open_the_logs_that_requests_name(
     data: DataBroker, build: Callable[[range], Message], response: type[Message], version: int, asked: range
 ) -> None:
     assert len(ask(data, build(asked), response, version)) == len(asked)

@@ -121,7 +121,9 @@ class Consumer:
 
 
 @pytest.mark.parametrize("session_epoch", [-1, 0], ids=["no session", "session"])
-def test_what_is_unproven_is_proven_by_a_thread_and_read(data: DataBroker, session_epoch: int) -> None:
+def test_unchecked_transaction_indices_are_checked_by_a_thread_before_reads(
+    data: DataBroker, session_epoch: int
+) -> None:
     expected = committed_by_markers(Path(data.replica_manager.partition("t", 0).local_log.directory))
     assert 100 < len(expected) < BATCHES - 100
     assert Consumer(data, session_epoch).read_all() == expected
@@ -131,11 +133,11 @@ def test_what_is_unproven_is_proven_by_a_thread_and_read(data: DataBroker, sessi
 
 
 @pytest.mark.parametrize("min_bytes", [0, 1])
-def test_a_fetch_without_time_to_wait_waits_for_the_proof(data: DataBroker, min_bytes: int) -> None:
+def test_a_fetch_without_time_to_wait_waits_for_the_check(data: DataBroker, min_bytes: int) -> None:
     assert Consumer(data).fetch(0, max_wait_ms=0, min_bytes=min_bytes).responses[0].partitions[0].records
 
 
-def test_a_proof_that_fails_is_told_once_and_tried_again(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_reported_once_and_repeated(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise KafkaStorageError("cannot read")
 
@@ -179,7 +181,7 @@ def acquired_rows(partition: PartitionData) -> list[tuple[int, bytes | None]]:
     return [(one.offset, one.value) for batch in batches for one in batch.records() if one.offset in acquired]
 
 
-def test_appends_to_an_active_segment_go_on_while_it_is_walked(
+def test_appends_to_an_active_segment_continue_while_it_is_walked(
     data: DataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log's lock is free during the walk; what came meanwhile, an abort too, is in the index."""

@@ -59,7 +59,9 @@ def random_frame(choose: random.Random, keys: list[int]) -> bytearray:
     return bytearray(header + (b"\0" if version >= FIRST_FLEXIBLE_VERSION[key] else b"") + body)
 
 
-def test_nothing_escapes_and_nothing_leaks(data: DataBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_random_requests_raise_no_unexpected_error_and_leak_nothing(
+    data: DataBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     choose = random.Random(SEED)
     dispatcher, context = Dispatcher(data.broker), data.context(0)
     keys = sorted(REGISTRY)

@@ -165,7 +165,7 @@ def stored_or_refused(data: bytearray, params: ValidationParams, budget: WorkBud
 
 @settings(max_examples=60 * DEPTH, deadline=None)
 @given(data=large(), compression=st.sampled_from([None, 0, 4]), timestamp_type=st.integers(0, 1))
-def test_large_requests_take_bounded_time_and_a_turn_gives_what_a_thread_gives(
+def test_large_requests_take_bounded_time_and_are_equal_in_a_turn_and_a_thread(
     data: bytearray, compression: int | None, timestamp_type: int
 ) -> None:
     params = ValidationParams(compression=compression, timestamp_type=timestamp_type, max_message_bytes=BOUND)

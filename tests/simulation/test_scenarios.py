@@ -192,7 +192,7 @@ def return_empty_before_its_last_fetch_arrives() -> None:
         cluster.heal()
 
 
-def test_kip903_a_process_joins_the_isr_by_what_it_has_itself() -> None:
+def test_kip903_a_process_joins_the_isr_only_by_its_own_fetches() -> None:
     return_empty_before_its_last_fetch_arrives()
 
 

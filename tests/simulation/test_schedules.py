@@ -59,7 +59,7 @@ def test_a_failing_schedule_shrinks_to_the_actions_that_it_needs() -> None:
     assert set(shrink(schedule, is_failing).actions) == needed
 
 
-def test_a_violation_is_told_with_its_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_is_reported_with_the_events_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "truncation by high watermark"
     BUGS[name].plant(monkeypatch)
     told = explain(draw(BUGS[name].seed or 0))

@@ -108,7 +108,7 @@ def run_export(spark: SparkSession, broker: TidelogProcess, topic: str, table: P
     return export(spark, ExportRequest(source_of(broker, topic), str(table), file_bytes=30_000))
 
 
-def test_an_exported_table_is_what_a_consumer_reads_and_spark_and_the_audit_agree(
+def test_an_exported_table_has_the_rows_of_a_consumer_of_spark_and_of_the_audit(
     spark: SparkSession, tidelog_broker: TidelogProcess, topic: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "table"
@@ -233,14 +233,14 @@ def test_an_earlier_range_and_another_target_under_a_name_in_use_are_refused(
     assert (run(to, 1300, "earlier"), run(other, 1400, "other")) == (400, 200)
 
 
-def test_a_topic_that_is_not_there_is_told_and_not_made(tidelog_broker: TidelogProcess, topic: str) -> None:
+def test_a_missing_topic_is_reported_and_not_created(tidelog_broker: TidelogProcess, topic: str) -> None:
     to = f"jobs-{uuid.uuid4().hex[:8]}"
     with pytest.raises(BadRequestError, match=f"--to {to}: the topic does not exist: expected one with 2 partitions"):
         replay(None, replay_request(tidelog_broker, topic, to))
     assert to not in Admin(tidelog_broker.bootstrap).topics()
 
 
-def test_a_topic_with_too_few_partitions_is_told(
+def test_a_topic_with_too_few_partitions_is_reported(
     spark: SparkSession, tidelog_broker: TidelogProcess, topic: str
 ) -> None:
     to = f"jobs-{uuid.uuid4().hex[:8]}"
@@ -268,7 +268,7 @@ def test_an_exported_table_can_be_written_back_once(
     )
 
 
-def test_a_backfill_that_was_stopped_goes_on_where_it_was(
+def test_a_backfill_that_was_stopped_continues_where_it_was(
     tidelog_broker: TidelogProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "rows.parquet"
@@ -325,7 +325,7 @@ def test_an_error_in_a_task_is_one_line_in_the_driver(spark: SparkSession, tmp_p
     assert "corrupt batch at byte 0" in str(caught.value)
 
 
-def test_a_master_that_cannot_be_is_bad_input_in_one_line(tmp_path: Path) -> None:
+def test_an_unusable_master_is_bad_input_in_one_line(tmp_path: Path) -> None:
     data = DataDirectory(tmp_path / "data")
     words = ["pipeline", "audit", "--path", str(data.path), "--master", "spark://nowhere"]
     done = subprocess.run(
@@ -335,7 +335,7 @@ def test_a_master_that_cannot_be_is_bad_input_in_one_line(tmp_path: Path) -> Non
     assert done.stderr == "tidelog pipeline audit: --master spark://nowhere: Invalid master URL: spark://nowhere\n"
 
 
-def test_a_module_that_workers_miss_is_told_in_one_line(
+def test_a_module_that_workers_miss_is_reported_in_one_line(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "on_the_driver_alone.py").write_text("def work(plan):\n    return plan\n")

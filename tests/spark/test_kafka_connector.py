@@ -138,7 +138,7 @@ def test_both_brokers_make_the_same_questions_fail(
         rows(reader.load(str(tidelog_broker.data_directory)))
 
 
-def test_the_rows_are_what_was_written(spark: SparkSession, same_topics: Both) -> None:
+def test_the_rows_equal_the_written_records(spark: SparkSession, same_topics: Both) -> None:
     found = rows(read(spark, same_topics[0].bootstrap, subscribe="plain", includeHeaders="true"))
     written = sorted(events(PLAIN, 3), key=lambda event: event.partition)
     for row, event in zip(found, written, strict=True):

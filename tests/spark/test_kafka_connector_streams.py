@@ -67,7 +67,9 @@ def test_available_now_gives_equal_batches(spark: SparkSession, same_topics: Bot
     assert tidelog == kafka
 
 
-def test_a_query_goes_on_where_it_stopped(spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path) -> None:
+def test_a_query_continues_where_it_stopped(
+    spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path
+) -> None:
     bootstrap = tidelog_broker.bootstrap
     Admin(bootstrap).create("goes-on", 2, {"retention.ms": "-1"})
     question: Question = {"subscribe": "goes-on", **FROM_START}
@@ -78,7 +80,7 @@ def test_a_query_goes_on_where_it_stopped(spark: SparkSession, tidelog_broker: T
         assert len(found) == start + count
 
 
-def test_micro_batches_follow_what_is_written(
+def test_micro_batches_have_the_newly_written_records(
     spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path
 ) -> None:
     bootstrap = tidelog_broker.bootstrap

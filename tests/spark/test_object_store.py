@@ -108,7 +108,7 @@ def test_in_sql(spark: SparkSession, copy: str) -> None:
     assert tuple(found) == (5 * BATCHES, 5 * BATCHES - 1)
 
 
-def test_a_stream_over_copies_goes_on_with_what_is_copied_next(
+def test_a_stream_over_copies_continues_with_segments_copied_later(
     spark: SparkSession, store: ObjectStore, tmp_path: Path
 ) -> None:
     growing = DataDirectory(tmp_path / "data")
@@ -145,7 +145,7 @@ def test_export_and_audit(data: DataDirectory, copy: str, tmp_path: Path) -> Non
     assert [part.buckets for part in there.partitions] == [part.buckets for part in here.partitions]
 
 
-def test_a_point_query_fetches_what_it_needs(store: ObjectStore, tmp_path: Path) -> None:
+def test_a_query_of_one_offset_fetches_few_bytes(store: ObjectStore, tmp_path: Path) -> None:
     big = DataDirectory(tmp_path / "data", segment_bytes=4 << 20, index_interval_bytes=4096)
     log = big.log("t")
     for number in range(160):
@@ -193,7 +193,7 @@ class TestUnderAQuery:
             self.read(slices)
         assert self.read(slices, fail=False) == list(range(segments[1].base_offset, 300))
 
-    def test_an_object_that_was_written_anew_is_planned_anew(
+    def test_an_object_that_was_replaced_is_planned_again(
         self, store: ObjectStore, planned: tuple[str, Path, list[SegmentSlice]]
     ) -> None:
         prefix, local, slices = planned
@@ -211,7 +211,7 @@ class TestUnderAQuery:
         found = [row["offset"] for row in rows(store.address(prefix))]
         assert found == list(range(295))
 
-    def test_damage_is_told(self, store: ObjectStore, planned: tuple[str, Path, list[SegmentSlice]]) -> None:
+    def test_damage_is_reported(self, store: ObjectStore, planned: tuple[str, Path, list[SegmentSlice]]) -> None:
         prefix, local, slices = planned
         first = list_segments(str(local / "t-0"))[0].path
         content = bytearray(Path(first).read_bytes())
@@ -248,7 +248,7 @@ class TestUnderAQuery:
 
 
 class TestMistakes:
-    def test_what_is_not_there(self, store: ObjectStore, copy: str) -> None:
+    def test_a_missing_bucket_directory_or_topic_is_an_error(self, store: ObjectStore, copy: str) -> None:
         with pytest.raises(RemoteError, match=r"nowhere.* cannot be listed: no such bucket \(ListObjectsV2\)"):
             rows(store.address("x", bucket="nowhere"))
         with pytest.raises(SelectionError, match=r"nothing does not exist: expected a data directory"):

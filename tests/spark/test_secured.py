@@ -56,7 +56,7 @@ def test_both_formats_write_and_read_by_sasl_ssl(spark: SparkSession, secured: t
         ({"kafka.security.protocol": "PLAINTEXT"}, "kafka.bootstrap.servers"),
     ],
 )  # fmt: skip
-def test_a_wrong_login_is_told_when_the_query_is_planned(
+def test_a_wrong_login_is_reported_when_the_query_is_planned(
     spark: SparkSession, secured: tidelog.Broker, change: dict[str, str], says: str
 ) -> None:
     given = options(secured, "ann") | change

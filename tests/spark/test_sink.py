@@ -52,7 +52,7 @@ def writing(frame: DataFrame, format_name: str, broker: TidelogProcess, **option
     return writer.option("kafka.bootstrap.servers", broker.bootstrap).options(**named)
 
 
-def test_rows_lie_where_sparks_kafka_sink_puts_them(
+def test_rows_are_in_the_partitions_that_sparks_kafka_sink_chooses(
     spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path
 ) -> None:
     theirs, ours = topics(tidelog_broker.bootstrap, 2)
@@ -84,7 +84,7 @@ def test_the_column_topic_chooses_and_a_version_is_written_once(
         ({"topic": None}, "no topic: expected the option topic or a column topic"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_wrong_options_are_reported_before_anything_runs(
     spark: SparkSession,
     tidelog_broker: TidelogProcess,
     tmp_path: Path,
@@ -97,7 +97,7 @@ def test_mistakes_are_told_before_anything_runs(
         writing(rows(spark), "tidelog", tidelog_broker, **options).save()
 
 
-def test_a_row_that_cannot_be_written_fails_the_write_whole(
+def test_a_row_that_cannot_be_written_fails_the_whole_write(
     spark: SparkSession, tidelog_broker: TidelogProcess, tmp_path: Path
 ) -> None:
     (topic,) = topics(tidelog_broker.bootstrap, 1)

@@ -72,7 +72,7 @@ def test_a_batch_is_published_once_however_often_it_comes(options: SinkOptions) 
     assert Counter(value.split(b".")[0] for value in found) == {b"4": 200, b"5": 100}
 
 
-def test_rows_of_a_task_keep_their_order_behind_those_of_the_task_before(options: SinkOptions) -> None:
+def test_rows_of_a_task_keep_their_order_after_those_of_the_task_before(options: SinkOptions) -> None:
     writer = str(uuid.uuid4())
     publish(options, Publication(writer, 0, tuple(stage(options, writer, 0, task=task) for task in (1, 0))))
     marks = [(int(v.split(b".")[1]), int(v.split()[0].split(b".")[2])) for v in read(options)]
@@ -181,7 +181,7 @@ def test_a_batch_too_large_for_the_topic_leaves_nothing_and_no_open_transaction(
     assert len(read(small)) == 100
 
 
-def test_a_topic_that_went_meanwhile_is_named_and_not_made_anew(
+def test_a_topic_deleted_meanwhile_is_named_and_not_created_again(
     options: SinkOptions, tidelog_broker: TidelogProcess
 ) -> None:
     writer = str(uuid.uuid4())

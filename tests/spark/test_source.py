@@ -218,7 +218,7 @@ class TestUnderARunningQuery:
         kept = [*range(gone.base_offset), *range(behind.base_offset, 200)]
         assert [row["offset"] for row in lossy.collect()] == kept
 
-    def test_a_topic_made_anew(self, spark: SparkSession, data: DataDirectory) -> None:
+    def test_a_topic_that_was_created_again(self, spark: SparkSession, data: DataDirectory) -> None:
         fill(data.log("t"), 3)
         write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), TOPIC_ID)
         frame = self.planned(spark, data)

@@ -133,7 +133,7 @@ def test_a_query_moves_from_sparks_kafka_source_with_its_checkpoint(stream: Stre
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_options_mean_what_they_mean_to_sparks_kafka_source(stream: Stream, tmp_path: Path, name: str) -> None:
+def test_options_have_the_same_effect_as_in_sparks_kafka_source(stream: Stream, tmp_path: Path, name: str) -> None:
     given, trigger, count = OPTIONS[name]
     write(producer(stream.broker.bootstrap), stream.topic, events(EVENTS, PARTITIONS), flush_every=20)
     asked = {option: value.replace("TOPIC", stream.topic) for option, value in given.items()}
@@ -152,7 +152,7 @@ def test_options_mean_what_they_mean_to_sparks_kafka_source(stream: Stream, tmp_
         assert queries["tidelog"].rows() == queries["kafka"].rows()
 
 
-def test_a_topic_made_anew_stops_the_query(stream: Stream) -> None:
+def test_a_topic_created_again_stops_the_query(stream: Stream) -> None:
     admin = Admin(stream.broker.bootstrap)
     write(producer(stream.broker.bootstrap), stream.topic, events(100, PARTITIONS))
     stream.run()
@@ -186,7 +186,7 @@ def test_a_table_keeps_its_options(stream: Stream, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["startingOfsets", "endingOffsets"])
-def test_wrong_options_are_told(stream: Stream, option: str) -> None:
+def test_wrong_options_are_reported(stream: Stream, option: str) -> None:
     with pytest.raises(StreamingQueryException, match=f"OptionError: option (?i:{option})") as caught:
         stream.run(options={option: "latest"})
     assert "UnboundLocalError" not in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.collected import THRESHOLDS, no_garbage_collection, pytest_collection
 
 
-def test_the_collector_rests_and_goes_on() -> None:
+def test_the_collector_rests_and_continues() -> None:
     with no_garbage_collection():
         assert not gc.isenabled()
         with no_garbage_collection():
@@ -18,13 +18,13 @@ def test_the_collector_rests_and_goes_on() -> None:
     assert gc.isenabled()
 
 
-def test_the_collector_goes_on_after_an_error() -> None:
+def test_the_collector_continues_after_an_error() -> None:
     with pytest.raises(KeyError), no_garbage_collection():
         raise KeyError
     assert gc.isenabled()
 
 
-def test_what_was_collected_is_out_of_its_sight() -> None:
+def test_collected_objects_are_frozen() -> None:
     gc.collect()  # what other tests have dropped would stay
     collection = pytest_collection()
     next(collection)

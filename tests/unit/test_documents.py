@@ -43,7 +43,7 @@ def api_table() -> list[str]:
     return rows
 
 
-def test_the_table_of_apis_is_what_is_served() -> None:
+def test_the_table_of_apis_lists_the_served_ones() -> None:
     found = re.findall(r"^\| \d+ \| .*$", (ROOT / "docs/kips.md").read_text().partition("\n## APIs")[2], re.MULTILINE)
     assert found == api_table(), "the table of docs/kips.md should be:\n" + "\n".join(api_table())
 
@@ -94,6 +94,6 @@ ROOMS = [
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=[str(path.relative_to(ROOT)) for path in ROOMS])
-def test_every_room_says_what_it_may_import(room: Path) -> None:
+def test_every_subpackage_says_what_it_may_import(room: Path) -> None:
     text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
     assert re.search(r"^Imports: ", text, re.MULTILINE), f"{room} does not say what it may import"

@@ -46,7 +46,7 @@ def test_a_compiled_module_whose_source_is_gone_is_refused(checkout: Path) -> No
     assert stale_modules(checkout) == [SOURCE]
 
 
-def test_what_is_not_compiled_is_never_stale(checkout: Path) -> None:
+def test_a_module_that_is_not_compiled_is_never_stale(checkout: Path) -> None:
     (checkout / f"log/records/walk{SUFFIX}").unlink()
     (checkout / SOURCE).write_text("edited")
     assert stale_modules(checkout) == []

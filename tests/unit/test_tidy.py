@@ -119,7 +119,7 @@ MODULES = [path for folder in PACKAGE_FOLDERS for path in modules_in(folder)]
 
 
 @pytest.mark.parametrize("folder", PACKAGE_FOLDERS, ids=relative)
-def test_modules_are_small_and_say_what_they_are(folder: Path) -> None:
+def test_modules_are_short_and_have_a_docstring(folder: Path) -> None:
     found = [f"{relative(path)}: {each}" for path in modules_in(folder) for each in faults_of(path, facts_of(path))]
     assert not found, "\n".join(found)
 

@@ -35,7 +35,7 @@ def test_the_time_is_the_processors(request: pytest.FixtureRequest) -> None:
     ]  # the fixtures'; the test's is noted after it
 
 
-def test_a_module_costs_what_its_tests_and_fixtures_do() -> None:
+def test_the_cost_of_a_module_is_the_sum_of_its_tests_and_fixtures() -> None:
     def phase(name: str, begin: float, duration: float, noted: list[float]) -> pytest.TestReport:
         properties: list[tuple[str, object]] = [("cpu_s", seconds) for seconds in noted]
         return pytest.TestReport(

@@ -142,7 +142,7 @@ def test_modules_and_attributes_are_found_by_name() -> None:
     assert places(found(), SYS_MODULES_ALLOWED) == []
 
 
-def test_what_a_part_of_the_broker_holds_has_a_type() -> None:
+def test_attributes_of_broker_parts_have_types() -> None:
     def found() -> Iterator[tuple[str, ast.AST]]:
         for path, tree in TREES.items():
             for owner in nodes_of(tree):

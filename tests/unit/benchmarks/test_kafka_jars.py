@@ -35,7 +35,7 @@ def test_one_maven_fetches_several_sets(tmp_path: Path, log: Path) -> None:
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_only_what_is_absent_is_fetched(tmp_path: Path, log: Path) -> None:
+def test_only_missing_jars_are_downloaded(tmp_path: Path, log: Path) -> None:
     resolve(*SETS[0], tmp_path / "kafka")
     resolve_all(SETS, tmp_path / "kafka")
     ran = [line.split()[0] for line in log.read_text().splitlines()]

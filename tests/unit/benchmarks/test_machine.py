@@ -22,7 +22,9 @@ def test_results_say_that_tidelog_was_uncompiled(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("program", [machine.require_compiled, validation.main])
-def test_what_measures_in_its_own_process_refuses_plain_python(monkeypatch: pytest.MonkeyPatch, program: Any) -> None:
+def test_programs_that_measure_their_own_process_refuse_plain_python(
+    monkeypatch: pytest.MonkeyPatch, program: Any
+) -> None:
     monkeypatch.setattr(machine, "IS_COMPILED", False)
     with pytest.raises(SystemExit, match=r"not compiled: run make extensions"):
         program()

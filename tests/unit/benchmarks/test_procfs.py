@@ -55,7 +55,7 @@ def test_a_tree_has_the_time_of_a_child_that_ended() -> None:
     assert tree_cpu_s(os.getpid()) > before
 
 
-def test_what_was_read_is_counted() -> None:
+def test_bytes_read_by_a_process_are_counted() -> None:
     before = read_bytes(os.getpid())
     with open("/dev/zero", "rb", buffering=0) as file:
         file.read(100_000)

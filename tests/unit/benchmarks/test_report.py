@@ -59,14 +59,14 @@ def test_results_take_the_median_of_the_rounds() -> None:
     assert made.median("work", "cpu", TIDELOG) == 2.0
 
 
-def test_table_shows_who_took_part() -> None:
+def test_table_marks_brokers_without_a_measurement() -> None:
     made = results(**{TIDELOG: {"cpu": 1.0}, KAFKA: {"cpu": 3.0}})
     assert markdown_table([row(CPU)], made).splitlines()[2:] == [
         "| some work | CPU, s | 1.00 | 3.00 | 3.0x | - | <= 2 | yes |"
     ]
 
 
-def test_table_leaves_out_what_nobody_measured() -> None:
+def test_table_leaves_out_rows_without_a_measurement() -> None:
     assert len(markdown_table([row(CPU)], Results()).splitlines()) == 2
 
 
@@ -82,7 +82,7 @@ def test_an_introduction_stays_before_the_sections(tmp_path: Path) -> None:
     assert page.read_text() == "# Results\n\nWhat the words mean.\n\n## two\n\nsecond\n\n## one\n\nfirst\n"
 
 
-def test_newest_section_stands_first(tmp_path: Path) -> None:
+def test_newest_section_is_first(tmp_path: Path) -> None:
     page = tmp_path / "RESULTS.md"
     put_section(page, "one", "first")
     put_section(page, "two", "second")

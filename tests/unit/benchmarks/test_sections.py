@@ -17,11 +17,11 @@ def test_every_section_is_a_program(name: str) -> None:
     assert command(name, KAFKA, quick=False) == [sys.executable, "-m", f"benchmarks.{name}"]
 
 
-def test_arguments_follow_what_is_asked() -> None:
+def test_commands_get_the_arguments_of_the_run() -> None:
     assert command("fsync", "none", quick=True)[3:] == ["--seconds", "1", "--no-kafka"]
 
 
-def test_what_a_section_printed_is_kept() -> None:
+def test_the_output_of_a_section_is_kept() -> None:
     assert run_section([sys.executable, "-c", "print('| a |')"]).endswith("\n\n| a |")
 
 

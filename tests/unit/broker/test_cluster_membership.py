@@ -120,7 +120,7 @@ def test_a_replica_elsewhere_is_refused(tmp_path: Path) -> None:
         check_is_alone(config(tmp_path), FILE_SYSTEM)
 
 
-def test_who_was_unregistered_is_forgotten(tmp_path: Path) -> None:
+def test_an_unregistered_broker_is_ignored(tmp_path: Path) -> None:
     others = RegisterBrokerRecord(broker_id=5), UnregisterBrokerRecord(broker_id=5)
     metadata(tmp_path, (RegisterBrokerRecord(broker_id=NODE), 3), (others[0], 3), (others[1], 0))
     check_is_alone(config(tmp_path), FILE_SYSTEM)
@@ -140,9 +140,7 @@ def test_who_was_unregistered_is_forgotten(tmp_path: Path) -> None:
         (RegisterBrokerRecord(broker_id=5), "other nodes"),
     ],
 )
-def test_what_cannot_be_served_is_refused_before_anything_is_written(
-    tmp_path: Path, record: Message, text: str
-) -> None:
+def test_unservable_metadata_are_refused_before_anything_is_written(tmp_path: Path, record: Message, text: str) -> None:
     metadata(tmp_path, (record, 0))
     quorum_state(tmp_path)
     before = contents(tmp_path)
@@ -166,7 +164,7 @@ def test_levels_of_other_times_are_refused(tmp_path: Path, level: int | None, te
 
 
 @pytest.mark.parametrize("level", [7, 30])
-def test_levels_in_range_are_taken(tmp_path: Path, level: int) -> None:
+def test_levels_in_range_are_accepted(tmp_path: Path, level: int) -> None:
     metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0), level=level)
     assert check_is_alone(config(tmp_path), FILE_SYSTEM) is not None
 
@@ -231,7 +229,7 @@ def contents(directory: Path) -> dict[Path, bytes | None]:
     return {path: path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
 
 
-def test_a_taken_over_log_is_told_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_taken_over_log_is_reported_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0))
     quorum_state(tmp_path, leaderId=-1, currentVoters=[{"voterId": NODE}])
     check_is_alone(config(tmp_path), FILE_SYSTEM)
@@ -240,7 +238,7 @@ def test_a_taken_over_log_is_told_in_one_line(tmp_path: Path, caplog: pytest.Log
     assert record.getMessage().endswith(" with 1 topics")
 
 
-def test_an_own_log_is_taken_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_own_log_is_accepted_without_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0))
     write_quorum_state(FILE_SYSTEM, str(tmp_path / "__cluster_metadata-0"), QuorumState(NODE, 1, (NODE,)))
     found = check_is_alone(config(tmp_path), FILE_SYSTEM)

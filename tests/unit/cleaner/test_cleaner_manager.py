@@ -48,7 +48,7 @@ class Bench:
         return self.manager.status(self.log).state
 
 
-def test_filthiest_due_log_is_taken_once(tmp_path: Path) -> None:
+def test_the_log_with_the_most_to_clean_is_taken_once(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
     found = bench.manager.grab_filthiest()
@@ -117,7 +117,7 @@ def test_records_in_the_place_of_truncated_ones_are_dirty(tmp_path: Path, saves:
     assert (tmp_path / "cleaner-offset-checkpoint").read_text().endswith(" 0 1\n")
 
 
-def test_a_truncation_in_a_round_bounds_what_the_round_calls_clean(tmp_path: Path) -> None:
+def test_a_truncation_during_a_round_bounds_its_cleaned_offset(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     found = bench.manager.grab_filthiest()
     assert found is not None
@@ -135,7 +135,7 @@ def test_a_truncation_in_a_round_bounds_what_the_round_calls_clean(tmp_path: Pat
     assert bench.manager.checkpoint.get(bench.log) == 4
 
 
-def test_what_a_recovery_dropped_is_not_clean(tmp_path: Path) -> None:
+def test_records_after_an_end_that_recovery_truncated_are_dirty(tmp_path: Path) -> None:
     """The file's offset lies beyond the end with which the log was opened; later records come below it."""
     bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 2)
@@ -189,7 +189,7 @@ def test_checkpoint_survives_and_is_forgotten_with_the_log(tmp_path: Path) -> No
     assert (tmp_path / "cleaner-offset-checkpoint").read_text() == "0\n0\n"
 
 
-def test_log_made_anew_under_the_same_name_is_dirty_from_its_start(tmp_path: Path) -> None:
+def test_log_created_again_under_the_same_name_is_dirty_from_its_start(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 2)
     other = open_log(tmp_path)
@@ -230,7 +230,7 @@ def test_request_does_not_wait_for_the_back_off(tmp_path: Path) -> None:
     assert bench.manager.grab(bench.log) is not None
 
 
-def test_end_of_a_round_that_never_began_is_our_mistake(tmp_path: Path) -> None:
+def test_the_end_of_a_round_that_never_began_is_an_error(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
     with pytest.raises(InvalidCleaningStateError, match="cannot go from idle to quarantined"):

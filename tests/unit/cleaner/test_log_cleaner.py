@@ -51,7 +51,7 @@ def running(logs: list[UnifiedLog], config: CleanerConfig = CONFIG, **options: A
         cleaner.shutdown()
 
 
-def test_request_cleans_what_was_written_before_it(tmp_path: Path) -> None:
+def test_a_request_cleans_all_records_before_it(tmp_path: Path) -> None:
     log = filled(tmp_path)
 
     with running([log]) as cleaner:
@@ -66,7 +66,7 @@ def test_request_cleans_what_was_written_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
-def test_threads_give_way_to_those_that_answer_requests(tmp_path: Path) -> None:
+def test_cleaner_threads_have_a_lower_priority(tmp_path: Path) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     threads: list[int] = []
     seen: list[int] = []
@@ -119,7 +119,7 @@ def test_unknown_partition_and_stopped_cleaner_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), ValueError("a mistake"), OSError(5, "disk")])
-def test_any_failure_quarantines_the_partition_and_the_thread_goes_on(tmp_path: Path, error: Exception) -> None:
+def test_any_failure_quarantines_the_partition_and_the_thread_continues(tmp_path: Path, error: Exception) -> None:
     log, fail = filled(tmp_path), [True]
 
     def load() -> Engine:
@@ -198,7 +198,7 @@ def test_round_over_a_log_that_is_deleted_ends_quietly(tmp_path: Path) -> None:
     assert cleaner.counters.failed_rounds == 0
 
 
-def test_throttle_waits_for_what_is_owed() -> None:
+def test_throttle_waits_until_its_rate_is_kept() -> None:
     waits: list[float] = []
     time = ManualTime()
     throttle = Throttle(1000.0, time, waits.append)

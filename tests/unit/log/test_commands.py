@@ -139,7 +139,7 @@ def test_dump_tells_of_a_cut_batch(directory: str, capsys: pytest.CaptureFixture
     assert "invalid bytes at the end" in capsys.readouterr().out
 
 
-def test_dump_names_what_is_no_segment_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dump_names_a_file_that_is_no_segment_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "notes.txt").write_text("x")
     assert run(dump_log, str(tmp_path / "notes.txt")) == 1
     assert "not named as a segment file" in capsys.readouterr().err

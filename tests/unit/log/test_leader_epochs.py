@@ -97,7 +97,7 @@ def test_empty_file_has_no_epochs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"0\n", b"0\n1\na b\n", b"0\n2\n1 1\n"])
-def test_damaged_file_is_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_bytes(content)
     with pytest.raises(CheckpointCorruptError):
         LeaderEpochCache(OsFileSystem(), str(tmp_path)).load()

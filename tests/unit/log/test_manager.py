@@ -155,7 +155,7 @@ class RenameFails(OsFileSystem):
 
 @pytest.mark.parametrize("is_new", [True, False])
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_log_that_could_not_be_deleted_makes_way_for_a_new_one(
+def test_a_log_that_could_not_be_deleted_is_replaced_by_a_new_one(
     tmp_path: Path, *, is_open: bool, is_new: bool
 ) -> None:
     files = RenameFails()
@@ -296,7 +296,7 @@ def test_a_start_offset_stays_written_when_the_segments_below_it_are_gone(tmp_pa
     assert read_offset_checkpoint(OsFileSystem(), str(tmp_path / LOG_START_OFFSET_FILE))[T0] == 5
 
 
-def test_checkpoints_hold_what_kafka_would_write(tmp_path: Path) -> None:
+def test_checkpoints_have_the_bytes_of_kafkas(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
     append(log, batch(5))
@@ -307,7 +307,7 @@ def test_checkpoints_hold_what_kafka_would_write(tmp_path: Path) -> None:
     assert (tmp_path / "replication-offset-checkpoint").read_text() == f"0\n1\n{T0.topic} 0 5\n"
 
 
-def test_a_high_watermark_above_what_recovery_left_is_lowered_in_its_file(tmp_path: Path) -> None:
+def test_a_high_watermark_above_the_recovered_end_is_lowered_in_its_file(tmp_path: Path) -> None:
     """Or a second stop would take the next records for committed, as soon as they reach it."""
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
@@ -333,7 +333,7 @@ class CheckpointFails(OsFileSystem):
 
 
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
-def test_a_start_after_a_kill_needs_no_room_for_lower_high_watermarks(tmp_path: Path, reason: int) -> None:
+def test_a_start_after_a_kill_needs_no_free_space_for_lower_high_watermarks(tmp_path: Path, reason: int) -> None:
     """The broker serves what it has; a later round writes them. Other directories have theirs at once."""
     paths = [tmp_path / "a", tmp_path / "b"]
     for path, partition in zip(paths, (T0, T1), strict=True):
@@ -384,7 +384,7 @@ def test_logs_of_unknown_topics_are_reported_and_left(tmp_path: Path) -> None:
     assert (tmp_path / T0.directory_name).is_dir()
 
 
-def test_retention_reaches_logs_nobody_opened(tmp_path: Path) -> None:
+def test_retention_includes_unopened_logs(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     for partition in (T0, T1):
         log = manager.get_or_create_log(partition, ID, CONFIG)
@@ -399,7 +399,7 @@ def test_retention_reaches_logs_nobody_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("commits_alone", [True, False])
-def test_retention_of_a_member_goes_no_further_than_what_is_committed(tmp_path: Path, *, commits_alone: bool) -> None:
+def test_retention_of_a_member_stops_at_the_high_watermark(tmp_path: Path, *, commits_alone: bool) -> None:
     """A log must not begin after what other replicas have: one of them may lead next."""
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
@@ -417,7 +417,7 @@ def test_retention_of_a_member_goes_no_further_than_what_is_committed(tmp_path: 
     assert found.log_start_offset > 0
 
 
-def test_retention_removes_no_more_than_lies_below_the_start_that_is_durable(
+def test_retention_removes_only_segments_below_the_durable_log_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DeleteRecords moves the start on meanwhile: a power loss that lost some of the renames would leave a gap."""

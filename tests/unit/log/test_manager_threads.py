@@ -111,7 +111,7 @@ def test_retention_looks_at_the_others_when_one_opens(bench: Bench) -> None:
     assert log.log_start_offset == 3
 
 
-def test_all_who_ask_for_a_log_get_the_one_that_is_opened(bench: Bench) -> None:
+def test_all_threads_that_ask_for_a_log_get_the_same_one(bench: Bench) -> None:
     with bench.opening() as opened:
         others: list[Future[UnifiedLog | None] | Future[UnifiedLog]] = [
             bench.pool.submit(bench.manager.get_log, T0),
@@ -139,7 +139,7 @@ def test_deletion_waits_for_the_opening_of_that_log(bench: Bench) -> None:
     assert bench.files.renamed == [bench.files.gated]
 
 
-def test_who_waited_for_a_log_that_was_deleted_gets_the_new_one(bench: Bench) -> None:
+def test_a_thread_that_waited_for_a_deleted_log_gets_the_new_one(bench: Bench) -> None:
     """One thread deletes it, one asks for a log of that name, while it opens. In either order, a later caller gets the
     new one."""
     with bench.opening():

@@ -547,7 +547,7 @@ class NotingLock:
             last.touched_ms = math.inf  # it appends just now
 
 
-def test_many_producers_expire_while_appends_go_on(bench: LogBench) -> None:
+def test_many_producers_expire_while_appends_continue(bench: LogBench) -> None:
     log = bench.open()
     for producer_id in range(3 * EXPIRED_UNDER_LOCK):
         log.producer_state.update(ProducerBatch(producer_id, 0, 0, 0, 0, 0, NOW_MS, False))

@@ -250,7 +250,7 @@ def test_a_broker_that_is_down_is_told_before_any_task(
     assert error.count("\n") == 1
 
 
-def test_a_catalog_that_is_down_is_told(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_catalog_that_is_down_is_reported(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         catalog = f"http://127.0.0.1:{server.getsockname()[1]}"
     assert run(data, "audit", "--table", "lake.orders", "--catalog", catalog) == 1
@@ -260,7 +260,7 @@ def test_a_catalog_that_is_down_is_told(data: DataDirectory, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize(("option", "hint"), [("--topics=a", " Did you mean '--topic'?"), ("--zebra", "")])
-def test_an_unknown_option_is_told_in_one_line(
+def test_an_unknown_option_is_reported_in_one_line(
     option: str, hint: str, data: DataDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(data, "audit", option) == 2
@@ -334,7 +334,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_without_the_extra_one_line_says_what_to_install(job: str, data: DataDirectory) -> None:
+def test_without_the_extra_one_line_names_the_package_to_install(job: str, data: DataDirectory) -> None:
     words = {"export": ["table"], "replay": ["--to", "t", "--bootstrap", "b:1"]}.get(job, [])
     source = ["rows.parquet", "--to", "t", "--bootstrap", "b:1"] if job == "backfill" else ["--path", str(data.path)]
     command = [sys.executable, "-c", WITHOUT_EXTRAS, "pipeline", job, *source, *words, "--master", "none"]

@@ -13,7 +13,7 @@ JOBS = ("export", "audit", "index", "compact", "replay", "backfill")
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_a_job_has_each_flag_once_and_says_what_it_is_for(job: str) -> None:
+def test_a_job_has_each_flag_once_with_a_help_text(job: str) -> None:
     build: Callable[[], list[click.Parameter]] = getattr(pipeline_options, f"{job}_options")
     parameters = build()
     flags = [flag for parameter in parameters for flag in parameter.opts]

@@ -69,7 +69,7 @@ def test_bad_value_of_a_type_is_refused(type: ConfigType, text: Any) -> None:
         ConfigKey("key", type).parse(text)
 
 
-def test_error_names_key_value_and_what_is_allowed() -> None:
+def test_error_names_key_value_and_allowed_values() -> None:
     with pytest.raises(ConfigError) as raised:
         BYTES.parse("5000")
     assert str(raised.value) == "Invalid value '5000' for configuration segment.bytes; allowed: 14 to 4096"

@@ -97,7 +97,7 @@ def test_claimed_length_allocates_nothing() -> None:
     assert reader.capacity_bytes == frames.INITIAL_BUFFER_BYTES
 
 
-def test_buffer_doubles_with_what_arrived() -> None:
+def test_buffer_doubles_with_the_received_bytes() -> None:
     reader = FrameReader(1 << 30)
     reader.receive_data((1 << 29).to_bytes(4, "big"))
     for _ in range(50):
@@ -107,7 +107,7 @@ def test_buffer_doubles_with_what_arrived() -> None:
     assert reader.buffered_bytes == 500_004
 
 
-def test_what_has_arrived_gets_its_buffer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_received_bytes_get_their_buffer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
     def counted(capacity: int) -> bytearray:
@@ -197,7 +197,7 @@ def test_the_next_api_key_is_seen_before_its_frame_is_whole() -> None:
     assert reader.next_frame() is None
 
 
-def test_what_the_next_frame_still_needs_is_known_with_its_length() -> None:
+def test_missing_bytes_of_the_next_frame_are_known_with_its_length() -> None:
     reader, missing = FrameReader(1000), []
     for byte in b"\0\0\0\x03abc" + b"\0\0\0\x01":
         missing.append(reader.missing_bytes)
@@ -208,7 +208,7 @@ def test_what_the_next_frame_still_needs_is_known_with_its_length() -> None:
     assert reader.missing_bytes == 1
 
 
-def test_a_large_frame_gets_a_buffer_of_its_size_that_costs_what_arrived() -> None:
+def test_a_large_frame_gets_a_buffer_of_its_size_whose_memory_grows_with_the_received_bytes() -> None:
     size = 5 * frames.LAZY_BYTES
     reader = FrameReader(2 * size)
     reader.receive_data(size.to_bytes(4, "big"))

@@ -41,13 +41,13 @@ def test_they_are_as_many(counter: Counter) -> None:
     assert counter.count(work) == calls_in_python(work) > 9
 
 
-def test_the_clock_goes_on_with_the_count(counter: Counter) -> None:
+def test_the_clock_continues_with_the_count(counter: Counter) -> None:
     before = counter.milliseconds()
     calls = counter.count(work)
     assert counter.milliseconds() == pytest.approx(before + calls / CALLS_PER_MS)
 
 
-def test_what_is_left_out_is_not_counted_and_the_rest_is(counter: Counter) -> None:
+def test_calls_inside_excluded_work_are_not_counted(counter: Counter) -> None:
     left_out = counter.without(work)
     calls = counter.count(lambda: (work(), left_out(), work()))
     assert calls == counter.count(lambda: (work(), work())) + 1

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.skipif(not has_room(), reason="no file system in memory, or a small one")
-def test_a_package_lies_in_memory_but_for_what_is_about_the_file_system() -> None:
+def test_directories_are_in_memory_except_for_tests_of_the_file_system() -> None:
     assert is_in_memory("tests/unit/log/recovery/test_walk.py::test_a")
     assert not is_in_memory("tests/unit/log/system/test_files.py::test_a")
     assert not is_in_memory("tests/unit/broker/network/test_send_queue.py::test_pages_that_left_memory_are_cold[100]")
@@ -47,7 +47,7 @@ def test_modules_and_packages_are_there() -> None:
 
 
 @pytest.mark.skipif(not has_room(), reason="no file system in memory, or a small one")
-def test_directories_in_memory_go_with_what_they_are_for(tmp_path: Path) -> None:
+def test_directories_in_memory_are_removed_after_their_module(tmp_path: Path) -> None:
     assert MEMORY in map(str, tmp_path.parents)
     with module_directory() as directory:
         assert MEMORY in map(str, directory.parents)

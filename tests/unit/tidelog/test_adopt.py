@@ -28,7 +28,7 @@ def same_umask() -> Iterator[None]:
     os.umask(mask)
 
 
-def test_tells_what_it_does_and_how_to_go_on(
+def test_adopt_prints_its_actions_and_the_next_command(
     source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"
@@ -70,7 +70,7 @@ def test_problems_go_to_standard_error(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("user", [0, 1000])
-def test_root_is_told_who_may_serve_what_it_adopts(
+def test_root_is_told_that_only_root_can_serve_the_adopted_files(
     source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     user: int,
 ) -> None:  # fmt: skip
@@ -108,7 +108,7 @@ def test_topics_can_be_left_out(source: KafkaDirectory, tmp_path: Path, capsys: 
     assert "left out: topic orders: by --leave-out" in capsys.readouterr().out
 
 
-def test_internal_topics_are_told_in_one_line(
+def test_internal_topics_are_reported_in_one_line(
     source: KafkaDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(5):

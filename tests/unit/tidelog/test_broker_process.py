@@ -38,7 +38,7 @@ def test_a_key_that_no_broker_has_is_refused_and_nothing_stays() -> None:
     assert broker.stop() == 0
 
 
-def test_what_is_known_only_while_it_runs() -> None:
+def test_address_and_process_id_are_known_only_while_the_broker_runs() -> None:
     broker = Broker()
     with pytest.raises(BrokerProcessError):
         _ = broker.bootstrap

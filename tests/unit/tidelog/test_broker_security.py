@@ -37,7 +37,7 @@ def test_a_rule_that_cannot_be_read_is_refused_when_it_is_written(rule: str) -> 
         Security(users={"ann": "a"}, acls={"ann": [rule]})
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_contradictory_settings_are_refused() -> None:
     assert tidelog.Security is Security
     choices: list[dict[str, Any]] = [{"mechanism": "GSSAPI"}, {"tls": False}, {"acls": {}}]
     for wrong in choices:
@@ -45,7 +45,7 @@ def test_what_makes_no_sense_is_refused() -> None:
             Security(**wrong)
 
 
-def test_the_broker_takes_what_is_written(tmp_path: Path) -> None:
+def test_the_broker_parses_the_written_users(tmp_path: Path) -> None:
     users = {"ann": 'p "a\\ss; word', 'o\'x "y"': "x", "ä": "ü\n"}
     secured = Secured(Security(users=users, acls={}, super_users=["ann"]), tmp_path)
     write_properties(tmp_path / "server.properties", secured.texts({"num.partitions": "3"}))

@@ -125,7 +125,7 @@ def test_workers_have_a_gigabyte_each(tmp_path: Path, processors: int, kilobytes
 
 
 @pytest.mark.parametrize(("code", "installers"), [("0", ["uv"]), ("2", ["uv", "pip"])])
-def test_pip_installs_what_the_tests_need_where_uv_cannot(tmp_path: Path, code: str, installers: list[str]) -> None:
+def test_pip_installs_the_packages_of_the_tests_if_uv_fails(tmp_path: Path, code: str, installers: list[str]) -> None:
     """An index that only pip.conf names, or a machine for which there is no uv."""
     venv, told = tmp_path / "venv", tmp_path / "told"
     executable(venv / "bin" / "python", f'case "$*" in *--editable*) echo "pip $PIP_INDEX_URL" >> {told} ;; esac')

@@ -71,7 +71,7 @@ def test_an_unknown_command_is_named(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("words", [["help", "pingg"], ["help", "compaction", "runn"], ["help", "ping", "x"]])
-def test_help_of_what_is_no_command_is_an_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_an_unknown_command_is_an_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"has no command {words[-1]!r}" in line

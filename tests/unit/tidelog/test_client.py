@@ -97,7 +97,7 @@ def test_several_requests_are_under_way_and_answered_in_order(serve: Callable[[A
         assert client.call(MetadataRequest(), MetadataResponse).cluster_id == "version 9"
 
 
-def test_an_api_that_is_not_served_is_told(serve: Callable[[Answer], None]) -> None:
+def test_an_api_that_is_not_served_is_reported(serve: Callable[[Answer], None]) -> None:
     serve(lambda key, version, number: frame(number, ApiVersionsResponse().encode(version)))
     with Client("h:1") as client, pytest.raises(UnsupportedVersionError, match="METADATA"):
         client.call(MetadataRequest(), MetadataResponse)
@@ -112,7 +112,7 @@ def test_an_api_that_is_not_served_is_told(serve: Callable[[Answer], None]) -> N
         (lambda key, version, number: frame(number, ApiVersionsResponse(error_code=35).encode(version)), "error 35"),
     ],
 )
-def test_what_is_no_answer(serve: Callable[[Answer], None], answer: Answer, told: str) -> None:
+def test_a_malformed_answer_is_an_error(serve: Callable[[Answer], None], answer: Answer, told: str) -> None:
     serve(answer)
     with Client("h:1") as client, pytest.raises(ClientError, match=told):
         client.api_versions()
@@ -140,7 +140,7 @@ def test_ping_can_be_quiet(serve: Callable[[Answer], None], capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("address", ["foo", "foo:", "foo:x"])
-def test_ping_says_what_an_address_is(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ping_names_the_form_of_an_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ping", "--bootstrap", address]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"tidelog ping: --bootstrap {address!r}: expected HOST:PORT with a port from 1 to 65535"

@@ -106,7 +106,7 @@ def test_an_answer_without_a_token_says_so(issuer: Issuer, answer: bytes) -> Non
         read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()
 
 
-def test_an_issuer_that_does_not_speak_http_is_told(issuer: Issuer) -> None:
+def test_an_issuer_that_does_not_speak_http_is_reported(issuer: Issuer) -> None:
     issuer.status = 0
     with pytest.raises(ClientError, match="gives no token: BadStatusLine"):
         read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()

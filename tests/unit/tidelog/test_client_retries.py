@@ -121,7 +121,7 @@ CASES: list[tuple[Callable[[Cluster], object], list[Any]]] = [
 
 
 @pytest.mark.parametrize(("ask", "answers"), CASES, ids=["list transactions", "describe group", "abort in partition"])
-def test_what_passes_is_asked_again(
+def test_requests_with_a_temporary_error_are_repeated(
     ask: Callable[[Cluster], object], answers: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.client.admin.groups._known_ends", lambda cluster, places, silent: {})

@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_given_wins_over_the_profile_and_that_over_the_default(home: Path, tmp_path: Path) -> None:
+def test_options_override_the_profile_and_the_profile_overrides_defaults(home: Path, tmp_path: Path) -> None:
     environment = {"HOME": str(home)}
     assert load_settings("given:1", None, 1, environment).bootstrap == "given:1"
     assert load_settings(None, None, 1, environment).bootstrap == "profile:1,other:2"

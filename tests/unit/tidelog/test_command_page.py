@@ -10,7 +10,7 @@ from tidelog.commands.table import COMMANDS
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
 
 
-def test_the_page_is_what_the_commands_declare() -> None:
+def test_the_page_is_generated_from_the_commands() -> None:
     assert PAGE.read_text() == page(), "run: .venv/bin/python -m tidelog.command_page > docs/command-line.md"
 
 

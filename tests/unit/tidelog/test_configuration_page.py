@@ -10,7 +10,7 @@ from tidelog.protocol.config_def import ConfigKey, ConfigType
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
-def test_the_page_is_what_the_tables_say() -> None:
+def test_the_page_is_generated_from_the_tables() -> None:
     made = "python -m tidelog.configuration_page > docs/configuration.md"
     assert PAGE.read_text() == page(), f"docs/configuration.md is out of date; make it with: {made}"
 

@@ -252,7 +252,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("argument", "message"), WRONG)
-def test_a_wrong_argument_is_told_in_one_line_without_the_password(
+def test_a_wrong_argument_is_reported_in_one_line_without_the_password(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, message: str
 ) -> None:
     node = Node(tmp_path)
@@ -433,7 +433,9 @@ def users_or_refusal(directory: Path) -> str:
         ([TopicRecord(name="t", topic_id=b"t" * 16)], "has no record of metadata.version"),
     ],
 )
-def test_what_is_not_served_is_refused(tmp_path: Path, records: list[FeatureLevelRecord], message: str) -> None:
+def test_an_unsupported_configuration_is_refused(
+    tmp_path: Path, records: list[FeatureLevelRecord], message: str
+) -> None:
     node = Node(tmp_path)
     assert node.format() == 0
     write_bootstrap(OsFileSystem(), str(node.data), [VersionedRecord(record) for record in records], 0)

@@ -85,20 +85,20 @@ def test_new_directories_have_the_mode_of_a_brokers(tmp_path: Path) -> None:
     assert oct(deep.stat().st_mode & 0o777) == "0o750"
 
 
-def test_as_json_it_names_what_was_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_the_formatted_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert format_node(config_file(tmp_path), CLUSTER, "--json") == 0
     formatted = [str(tmp_path / name) for name in "ab"]
     expected = {"cluster_id": CLUSTER, "node_id": 4, "formatted": formatted, "users": []}
     assert json.loads(capsys.readouterr().out) == expected
 
 
-def test_a_lone_node_starts_on_what_was_formatted(tmp_path: Path) -> None:
+def test_a_lone_node_starts_on_formatted_directories(tmp_path: Path) -> None:
     path = config_file(tmp_path)
     assert format_node(path) == 0
     assert claim_directories(OsFileSystem(), BrokerConfig.load(path)).cluster_id == CLUSTER
 
 
-def test_what_is_formatted_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_formatted_directory_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = config_file(tmp_path, log_dirs=str(tmp_path / "a"))
     assert format_node(path) == 0
     first = (tmp_path / "a" / "meta.properties").read_bytes()

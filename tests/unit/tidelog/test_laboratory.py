@@ -65,7 +65,7 @@ def test_a_leader_comes_back_and_a_disk_has_room_again_when_the_test_fails_in_be
     ]
 
 
-def test_the_reason_of_the_broker_is_told() -> None:
+def test_the_reason_of_the_broker_is_reported() -> None:
     def ask(lab: Laboratory) -> None:
         with pytest.raises(LaboratoryError, match="no API of Kafka"):
             lab.requests("Produced")
@@ -73,7 +73,7 @@ def test_the_reason_of_the_broker_is_told() -> None:
     told(ask, {"error": "'Produced' is no API of Kafka"})
 
 
-def test_a_broker_that_has_ended_is_told() -> None:
+def test_a_broker_that_has_ended_is_reported() -> None:
     def ask(lab: Laboratory) -> None:
         with pytest.raises(LaboratoryError, match=r"ended|does not answer"):
             lab.clear()

@@ -106,7 +106,7 @@ def one_line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str
     return printed.err
 
 
-def test_what_is_wrong_with_a_directory_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_a_directory_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such directory" in one_line_of(["--directory", str(tmp_path / "none")], capsys)
     assert "neither a __cluster_metadata-0" in one_line_of(["--directory", str(tmp_path)], capsys)
     directory = directory_of(tmp_path)
@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_directory_is_said(tmp_path: Path, capsys: pytest.C
         ("127.0.0.1:1", "no metadata within 0.2 s: cannot connect to 127.0.0.1:1"),
     ],
 )
-def test_what_is_wrong_with_controllers_is_said(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_controllers_are_reported(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in one_line_of(["--bootstrap-controller", given, "--timeout", "0.2"], capsys)
 
 

@@ -201,7 +201,7 @@ def test_a_coordinator_that_moves_does_not_end_the_read(failure: Exception, monk
     assert ModelMember.failures == []
 
 
-def test_a_member_that_is_refused_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_is_refused_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelMember, "failures", [GroupAuthorizationFailedError("no")])
     log = Log()
     log.append(b"0")
@@ -242,7 +242,7 @@ def test_an_error_that_stays_is_told_after_the_others_records(
 
 
 @WAYS
-def test_a_log_that_lost_its_end_is_told(read: Read, clock: Clock) -> None:
+def test_a_log_that_lost_its_end_is_reported(read: Read, clock: Clock) -> None:
     log = Log()
     log.append(b"0")
     log.append(b"1")

@@ -20,7 +20,7 @@ HEADERS = st.lists(st.tuples(st.text(st.characters(codec="utf-8"), max_size=5), 
 
 @settings(max_examples=40 * DEPTH)
 @given(CONTENT, CONTENT, HEADERS, st.integers(0, 2**40))
-def test_what_json_line_writes_is_parsed_again(
+def test_lines_of_json_line_are_parsed_to_the_same_record(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
     line = json_line(FoundRecord("t", 3, 7, timestamp, key, value, headers))
@@ -52,7 +52,7 @@ def test_lines_for_people() -> None:
 
 
 @pytest.mark.parametrize("line", ["", "1", '{"key": "a", "keys": 1}', '{"timestamp": true}', '{"headers": [{}]}'])
-def test_what_is_no_record_is_refused(line: str) -> None:
+def test_a_line_that_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(RecordFormatError):
         parse_json_record(line)
 

@@ -56,7 +56,7 @@ def found(value: bytes | None) -> FoundRecord:
 
 
 @pytest.mark.parametrize("form", ["json", "value", "text"])
-def test_what_is_consumed_can_be_produced(values: RegisteredValues, form: str) -> None:
+def test_consumed_values_can_be_produced(values: RegisteredValues, form: str) -> None:
     values.choose("orders", None, None)
     value = record_of(b'{"name": "\xc3\xa4"}', fields("lines", values)).value
     assert value == b"\0\0\0\0\7\4\xc3\xa4"

@@ -33,7 +33,7 @@ def read_by_click(words: list[str]) -> ServeWords | None:
 @given(WORDS)
 @example(["--port", "9092", "--override", "a=b", "--override=c=d", "--strict"])
 @example(["--host", "--port", "--port=1"])
-def test_what_is_read_is_what_click_reads(words: list[str]) -> None:
+def test_options_are_read_as_click_reads_them(words: list[str]) -> None:
     found = read_words(words)
     if found is not None:
         level = found.log_level or environment_level()

@@ -99,7 +99,7 @@ async def test_not_ready_while_a_directory_is_offline(tmp_path: Path) -> None:
         pages.parts.log_manager.directories[0].state.failure = None
 
 
-async def test_a_full_directory_and_a_refused_log_are_told_and_the_log_can_be_tried_again(tmp_path: Path) -> None:
+async def test_full_directories_and_refused_logs_are_reported_and_refused_logs_can_be_retried(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         pages.produce((b"key", b"value"))
     log = next((tmp_path / f"{TOPIC}-0").glob("*.log"))
@@ -182,7 +182,7 @@ async def test_unknown_page_and_method_are_refused(tmp_path: Path) -> None:
         assert (await pages.get(f"/compaction/{TOPIC}"))[0] == 405
 
 
-async def test_metrics_tell_topics_logs_process_and_cleaner(tmp_path: Path) -> None:
+async def test_metrics_include_topics_logs_process_and_cleaner(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         pages.produce((b"key", b"value"), (b"key", b"other"))
         log = pages.parts.replica_manager.partition(TOPIC, 0).local_log
@@ -211,7 +211,7 @@ async def test_a_cleaner_that_is_switched_off_has_no_threads_to_miss(tmp_path: P
         assert page.types["kafka_log_logcleaner_rounds_total"] == "counter"
 
 
-async def test_log_nobody_touched_is_not_opened_for_metrics(tmp_path: Path) -> None:
+async def test_an_unused_log_is_not_opened_for_metrics(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         partition = pages.parts.replica_manager.partition(TOPIC, 1)
         before = partition.is_open
@@ -242,7 +242,7 @@ async def test_every_metric_is_declared(tmp_path: Path) -> None:
         assert "Not declared" not in (await pages.get("/metrics"))[1]
 
 
-async def test_internal_topics_are_told_if_asked(tmp_path: Path) -> None:
+async def test_metrics_of_internal_topics_are_included_on_request(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         pages.parts.make_internal_topics("__consumer_offsets")
         pages.parts.replica_manager.partition("__consumer_offsets", 0).open()
@@ -292,7 +292,7 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("partitions", [1, 1_000, MOST_LAGS // 2, MOST_LAGS + 1])
-def test_the_lag_of_many_groups_is_told_of_some(partitions: int) -> None:
+def test_the_lag_is_reported_for_a_limited_number_of_groups(partitions: int) -> None:
     """The loop copies what is told, and a monitor keeps a series for each."""
     topic = dict.fromkeys(range(partitions), OffsetAndMetadata(0, 1, -1, "", 0, 0))
     groups = [str(number) for number in range(MOST_COMMITS + 1)]
@@ -314,7 +314,7 @@ async def test_label_values_are_escaped(tmp_path: Path) -> None:
         parse(text)
 
 
-async def test_run_cleans_every_partition_and_tells(tmp_path: Path) -> None:
+async def test_run_cleans_every_partition_and_returns_reports(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         pages.produce(*[(b"key %d" % (number % 3), b"value") for number in range(30)])
 
@@ -340,7 +340,7 @@ async def test_run_of_an_unknown_topic_is_not_found(tmp_path: Path) -> None:
         assert await pages.post("/compaction/nothing") == (404, {"error": "there is no topic nothing"})
 
 
-async def test_run_opens_what_nobody_has_asked_for_since_the_start(tmp_path: Path) -> None:
+async def test_run_opens_logs_that_were_not_used_since_the_start(tmp_path: Path) -> None:
     async with admin(tmp_path) as pages:
         pages.produce((b"key", b"value"), (b"key", b"other"))
     async with admin(tmp_path) as pages:
@@ -371,7 +371,7 @@ async def test_run_of_a_topic_that_is_not_compacted_is_refused(tmp_path: Path) -
         assert await pages.post("/compaction/plain?wait=0") == (409, refused)
 
 
-async def test_run_that_cannot_be_says_why_per_partition(tmp_path: Path) -> None:
+async def test_a_refused_run_gives_the_reason_for_each_partition(tmp_path: Path) -> None:
     async with admin(tmp_path, log_cleaner_enable="false") as pages:
         status, answer = await pages.post(f"/compaction/{TOPIC}")
 

@@ -41,14 +41,14 @@ def filled(activities: Iterable[Activity]) -> tuple[Connections, list[Client]]:
         ((BUSY, IDLE, IDLE), 1),
     ],
 )
-def test_the_oldest_of_those_that_serve_no_client_gives_way(activities: tuple[Activity, ...], victim: int) -> None:
+def test_the_oldest_idle_connection_is_closed_for_a_new_one(activities: tuple[Activity, ...], victim: int) -> None:
     connections, clients = filled(activities)
     connections.add(new := Client())
     assert new.is_open
     assert [number for number, client in enumerate(clients) if not client.is_open] == [victim]
 
 
-def test_where_all_are_being_answered_the_new_one_is_closed() -> None:
+def test_the_new_connection_is_closed_if_all_others_are_busy() -> None:
     connections, clients = filled([BUSY, BUSY])
     connections.add(new := Client())
     assert not new.is_open

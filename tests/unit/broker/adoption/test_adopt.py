@@ -134,7 +134,7 @@ def test_the_first_users_of_a_formatted_directory_are_taken_over(tmp_path: Path)
     assert len(image.features) == len(levels)
 
 
-def test_leader_epochs_go_on_above_all_that_were(tmp_path: Path) -> None:
+def test_leader_epochs_continue_above_all_that_were(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     adopt(source.path, tmp_path / "data")
     assert topics(tmp_path / "data")["orders"].partitions[0].leader_epoch == 5
@@ -199,7 +199,7 @@ def test_the_data_directory_may_not_be_the_source(tmp_path: Path) -> None:
         assert "contain one another" in plan_for(source.path, target).problems[0]
 
 
-def test_damage_in_what_was_synced_is_a_problem(tmp_path: Path) -> None:
+def test_damage_in_synced_records_is_a_problem(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     path = source.path / "orders-0" / f"{0:020d}.log"
     damaged = bytearray(path.read_bytes())
@@ -208,7 +208,7 @@ def test_damage_in_what_was_synced_is_a_problem(tmp_path: Path) -> None:
     assert "wrong CRC" in plan_for(source.path, tmp_path / "data").problems[0]
 
 
-def test_a_bad_index_is_built_anew(tmp_path: Path) -> None:
+def test_a_bad_index_is_rebuilt(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     path = source.path / "orders-0" / f"{0:020d}.index"
     path.write_bytes(b"\0\0\0\1\0\0\0\2" * 3)
@@ -239,7 +239,7 @@ def test_log_start_offsets_are_kept(tmp_path: Path) -> None:
     assert min(served(tmp_path / "data", place)) == 7
 
 
-def test_links_share_only_what_never_changes(tmp_path: Path) -> None:
+def test_only_files_that_never_change_are_linked(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     adopt(source.path, tmp_path / "data", link=True)
     logs = sorted((tmp_path / "data" / "orders-0").glob("*.log"))
@@ -329,7 +329,7 @@ def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
     assert "config share.delivery.count.limit=many of group wrong: " in left_out
 
 
-def test_only_dynamic_configs_that_this_broker_knows_are_taken() -> None:
+def test_only_known_dynamic_configs_are_adopted() -> None:
     given = {"log.retention.ms": "77", "node.id": "9", "no.such.key": "1", "log.cleaner.threads": "many"}
     assert valid_broker_configs(given) == {"log.retention.ms": "77"}
 
@@ -345,7 +345,7 @@ def test_several_clusters_or_one_partition_twice_are_problems(tmp_path: Path) ->
     assert "partitions 0 are in several of the directories" in plan.problems[1]
 
 
-def test_what_kafka_was_deleting_is_left_out(tmp_path: Path) -> None:
+def test_topics_that_kafka_was_deleting_are_left_out(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     source.add_partition("gone", 0, bytes(15) + b"\3")
     (source.path / "old-0.0123-delete").mkdir()
@@ -380,7 +380,7 @@ def test_compacted_topics_stay_compacted_without_metadata(tmp_path: Path) -> Non
     assert any("topics without known configs: 1;" in note for note in plan.notes)
 
 
-def test_what_no_broker_would_load_is_refused_and_cleared_away(tmp_path: Path) -> None:
+def test_a_log_that_no_broker_would_load_is_refused_and_its_copy_removed(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     segments = sorted((source.path / "orders-1").glob("*.log"))
     for path in (source.path / "orders-1").glob(f"{segments[1].stem}.*"):
@@ -391,7 +391,7 @@ def test_what_no_broker_would_load_is_refused_and_cleared_away(tmp_path: Path) -
     assert [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()] == [METADATA_DIRECTORY]
 
 
-def test_a_directory_in_the_way_is_told(tmp_path: Path) -> None:
+def test_an_existing_partition_directory_is_reported(tmp_path: Path) -> None:
     source = kraft_source(tmp_path / "kafka")
     (tmp_path / "data" / "orders-1").mkdir(parents=True)
     with pytest.raises(AdoptionError, match="belongs to no topic: move it elsewhere first"):
@@ -407,7 +407,7 @@ def test_a_running_tidelog_keeps_its_directory(tmp_path: Path) -> None:
     lock.close()
 
 
-def test_too_little_room_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_free_space_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = kraft_source(tmp_path / "kafka")
     monkeypatch.setattr(OsFileSystem, "disk_space", lambda *_: (10**9, 10**6))
     assert "has 1,000,000 bytes of free space" in plan_for(source.path, tmp_path / "data").problems[0]

@@ -69,7 +69,7 @@ def shown(target: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("link", [False, True])
-def test_what_may_not_be_read_is_refused_by_name_and_nothing_is_shown(tmp_path: Path, link: bool) -> None:
+def test_an_unreadable_file_is_named_and_nothing_is_adopted(tmp_path: Path, link: bool) -> None:
     source = kraft_source(tmp_path / "kafka").path
     read = [source / "orders-1", *(path for path in (source / "orders-1").iterdir())]
     for number, path in enumerate(sorted(read)):
@@ -92,7 +92,7 @@ def test_links_to_files_of_others_are_refused_and_a_copy_is_made_by_the_next_run
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root alone")
-def test_root_takes_over_what_others_own_and_changes_no_owner(tmp_path: Path) -> None:
+def test_root_takes_over_files_of_other_owners_and_changes_no_owner(tmp_path: Path) -> None:
     source, target = kraft_source(tmp_path / "kafka").path, tmp_path / "data"
     files = [source, *source.rglob("*")]
     for path in files:

@@ -23,7 +23,7 @@ def request(now_ms: float = 0) -> ForwardedRequest:
         ("fe80::1%eth0", bytes.fromhex("fe80") + bytes(13) + b"\1"),
     ],
 )
-def test_an_envelope_says_who_asked(host: str, address: bytes) -> None:
+def test_an_envelope_has_principal_and_address_of_the_client(host: str, address: bytes) -> None:
     envelope = build_envelope(memoryview(b"request"), ALICE, host)
     assert (envelope.request_data, envelope.client_host_address) == (b"request", address)
     assert envelope.request_principal is not None
@@ -46,7 +46,7 @@ def test_the_answer_is_the_controllers() -> None:
         (0, errors.UnknownServerError),
     ],
 )
-def test_what_a_controller_does_not_answer_is_an_error(code: int, error: type[errors.KafkaError]) -> None:
+def test_an_error_of_the_envelope_fails_the_request(code: int, error: type[errors.KafkaError]) -> None:
     asked = request()
     asked.take_answer(EnvelopeResponse(error_code=code), 5)
     assert asked.is_settled

@@ -84,7 +84,7 @@ def test_a_restored_quorum_that_has_grown_past_the_position_is_refused(elections
     assert join(quorum, known).image.offset == known.offset
 
 
-def test_a_restored_quorum_with_a_newer_snapshot_is_refused_by_what_its_log_has() -> None:
+def test_a_restored_quorum_with_a_newer_snapshot_is_refused_by_the_records_of_its_log() -> None:
     """An observer begins with the newest snapshot, also where the log goes back further."""
     quorum = ModelQuorum()
     grow(quorum)

@@ -150,7 +150,7 @@ def test_an_image_may_come_before_the_answer_that_names_the_epoch() -> None:
     assert is_in(lifecycle, BrokerState.RECOVERY)
 
 
-def test_what_a_registration_says() -> None:
+def test_fields_of_a_registration() -> None:
     request = BrokerLifecycle(OWN, INTERVAL_MS).next_question().request
     assert isinstance(request, BrokerRegistrationRequest)
     assert (request.broker_id, request.cluster_id, request.rack) == (NODE, CLUSTER_ID, "r")
@@ -171,7 +171,7 @@ def heartbeat(*acts: Act) -> BrokerHeartbeatRequest:
     return request
 
 
-def test_what_heartbeats_say() -> None:
+def test_fields_of_heartbeats() -> None:
     first = heartbeat(registered)
     assert (first.broker_epoch, first.current_metadata_offset, first.cordoned_log_dirs) == (EPOCH, -1, None)
     assert (first.want_fence, first.want_shut_down) == (True, False)
@@ -185,7 +185,7 @@ def test_what_heartbeats_say() -> None:
     assert (leaving.want_fence, leaving.want_shut_down) == (False, True)
 
 
-def test_a_directory_that_is_cordoned_is_told_at_once() -> None:
+def test_a_cordoned_directory_is_sent_in_a_heartbeat_at_once() -> None:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
     for act in (*RUNNING, lambda one: one.note_cordoned(frozenset(), 0)):
         act(lifecycle)
@@ -225,7 +225,7 @@ def test_when_the_next_request_goes(
 
 
 @pytest.mark.parametrize("act", [ready, stopping])
-def test_a_change_is_told_at_once(act: Act) -> None:
+def test_a_change_of_state_is_sent_in_a_heartbeat_at_once(act: Act) -> None:
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
     for one in (registered, caught_up):
         one(lifecycle)
@@ -235,7 +235,7 @@ def test_a_change_is_told_at_once(act: Act) -> None:
 
 
 @pytest.mark.parametrize("act", [ready, stopping])
-def test_a_change_during_a_heartbeat_is_told_right_after_it(act: Act) -> None:
+def test_a_change_of_state_during_a_heartbeat_is_sent_right_after_it(act: Act) -> None:
     """The answer to what was asked before must not put it off by an interval."""
     lifecycle = BrokerLifecycle(OWN, INTERVAL_MS)
     for one in (registered, caught_up):
@@ -455,7 +455,7 @@ def beat(lifecycle: BrokerLifecycle, now_ms: float, failing: bytes | None = None
     return request.offline_log_dirs, lifecycle.next_question().not_before_ms
 
 
-def test_a_directory_that_fails_is_told_at_once_and_from_then_on() -> None:
+def test_a_failed_directory_is_in_all_heartbeats_from_then_on() -> None:
     lifecycle = serving()
     assert lifecycle.next_question().not_before_ms == INTERVAL_MS
     lifecycle.note_offline(b"d" * 16, 100)
@@ -466,7 +466,7 @@ def test_a_directory_that_fails_is_told_at_once_and_from_then_on() -> None:
     assert beat(lifecycle, 210) == ([b"c" * 16, b"d" * 16], 210 + INTERVAL_MS)
 
 
-def test_what_fails_while_a_heartbeat_is_under_way_is_told_by_the_next_one_at_once() -> None:
+def test_a_directory_that_fails_during_a_heartbeat_is_in_the_next_one_at_once() -> None:
     lifecycle = serving()
     told, next_ms = beat(lifecycle, 100, failing=b"d" * 16)
     assert (told, next_ms) == ([], 100)

@@ -248,7 +248,7 @@ def test_a_refused_proposal_is_forgotten(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(OVERTAKEN))
-def test_an_overtaken_proposal_stands_until_an_image_decides(code: int) -> None:
+def test_a_proposal_with_an_outdated_answer_stays_until_an_image_decides(code: int) -> None:
     leader = led(isr=(1, 2))
     fetch(leader, 3, START)
     proposal = leader.propose(0.0)
@@ -318,7 +318,7 @@ def test_all_proposals_go_in_one_request() -> None:
     assert proposals.next_request(50, 0.0) is None, "one is in flight"
 
 
-def test_what_is_undecided_is_sent_again_after_a_moment() -> None:
+def test_proposals_without_a_decision_are_sent_again_after_a_pause() -> None:
     proposals = AlterPartitions(LEADER)
     for key in (KEY, OTHER):
         proposals.submit(key, JOINED)
@@ -436,7 +436,7 @@ class Schedule:
             self.leader.take_image(image.state, image.brokers, self.now_ms)
 
 
-def test_no_schedule_commits_what_an_in_sync_replica_lacks() -> None:
+def test_no_schedule_commits_records_that_an_in_sync_replica_lacks() -> None:
     for seed in range(SEEDS):
         schedule = Schedule(seed)
         for _ in range(100):

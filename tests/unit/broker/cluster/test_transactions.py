@@ -31,7 +31,7 @@ def is_allowed(known: Verifications, epoch: int = 1, key: GuardKey = KEY) -> boo
     return True
 
 
-def test_nothing_is_written_before_the_coordinator_said_so() -> None:
+def test_nothing_is_written_before_the_coordinator_allows_it() -> None:
     known = Verifications()
     assert known.is_wanted(KEY, 1)
     with pytest.raises(errors.CoordinatorLoadInProgressError):
@@ -46,7 +46,7 @@ def test_nothing_is_written_before_the_coordinator_said_so() -> None:
     assert known.is_wanted(KEY, 2)
 
 
-def test_a_marker_ends_what_was_allowed() -> None:
+def test_a_marker_ends_the_permission_to_write() -> None:
     known = Verifications()
     known.settle(known.ask(KEY, 1), None)
     known.note_marker(KEY._replace(partition=3))
@@ -65,7 +65,7 @@ def test_an_answer_that_a_marker_overtook_counts_for_nothing() -> None:
     assert not is_allowed(known)
 
 
-def test_a_refusal_is_told_once_and_asked_again() -> None:
+def test_a_refusal_is_raised_once_and_the_request_repeated() -> None:
     known = Verifications()
     known.settle(known.ask(KEY, 1), errors.TransactionAbortableError())
     with pytest.raises(errors.TransactionAbortableError):

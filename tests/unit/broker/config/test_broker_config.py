@@ -114,7 +114,7 @@ def test_the_controllers_listener_of_a_kafka_configuration_is_not_opened() -> No
         ("group.consumer.migration.policy", "never", "upgrade"),
     ],
 )
-def test_a_bad_value_is_told_in_one_line(key: str, value: str, allowed: str) -> None:
+def test_a_bad_value_is_reported_in_one_line(key: str, value: str, allowed: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig({key: value})
     text = str(caught.value)
@@ -140,7 +140,7 @@ def test_values_for_groups_beyond_their_bounds_are_refused(texts: dict[str, str]
         BrokerConfig(texts)
 
 
-def test_a_bound_alone_is_taken() -> None:
+def test_a_bound_without_its_value_is_accepted() -> None:
     assert BrokerConfig({"group.share.min.assignment.interval.ms": "500"}).get_int("group.share.max.size") == 200
 
 
@@ -166,7 +166,7 @@ def test_the_cluster_id_is_read_as_the_apache_image_reads_it() -> None:
     assert BrokerConfig.load(None, {"CLUSTER_ID": "a"}, ["cluster.id=b"]).get("cluster.id") == "b"
 
 
-def test_a_malformed_override_is_told() -> None:
+def test_a_malformed_override_is_reported() -> None:
     with pytest.raises(ConfigError, match="expected key=value"):
         BrokerConfig.load(None, {}, ["nonsense"])
 
@@ -236,7 +236,7 @@ def test_topics_have_no_defaults_of_the_server_when_nothing_is_set() -> None:
     assert BrokerConfig({}).topic_defaults() == {}
 
 
-def test_dynamic_values_lie_over_static_ones() -> None:
+def test_dynamic_values_override_static_ones() -> None:
     config = BrokerConfig({"log.retention.ms": "5", "max.connections": "10"})
     config.set_dynamic({"log.retention.ms": "6"})
     assert config.get_int("log.retention.ms") == 6
@@ -329,18 +329,18 @@ def test_every_declared_key_has_a_reader() -> None:
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1:x", "10.0.0.1", ":5", "10.0.0.1:-1"])
-def test_a_limit_of_an_address_that_is_none_refuses_the_start(text: str) -> None:
+def test_a_connection_limit_without_a_valid_address_refuses_the_start(text: str) -> None:
     """It would refuse each connection of that address."""
     with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
         BrokerConfig({"max.connections.per.ip.overrides": text})
 
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1:5", "10.0.0.1:5, ::1:0,"])
-def test_limits_of_addresses_are_taken(text: str) -> None:
+def test_connection_limits_of_addresses_are_accepted(text: str) -> None:
     assert BrokerConfig({"max.connections.per.ip.overrides": text}).get_str("max.connections.per.ip.overrides") == text
 
 
-def test_a_file_that_is_named_by_the_environment_is_told_so(tmp_path: Path) -> None:
+def test_the_error_of_a_file_named_by_the_environment_names_the_variable(tmp_path: Path) -> None:
     file = tmp_path / "image.properties"
     file.write_text("a=\\u00zz\n")
     with pytest.raises(ConfigError, match=f"^TIDELOG_CONFIG_FILES {file}: malformed"):

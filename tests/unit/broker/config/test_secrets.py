@@ -38,7 +38,7 @@ def secrets(tmp_path: Path) -> Path:
         ("$1 {x} $", "$1 {x} $"),
     ],
 )
-def test_a_reference_stands_for_its_secret(secrets: Path, text: str, expected: str) -> None:
+def test_a_reference_is_replaced_by_its_secret(secrets: Path, text: str, expected: str) -> None:
     environment = {"WORD": "word", "NESTED": "${env:WORD}"}
     found = resolve({"ssl.key.password": text.replace("DIR", str(secrets)), "plain": "1"}, environment)
     assert found.texts == {"ssl.key.password": expected, "plain": "1"}
@@ -101,7 +101,7 @@ def described(config: BrokerConfig, key: str) -> list[object]:
     return [entry.value, entry.is_sensitive, [synonym.value for synonym in entry.synonyms]]
 
 
-def test_what_was_resolved_is_not_described(tmp_path: Path) -> None:
+def test_a_resolved_secret_is_not_described(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("log.retention.ms=${env:MS}\nnum.partitions=3\nconfig.providers.x.param.y=1\n")
     config = BrokerConfig.load(str(path), {"MS": "12345"})
@@ -114,7 +114,7 @@ def test_what_was_resolved_is_not_described(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["log.retention.ms=${env:BAD}", "listeners=X://${env:BAD}:1,${env:BAD}"])
-def test_what_was_resolved_is_in_no_error(tmp_path: Path, text: str) -> None:
+def test_a_resolved_secret_is_in_no_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "server.properties"
     path.write_text(text)
     with pytest.raises(ConfigError) as refused:

@@ -132,7 +132,7 @@ def test_bad_changes_are_refused(admin: AdminBroker, changes: list[Change], erro
     assert admin.metadata.topics["orders"].configs == {}
 
 
-def test_replacing_removes_what_is_not_named(admin: AdminBroker) -> None:
+def test_replacing_removes_configs_that_are_not_named(admin: AdminBroker) -> None:
     create_topic(admin, "orders", configs={"retention.ms": "1"})
     admin.configs.replace(TOPIC, "orders", {"flush.ms": "9"}, validate_only=True)
     assert admin.metadata.topics["orders"].configs == {"retention.ms": "1"}
@@ -316,7 +316,7 @@ def test_operations_by_number() -> None:
 
 
 @pytest.mark.parametrize("own", [{}, {"segment.bytes": "2000"}], ids=["inherited", "its own"])
-def test_a_cleaner_that_reads_a_config_while_it_changes_keeps_nobody_from_the_new_one(
+def test_a_config_that_a_cleaner_reads_while_it_changes_is_not_cached(
     admin: AdminBroker, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
 ) -> None:
     """A thread reads the defaults, the loop changes them, the thread goes on with what it read."""
@@ -399,7 +399,9 @@ def test_directories_are_cordoned_while_the_broker_runs(tmp_path: Path) -> None:
     ("name", "value", "error"),
     [("", "*", InvalidRequestError), ("1", "/elsewhere", InvalidConfigError), ("1", "*,/x", InvalidConfigError)],
 )
-def test_what_cannot_be_cordoned(tmp_path: Path, name: str, value: str, error: type[KafkaError]) -> None:
+def test_wrong_values_of_cordoned_log_dirs_are_refused(
+    tmp_path: Path, name: str, value: str, error: type[KafkaError]
+) -> None:
     admin = at_level_30(tmp_path)
     with pytest.raises(error):
         admin.configs.alter(BROKER, name, [change("cordoned.log.dirs", value)], False)

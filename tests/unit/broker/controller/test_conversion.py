@@ -77,7 +77,7 @@ def test_all_that_was_stored_is_in_the_log_and_the_old_file_is_kept(tmp_path: Pa
     assert names == {"__cluster_metadata-0", "metadata.sqlite.converted"}
 
 
-def test_a_file_that_is_no_store_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_reported(tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).write_bytes(b"no database at all, but long enough to be looked at" * 20)
     with pytest.raises(KafkaStorageError, match="cannot read metadata store"):
         convert_store(place_at(tmp_path), NODE, ManualTime())

@@ -72,7 +72,7 @@ def topic(partitions: int = 1, leader: int = NODE) -> list[VersionedRecord]:
     ]
 
 
-def test_a_restart_finds_what_was_committed_in_a_later_epoch(tmp_path: Path) -> None:
+def test_a_restart_has_the_committed_image_and_a_later_epoch(tmp_path: Path) -> None:
     first = started(tmp_path)
     first.commit([*topic(), config("5")])
     first.close()
@@ -105,7 +105,7 @@ def test_records_that_contradict_the_image_change_nothing(tmp_path: Path) -> Non
     controller.close()
 
 
-def test_what_is_too_much_for_a_batch_is_one_transaction(tmp_path: Path) -> None:
+def test_records_that_exceed_one_batch_are_one_transaction(tmp_path: Path) -> None:
     controller = started(tmp_path)
     controller.commit(topic(RECORDS_PER_BATCH + 1))
     controller.close()
@@ -161,7 +161,7 @@ def test_a_transaction_that_cannot_be_appended_leaves_nothing(
     assert configs_at(tmp_path) == {"retention.ms": "5"}
 
 
-def test_a_transaction_is_aborted_before_the_first_commit_that_finds_room(
+def test_a_transaction_is_aborted_before_the_first_commit_with_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = started(tmp_path)
@@ -239,7 +239,7 @@ def user(name: str) -> VersionedRecord:
     return VersionedRecord(credential)
 
 
-def test_a_removed_user_stands_in_no_log_that_kafka_may_replay(tmp_path: Path) -> None:
+def test_a_removed_user_is_in_no_log_that_kafka_may_replay(tmp_path: Path) -> None:
     """Kafka would lose the user that stays: of one mechanism, after a removal in the same replay."""
     controller = started(tmp_path)
     controller.commit([user("ann")])
@@ -304,7 +304,7 @@ def refuse_snapshot(*_: object) -> NoReturn:
     raise KafkaStorageError("no space left on the device")
 
 
-def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
+def test_a_failed_sync_fails_all_later_commits(tmp_path: Path) -> None:
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
     controller.commit([config("5")])
@@ -318,7 +318,7 @@ def test_a_failed_sync_is_told_to_all_that_follow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.EACCES], ids=errno.errorcode.get)
-def test_a_sync_that_lacked_room_descriptors_or_permission_is_made_again(tmp_path: Path, code: int) -> None:
+def test_a_sync_that_lacked_space_descriptors_or_permission_is_repeated(tmp_path: Path, code: int) -> None:
     """Whatever call of it fails but a sync itself: nothing is lost by then."""
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
@@ -354,7 +354,7 @@ def test_this_node_is_elected_where_it_does_not_lead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_elected", [False, True], ids=["stopped", "elected by a release that kept them"])
-def test_no_eligible_replica_is_left_beside_the_isr(tmp_path: Path, has_elected: bool) -> None:
+def test_no_eligible_leader_replica_is_left_outside_the_isr(tmp_path: Path, has_elected: bool) -> None:
     """Kafka 4.3 leaves a stopped node in them, and says so as an error where it finds one in both."""
     controller = started(tmp_path)
     left = changed(leader=-1, isr=[], eligible_leader_replicas=[NODE], last_known_elr=[NODE])
@@ -408,7 +408,7 @@ def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pyte
     assert read_metadata_log(OsFileSystem(), place_at(directory).path).voters == voters
 
 
-def test_a_new_leader_is_told_in_the_version_that_kafka_reads(tmp_path: Path) -> None:
+def test_the_leader_change_record_has_the_version_that_kafka_reads(tmp_path: Path) -> None:
     format_standalone(tmp_path, NODE)
     started(tmp_path).close()
     batches = read_batches(OsFileSystem(), f"{place_at(tmp_path).path}/{0:020d}.log")

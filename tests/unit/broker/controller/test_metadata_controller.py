@@ -37,7 +37,7 @@ def failing(name: str, error: BaseException) -> Publisher:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("place", range(3))
-def test_those_after_a_publisher_that_fails_are_told(
+def test_publishers_after_one_that_fails_are_called(
     caplog: pytest.LogCaptureFixture, error: Exception, place: int
 ) -> None:
     told: list[str] = []

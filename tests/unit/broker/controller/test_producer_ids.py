@@ -67,7 +67,7 @@ def test_a_block_is_never_given_twice(admin: AdminBroker) -> None:
     assert len(set(taken)) == BLOCK_SIZE + 1
 
 
-def test_all_who_wait_are_told_of_a_failed_sync(
+def test_a_failed_sync_fails_all_waiting_requests(
     admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = ProducerIdManager(admin.controller)
@@ -80,7 +80,7 @@ def test_all_who_wait_are_told_of_a_failed_sync(
     assert (again.has_value, ids.take()) == (True, BLOCK_SIZE), "the first block may be durable or not"
 
 
-def test_what_is_left_is_given_though_no_block_can_be_had(
+def test_ids_left_in_a_block_are_given_when_no_new_block_can_be_written(
     admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = ProducerIdManager(admin.controller)

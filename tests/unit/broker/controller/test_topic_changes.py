@@ -74,7 +74,7 @@ def test_a_topic_is_shown_once_it_is_durable_and_has_logs(admin: AdminBroker, st
     assert not steps.waiting
 
 
-def test_the_name_is_taken_meanwhile(admin: AdminBroker, steps: Steps) -> None:
+def test_the_name_of_a_topic_that_is_being_created_is_taken(admin: AdminBroker, steps: Steps) -> None:
     admin.topics.changes.create(NewTopic("a.b"))
     with pytest.raises(TopicAlreadyExistsError):
         admin.topics.changes.create(NewTopic("a.b"))
@@ -86,7 +86,7 @@ def test_the_name_is_taken_meanwhile(admin: AdminBroker, steps: Steps) -> None:
     assert list(admin.metadata.topics) == ["a.b"]
 
 
-def test_one_sync_serves_what_was_committed_before_it(admin: AdminBroker, steps: Steps) -> None:
+def test_one_sync_covers_all_changes_committed_before_it(admin: AdminBroker, steps: Steps) -> None:
     changes = [admin.topics.changes.create(NewTopic(name)) for name in ("a", "b", "c")]
     assert len(steps.waiting) == 1, "of a; b and c came later and have the next one"
     steps.step()
@@ -115,7 +115,7 @@ def test_a_deleted_topic_is_hidden_at_once_and_its_name_free_at_the_end(admin: A
     assert again.done.result().topic_id != image.topic_id
 
 
-def test_who_names_a_topic_that_is_being_created_waits_for_it(admin: AdminBroker, steps: Steps) -> None:
+def test_auto_creation_of_a_topic_that_is_being_created_waits_for_it(admin: AdminBroker, steps: Steps) -> None:
     first = admin.topics.changes.auto_create("orders")
     assert admin.topics.changes.auto_create("orders") is first
     steps.all()
@@ -168,7 +168,9 @@ def test_partitions_are_shown_once_they_are_durable_and_have_logs(admin: AdminBr
     assert admin.reopen().metadata.topics["orders"].partition_count == 5
 
 
-def test_what_is_asked_of_a_topic_that_is_widened_comes_after_it_and_in_order(admin: AdminBroker, steps: Steps) -> None:
+def test_changes_of_a_topic_wait_for_a_running_increase_of_partitions_in_order(
+    admin: AdminBroker, steps: Steps
+) -> None:
     create_topic(admin, "orders", 2)
     changes, seen = admin.topics.changes, []
     wider = [changes.widen("orders", count) for count in (3, 5, 4)]
@@ -230,7 +232,7 @@ STEPS_OF = {
 
 
 @pytest.mark.parametrize(("change", "failing"), [(kind, step) for kind, found in STEPS_OF.items() for step in found])
-def test_a_step_that_fails_in_an_unforeseen_way_leaves_no_one_waiting(
+def test_an_unexpected_error_of_a_step_fails_the_change(
     admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch, change: str, failing: str
 ) -> None:
     """The client is told, and requests that follow are answered as well."""
@@ -272,7 +274,7 @@ def test_configs_are_in_force_at_once_and_answered_when_durable(admin: AdminBrok
     assert [change.result() for change in changes] == [None, None]
 
 
-def test_a_change_that_is_refused_is_told_at_once(admin: AdminBroker, steps: Steps) -> None:
+def test_a_refused_change_raises_at_once(admin: AdminBroker, steps: Steps) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.topics.changes.commit("orders", lambda: admin.topics.set_configs("orders", {}))
     assert not steps.waiting

@@ -72,7 +72,7 @@ def test_validate_only_changes_nothing(admin: AdminBroker) -> None:
         (1, 1, {"retention.ms": "soon"}, InvalidConfigError),
     ],
 )
-def test_what_cannot_be_made_is_refused(
+def test_a_topic_with_wrong_partitions_replicas_or_configs_is_refused(
     admin: AdminBroker, partitions: int, replicas: int, configs: dict[str, str], error: type[KafkaError]
 ) -> None:
     with pytest.raises(error):
@@ -134,7 +134,7 @@ def test_a_deleted_topic_is_gone_and_its_name_free_at_once(admin: AdminBroker) -
     assert admin.reopen().metadata.topics == {"orders": second}
 
 
-def test_deleting_what_does_not_exist(admin: AdminBroker) -> None:
+def test_deleting_a_missing_topic_is_an_error(admin: AdminBroker) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         delete_topic(admin, "orders")
 
@@ -195,7 +195,7 @@ def test_auto_creation_uses_the_defaults(admin: AdminBroker) -> None:
     assert admin.topics.changes.auto_create("orders").done.result().partition_count == 1
 
 
-def test_configs_of_a_topic_are_replaced_and_told(admin: AdminBroker) -> None:
+def test_replaced_configs_of_a_topic_are_passed_to_the_listener(admin: AdminBroker) -> None:
     create_topic(admin, "orders", configs={"retention.ms": "1"})
     image = admin.topics.set_configs("orders", {"segment.bytes": "100"})
     assert image.configs == {"segment.bytes": "100"}
@@ -208,7 +208,7 @@ def test_configs_of_an_unknown_topic_cannot_be_set(admin: AdminBroker) -> None:
         admin.topics.set_configs("orders", {})
 
 
-def test_changed_defaults_are_told_for_every_topic(admin: AdminBroker) -> None:
+def test_changed_defaults_are_passed_to_the_listener_for_every_topic(admin: AdminBroker) -> None:
     create_topic(admin, "a")
     create_topic(admin, "b")
     del admin.listener.events[:]

@@ -81,7 +81,7 @@ def test_offsets_go_when_the_deletion_of_their_topic_is_durable(data: DataBroker
     assert response.error_code == NONE
 
 
-def test_behind_a_widening_offsets_go_when_the_deletion_is_durable(data: DataBroker) -> None:
+def test_offsets_are_deleted_with_a_topic_whose_partitions_are_being_added(data: DataBroker) -> None:
     widened = data.topics.changes.widen("t", 3)
     answers = delete(data)
     assert (widened.done, "t" in data.broker.metadata.topics, committed(data)) == (False, True, 5)
@@ -126,7 +126,7 @@ def test_the_next_start_forgets_offsets_of_topics_deleted_before_a_crash(data: D
     last.close()
 
 
-def test_offsets_that_cannot_be_forgotten_now_are_told_of(
+def test_offsets_that_cannot_be_deleted_now_are_logged(
     data: DataBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = coordinators_of(data.broker).groups

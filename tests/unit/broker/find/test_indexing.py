@@ -98,7 +98,7 @@ def test_a_thread_that_died_is_replaced_and_the_log_it_died_on_rests(
 
 
 @pytest.mark.parametrize("when", ["waits", "comes later"])
-def test_a_stop_ends_what_waits_for_an_index(data: DataBroker, when: str) -> None:
+def test_a_stop_ends_look_ups_that_wait_for_an_index(data: DataBroker, when: str) -> None:
     """A waiting look-up is in a thread that the process joins before it ends."""
     indexing = started(data)
     answers: list[bool] = []
@@ -135,7 +135,7 @@ def test_an_index_is_synced_some_seconds_after_its_log_was_met(
     assert synced.wait(WAIT_S)
 
 
-def test_a_full_disk_stops_no_producer_and_the_index_goes_on_when_there_is_room(
+def test_a_full_disk_stops_no_producer_and_the_index_continues_with_free_space(
     data: DataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_full = threading.Event()

@@ -151,7 +151,7 @@ def test_a_filter_with_a_number_from_tomorrow_is_refused_alone(admin: AdminBroke
     assert len(fine.matching_acls) == 1
 
 
-def test_what_is_there_is_created_without_a_record(admin: AdminBroker) -> None:
+def test_creating_existing_acls_writes_no_record(admin: AdminBroker) -> None:
     create(admin, creation(), creation())
     end = admin.controller.end_offset
     assert [result.error_code for result in create(admin, creation(), creation())] == [0, 0]
@@ -236,7 +236,7 @@ filters = st.builds(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.lists(test_decision.rules, max_size=12), st.lists(filters, min_size=1, max_size=4))
-def test_filters_find_what_a_naive_model_finds(
+def test_filters_match_the_acls_of_a_naive_model(
     admin: AdminBroker, stored: list[AccessRule], wanted: list[DeleteAclsFilter]
 ) -> None:
     delete(admin, ANY_FILTER)
@@ -258,7 +258,7 @@ def test_filters_find_what_a_naive_model_finds(
     assert described(admin) == set(stored) - set().union(*expected)
 
 
-def test_what_was_changed_is_a_line_of_the_audit_log_each(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_created_or_deleted_acl_has_an_audit_line(admin: AdminBroker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tidelog.audit"):
         create(admin, creation(), creation(), creation("a\nb"), creation(""))
         create(admin, creation())  # it is there

@@ -142,7 +142,7 @@ def test_replicas_of_a_cluster_are_shown_as_the_image_has_them(admin: AdminBroke
     assert shown.offline_replicas == next(iter(admin.broker.nodes.offline_replicas([state])))
 
 
-def test_a_cursor_of_a_topic_deleted_meanwhile_goes_on_after_it(admin: AdminBroker) -> None:
+def test_a_cursor_of_a_topic_deleted_meanwhile_continues_after_it(admin: AdminBroker) -> None:
     create_topic(admin, "c", 1)
     request = DescribeTopicPartitionsRequest(cursor=Cursor(topic_name="b", partition_index=5))
     response = drive(admin.broker, request, DescribeTopicPartitionsResponse)

@@ -35,14 +35,14 @@ def test_a_change_is_done_and_noted_with_its_keys(tmp_path: Path, caplog: pytest
     assert (line["event"], line["name"], line["keys"]) == ("config changed", "t", ["flush.ms", "retention.ms"])
 
 
-def test_what_is_only_validated_is_not_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_validated_change_has_no_audit_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     admin, done = AdminBroker(tmp_path), list[str]()
     assert begin_change(admin.broker, context_of(1), TOPIC, lambda: done.append("t"), None).done
     assert done == ["t"]
     assert lines(caplog, Notes(LateLines(lambda turn: None, lambda: 0.0))) == []
 
 
-def test_what_is_refused_is_not_noted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_change_has_no_audit_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def refuse() -> None:
         raise PolicyViolationError
 

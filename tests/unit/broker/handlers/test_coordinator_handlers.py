@@ -354,7 +354,7 @@ def test_find_coordinator_before_batches() -> None:
 
 @pytest.mark.parametrize("is_raised", [True, False])
 @pytest.mark.parametrize("good", [0, 1])
-def test_deletions_of_offsets_are_told_although_later_ones_are_refused(
+def test_completed_deletions_of_offsets_are_answered_although_later_ones_are_refused(
     good: int, is_raised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long request is carried out in parts, between which a member may join."""
@@ -395,7 +395,7 @@ def test_idempotent_producers_need_no_coordinator() -> None:
 @pytest.mark.parametrize(
     ("name", "first_version"), [("init", 4), ("add_partitions", 2), ("add_offsets", 2), ("end", 2)]
 )
-def test_fenced_producers_hear_it_in_the_words_of_their_version(name: str, first_version: int) -> None:
+def test_fenced_producers_get_the_error_code_of_their_version(name: str, first_version: int) -> None:
     world = World()
     world.transactions.init()
     world.transactions.init()
@@ -456,7 +456,7 @@ def test_offsets_of_a_fenced_producer() -> None:
     assert error_codes(world.ask(REQUESTS["txn_commit"], 5)) == [InvalidProducerEpochError.code]
 
 
-def test_without_verification_offsets_are_taken_as_they_come() -> None:
+def test_without_verification_offsets_are_accepted() -> None:
     world = World()
     world.verification = False
     assert error_codes(world.ask(REQUESTS["txn_commit"], 3)) == [0]
@@ -517,7 +517,7 @@ def test_a_partition_that_is_named_often_is_described_once() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_named_often_is_described_once(request_: Any, answers: str) -> None:
+def test_a_group_or_transaction_that_is_named_often_is_described_once(request_: Any, answers: str) -> None:
     """Else a request of a megabyte has the members of one group in its answer 50,000 times."""
     assert len(getattr(World().ask(request_, 0), answers)) == 2
 
@@ -601,7 +601,7 @@ def test_plain_batches_and_brokers_without_verification_pass() -> None:
         (CoordinatorNotAvailableError, 12, NotEnoughReplicasError),
     ],
 )
-def test_coordinator_errors_in_the_words_of_produce(
+def test_coordinator_errors_are_converted_to_those_of_produce(
     raised: type[KafkaError], version: int, told: type[KafkaError]
 ) -> None:
     world = World()

@@ -185,7 +185,7 @@ def values(partition: PartitionData) -> list[bytes | None]:
 
 class TestProduce:
     @pytest.mark.parametrize("version", range(3, NEWEST_PRODUCE + 1))
-    def test_offsets_go_on_in_every_version(self, wire: Wire, version: int) -> None:
+    def test_offsets_continue_in_every_version(self, wire: Wire, version: int) -> None:
         assert produced(wire, batch(b"a", b"b"), version).base_offset == 0
         second = produced(wire, batch(b"c"), version)
         assert (second.error_code, second.base_offset) == (0, 2)
@@ -330,7 +330,7 @@ class TestFetch:
         assert values(partition) == [bytes(1000)]
 
     @pytest.mark.parametrize("version", range(3))
-    def test_up_to_v2_the_limit_is_hard_and_what_does_not_fit_comes_cut(self, wire: Wire, version: int) -> None:
+    def test_up_to_v2_the_last_message_is_truncated_at_the_limit(self, wire: Wire, version: int) -> None:
         """The whole messages that fit, and the beginning of the next: a client moves on, or asks for more (KIP-74)."""
         wire.data.append("t", bytes(100), bytes(100), bytes(1000))
         for max_bytes, whole in ((50, 0), (200, 1), (400, 2), (600, 2)):
@@ -388,7 +388,7 @@ class TestFetch:
         wire.data.loop.run_soon()
         assert len(values(wire.decoded(answers[0], FetchResponse, NEWEST_FETCH).responses[0].partitions[0])) == 2
 
-    def test_a_deleted_topic_answers_who_waits(self, wire: Wire) -> None:
+    def test_a_deleted_topic_answers_waiting_fetches(self, wire: Wire) -> None:
         answers: list[object] = []
         pending = wire.send(fetch_request(wire.data, 0, max_wait_ms=500), 12)
         assert isinstance(pending, Pending)
@@ -404,7 +404,7 @@ class TestFetch:
         pending.abandon()
         assert len(wire.data.purgatory) == 0
 
-    def test_a_session_leaves_out_what_has_not_changed(self, wire: Wire) -> None:
+    def test_a_session_leaves_out_unchanged_partitions(self, wire: Wire) -> None:
         request = fetch_request(wire.data, 0, 0)
         request.session_epoch = 0
         full = wire.ask(request, FetchResponse, NEWEST_FETCH)
@@ -437,7 +437,7 @@ class TestFetch:
         assert (leader.leader_id, leader.leader_epoch) == (1, 5)
         assert [(node.node_id, node.host, node.port) for node in response.node_endpoints] == endpoints
 
-    def test_a_diverging_epoch_is_told(self, wire: Wire) -> None:
+    def test_a_diverging_epoch_is_reported(self, wire: Wire) -> None:
         wire.data.append("t", b"a")
         request = fetch_request(wire.data, 1)
         wire.data.replica_manager.partition("t", 0).leader_epoch = 3
@@ -549,7 +549,7 @@ class TestDispatch:
             struct.pack(">hhih", 18, 0, 1, 2) + b"\xff\xfe",
         ],
     )
-    def test_what_cannot_be_routed_closes(self, wire: Wire, frame: bytes) -> None:
+    def test_a_request_of_an_unknown_api_is_invalid(self, wire: Wire, frame: bytes) -> None:
         with pytest.raises(InvalidRequestError):
             wire.dispatcher.dispatch(wire.context, memoryview(frame))
 
@@ -565,7 +565,7 @@ class TestDispatch:
         frame = struct.pack(">hhih", 18, 3, 77, 1) + b"x" + b"\1\0\2ab" + b"\2a\2b\0"
         assert isinstance(wire.dispatcher.dispatch(wire.context, memoryview(frame)), bytes)
 
-    def test_our_own_fault_is_an_unknown_server_error(self, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_defect_is_an_unknown_server_error(self, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*_: object) -> None:
             raise RuntimeError("a mistake")
 
@@ -573,9 +573,7 @@ class TestDispatch:
         response = wire.ask(produce_request(wire.data, batch(b"a")), ProduceResponse, 9)
         assert response.responses[0].partition_responses[0].error_code == -1
 
-    def test_our_own_fault_in_one_partition_fails_that_one_only(
-        self, wire: Wire, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_defect_in_one_partition_fails_only_that_one(self, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
         request = produce_request(wire.data, batch(b"a"))
         request.topic_data[0].partition_data.append(PartitionProduceData(index=1, records=memoryview(batch(b"b"))))
         partition = wire.data.replica_manager.partition("t", 0)

@@ -107,7 +107,7 @@ def test_the_broker_can_forbid_creation(tmp_path: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS)
-def test_a_bad_name_is_told(admin: AdminBroker, version: int) -> None:
+def test_a_bad_name_is_reported(admin: AdminBroker, version: int) -> None:
     (topic,) = ask(admin, version, "no/such").topics
     assert topic.error_code == InvalidTopicError.code
 
@@ -134,7 +134,7 @@ def test_topics_by_id_are_refused_before_version_12(
 
 
 @pytest.mark.parametrize("version", ALL_VERSIONS[8:])
-def test_authorized_operations_are_told_when_asked_for(admin: AdminBroker, version: int) -> None:
+def test_authorized_operations_are_included_on_request(admin: AdminBroker, version: int) -> None:
     create_topic(admin, "orders")
     for asked in (False, True):
         request = MetadataRequest(
@@ -148,7 +148,7 @@ def test_authorized_operations_are_told_when_asked_for(admin: AdminBroker, versi
         assert response.cluster_authorized_operations == expected
 
 
-def test_the_advertised_address_of_the_clients_listener_is_told(tmp_path: Path) -> None:
+def test_responses_have_the_advertised_address_of_the_clients_listener(tmp_path: Path) -> None:
     texts = {
         "listeners": "IN://:1,OUT://:2",
         "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT",
@@ -162,13 +162,13 @@ def test_the_advertised_address_of_the_clients_listener_is_told(tmp_path: Path) 
         assert (node.host, node.port, node.rack) == (host, port, "r1")
 
 
-def test_without_an_advertised_host_the_address_that_was_reached_is_told(tmp_path: Path) -> None:
+def test_without_an_advertised_host_responses_have_the_address_that_the_client_reached(tmp_path: Path) -> None:
     admin = AdminBroker(tmp_path, {"advertised.listeners": "PLAINTEXT://:443"})
     (node,) = drive(admin.broker, MetadataRequest(topics=[]), MetadataResponse, 1, context_of(1)).brokers
     assert (node.host, node.port) == ("10.0.0.5", 443)
 
 
-def test_an_ipv4_address_seen_through_an_ipv6_socket_is_told_plainly(admin: AdminBroker) -> None:
+def test_an_ipv4_address_of_an_ipv6_socket_is_written_as_ipv4(admin: AdminBroker) -> None:
     context = context_of(1)
     context.local_host = "::ffff:10.1.2.3"
     (node,) = drive(admin.broker, MetadataRequest(topics=[]), MetadataResponse, 1, context).brokers

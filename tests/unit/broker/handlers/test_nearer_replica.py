@@ -104,7 +104,7 @@ def test_a_replica_is_named_that_has_the_offset_and_is_alive(node: ReplicatedBro
     assert ask(node, "b", 2).preferred_read_replica == -1
 
 
-def test_a_follower_serves_what_is_committed(node: ReplicatedBroker) -> None:
+def test_a_follower_serves_committed_records(node: ReplicatedBroker) -> None:
     commit(node, (2, 2), (3, 2))
     node.partition.take_over(FOLLOWED)
     assert len(content_of(ask(node, "b").records)) > 0

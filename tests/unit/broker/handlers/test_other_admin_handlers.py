@@ -202,7 +202,7 @@ def test_a_refusal_has_a_result_without_a_name_for_each_user_as_kafkas_has(admin
         assert response.error_code == error.code
 
 
-def test_users_without_credentials_are_told(admin: AdminBroker) -> None:
+def test_users_without_credentials_are_reported(admin: AdminBroker) -> None:
     users = [UserName(name=name) for name in ("nobody", "twice", "twice")]
     request = DescribeUserScramCredentialsRequest(users=users)
     response = drive(admin.broker, request, DescribeUserScramCredentialsResponse)
@@ -569,7 +569,7 @@ async def described(admin: AdminBroker, request: DescribeLogDirsRequest) -> Desc
     return DescribeLogDirsResponse.decode(deferred.result().encode(5), 5)
 
 
-def test_telemetry_is_listed_while_somebody_subscribes(admin: AdminBroker) -> None:
+def test_telemetry_is_listed_while_a_subscription_exists(admin: AdminBroker) -> None:
     def listed() -> set[int]:
         request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
         return {entry.api_key for entry in drive(admin.broker, request, ApiVersionsResponse, 3).api_keys}
@@ -580,7 +580,7 @@ def test_telemetry_is_listed_while_somebody_subscribes(admin: AdminBroker) -> No
     assert listed() == set(REGISTRY)
 
 
-def test_what_is_forwarded_is_listed_as_the_controller_serves_it(admin: AdminBroker) -> None:
+def test_forwarded_apis_are_listed_with_the_versions_of_the_controller(admin: AdminBroker) -> None:
     limits: ForwardedVersions = {
         ApiKey.CREATE_TOPICS: (2, 9),
         ApiKey.ADD_RAFT_VOTER: (0, 0),

@@ -179,14 +179,14 @@ def test_a_producers_next_batch_follows_and_a_repeated_one_is_a_duplicate(data: 
     assert values_count(data, 0) == 4
 
 
-def test_a_topic_that_goes_away_meanwhile_is_told(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
+def test_a_topic_deleted_meanwhile_is_an_error(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
     answer = wire.send(request((0, heavy())), VERSION)
     data.topics.changes.delete("t")
     threads.finish_all()
     assert answers(wire, answer)[0].error_code == UnknownTopicOrPartitionError.code
 
 
-def test_what_a_thread_finds_wrong_is_told(data: DataBroker, wire: LongWire) -> None:
+def test_an_error_found_in_a_thread_is_reported(data: DataBroker, wire: LongWire) -> None:
     bad = heavy()
     bad[60] += 1  # a record more than there are
     bad[26] += 1
@@ -195,7 +195,7 @@ def test_what_a_thread_finds_wrong_is_told(data: DataBroker, wire: LongWire) -> 
     assert values_count(data, 0) == 0
 
 
-def test_a_mistake_of_ours_in_a_thread_is_an_error_of_its_partition(
+def test_a_defect_in_a_thread_is_an_error_of_its_partition(
     data: DataBroker, wire: LongWire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -207,7 +207,7 @@ def test_a_mistake_of_ours_in_a_thread_is_an_error_of_its_partition(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_partitions_beside_a_long_one_are_appended_once_each(data: DataBroker, wire: LongWire) -> None:
+def test_partitions_of_the_same_request_as_a_long_one_are_appended_once(data: DataBroker, wire: LongWire) -> None:
     answered = ask(wire, request((0, batch(b"a")), (1, heavy()), (2, batch(b"b")), (3, heavy(codec=ZSTD))))
     assert [(each.index, each.error_code, each.base_offset) for each in answered] == [(n, 0, 0) for n in range(4)]
     assert values(data, 0) == [b"a"]

@@ -25,7 +25,7 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.record.record_batch import BatchOptions
 
 
-def test_a_fault_in_the_making_of_the_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_the_answer_is_built_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leaders that an error asks for cannot be named: the client does not wait without end."""
 
     def fail(*_: object) -> Any:

@@ -16,7 +16,7 @@ def test_a_repeated_name_has_one_error_for_all_its_places() -> None:
     assert names.is_answered("a")
 
 
-def test_a_name_that_stands_once_is_in_order() -> None:
+def test_a_name_that_is_not_repeated_is_accepted() -> None:
     names = RepeatedNames(["a", "b", "a"])
     names.check("b")
     assert not names.is_answered("b")

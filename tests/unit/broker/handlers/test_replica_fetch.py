@@ -205,7 +205,7 @@ def test_many_partitions_are_read_in_steps_and_an_append_costs_its_own(wide: Wid
     assert wide.reads == Counter([7])
 
 
-def test_what_comes_between_two_steps_is_not_missed(wide: Wide) -> None:
+def test_an_append_between_two_steps_is_not_missed(wide: Wide) -> None:
     number = wide.begin()
 
     def append(step: int) -> None:
@@ -322,7 +322,7 @@ def test_records_between_two_fetches_are_in_the_next_one(quiet: Quiet) -> None:
     assert [one[0] for one in quiet.told_of(quiet.ask())] == [7]
 
 
-def test_who_rests_longer_than_the_lag_stays_in_the_isr(quiet: Quiet) -> None:
+def test_a_follower_at_rest_for_longer_than_the_maximum_lag_stays_in_the_isr(quiet: Quiet) -> None:
     for _ in range(int(2 * LAG_MS / 600)):
         quiet.wait()
     partition = quiet.node.replica_manager.partition("wide", 7)
@@ -335,7 +335,7 @@ def test_who_rests_longer_than_the_lag_stays_in_the_isr(quiet: Quiet) -> None:
     assert not follower.is_caught_up(1, now + LAG_MS + 1, LAG_MS), "as after any fetch, no longer"
 
 
-def test_the_end_of_leadership_is_told(quiet: Quiet) -> None:
+def test_a_waiting_fetch_gets_the_end_of_leadership(quiet: Quiet) -> None:
     waiting = quiet.ask()
     partition = quiet.node.replica_manager.partition("wide", 7)
     partition.take_over(LED._replace(leader=3, leader_epoch=6, partition_epoch=8))
@@ -343,7 +343,7 @@ def test_the_end_of_leadership_is_told(quiet: Quiet) -> None:
     assert (index, error) == (7, FencedLeaderEpochError.code)
 
 
-def test_who_leaves_the_isr_rests_no_more(quiet: Quiet) -> None:
+def test_partitions_of_a_follower_outside_the_isr_are_not_at_rest(quiet: Quiet) -> None:
     """It may join again at any fetch."""
     partition = quiet.node.replica_manager.partition("wide", 7)
     partition.take_over(LED._replace(isr=(1, 3), partition_epoch=8))
@@ -353,7 +353,7 @@ def test_who_leaves_the_isr_rests_no_more(quiet: Quiet) -> None:
     assert 2 in partition.leading.core.maximal_isr, "it was proposed"
 
 
-def test_who_rests_and_is_removed_from_the_isr_holds_no_high_watermark(quiet: Quiet) -> None:
+def test_a_follower_removed_from_the_isr_while_at_rest_does_not_hold_the_high_watermark(quiet: Quiet) -> None:
     """Its log directory may have failed: then it fetches other partitions, and never this one again."""
     partition = quiet.node.replica_manager.partition("wide", 7)
     partition.take_over(LED._replace(isr=(1, 3), partition_epoch=8))
@@ -365,7 +365,7 @@ def test_who_rests_and_is_removed_from_the_isr_holds_no_high_watermark(quiet: Qu
     assert partition.high_watermark == 1
 
 
-def test_a_deleted_start_is_told(quiet: Quiet) -> None:
+def test_a_waiting_fetch_gets_a_new_log_start_offset(quiet: Quiet) -> None:
     quiet.node.append("wide", b"a", partition=7)
     quiet.told_of(quiet.ask())
     quiet.node.replica_manager.partition("wide", 7).leading.note_fetch((3, EPOCH + 3), 1, 0, 1)  # type: ignore[union-attr]
@@ -380,7 +380,7 @@ def test_a_deleted_start_is_told(quiet: Quiet) -> None:
     assert quiet.wide.reads == Counter([7])
 
 
-def test_a_start_that_no_one_told_of_is_found_by_the_clock(quiet: Quiet) -> None:
+def test_a_new_log_start_offset_is_found_after_a_while_without_a_notification(quiet: Quiet) -> None:
     quiet.node.replica_manager.partition("wide", 7).local_log.log_start_offset = -5  # as no fetch has been told
     for _ in range(int(READ_ALL_MS / 600)):
         answer = quiet.ask()
@@ -391,7 +391,7 @@ def test_a_start_that_no_one_told_of_is_found_by_the_clock(quiet: Quiet) -> None
     pytest.fail("it was never told")
 
 
-def test_what_is_forgotten_at_rest_is_not_told_any_more(quiet: Quiet) -> None:
+def test_a_partition_forgotten_while_at_rest_is_left_out_of_responses(quiet: Quiet) -> None:
     waiting = quiet.ask(forgotten=[7])
     quiet.node.append("wide", b"a", partition=7)
     quiet.node.loop.advance(600)

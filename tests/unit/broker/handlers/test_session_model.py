@@ -218,7 +218,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_session_tells_what_a_fetch_without_one_would(tmp_path: Path, seed: int) -> None:
+def test_a_session_gives_the_same_state_as_fetches_without_one(tmp_path: Path, seed: int) -> None:
     data = DataBroker(tmp_path, {"max.incremental.fetch.session.cache.slots": str(SLOTS)})
     world = World(data, random.Random(seed))
     for topic in TOPICS[:2]:

@@ -140,7 +140,7 @@ def test_one_that_fails_does_not_hold_up_the_others(
         assert failed.error_message
 
 
-def test_a_manual_assignment_to_this_broker_is_taken(admin: AdminBroker) -> None:
+def test_a_manual_assignment_to_this_broker_is_accepted(admin: AdminBroker) -> None:
     (result,) = create(admin, assigned((1, [1]), (0, [1])))
     assert (result.error_code, result.num_partitions) == (0, 2)
 
@@ -153,7 +153,7 @@ def test_a_name_given_twice_is_created_by_none(admin: AdminBroker) -> None:
     ]
 
 
-def test_an_existing_topic_is_told(admin: AdminBroker) -> None:
+def test_an_existing_topic_is_reported(admin: AdminBroker) -> None:
     create(admin, topic())
     (result,) = create(admin, topic())
     assert result.error_code == TopicAlreadyExistsError.code
@@ -187,7 +187,9 @@ def test_topics_are_deleted_by_id(admin: AdminBroker) -> None:
 
 
 @pytest.mark.parametrize(("version", "error"), [(2, InvalidRequestError), (3, TopicDeletionDisabledError)])
-def test_disabled_deletion_is_told_as_the_version_can(tmp_path: Path, version: int, error: type[KafkaError]) -> None:
+def test_disabled_deletion_has_the_error_code_of_the_version(
+    tmp_path: Path, version: int, error: type[KafkaError]
+) -> None:
     admin = AdminBroker(tmp_path, {"delete.topic.enable": "false"})
     create_topic(admin, "orders")
     request = DeleteTopicsRequest(topic_names=["orders"])

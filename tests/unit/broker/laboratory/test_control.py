@@ -67,7 +67,7 @@ WORDS = st.sampled_from(["api", "error", "topic", "times", "after", "delay_ms", 
 
 
 @given(st.dictionaries(WORDS, JSON, max_size=4), st.booleans())
-def test_a_fault_that_is_taken_can_be_met(words: dict[str, Any], drops: bool) -> None:
+def test_an_accepted_fault_can_be_compared_with_requests(words: dict[str, Any], drops: bool) -> None:
     """Any words are refused with a reason, or are a fault that requests can be compared with."""
     command = {"command": "fault", "api": "Produce", "drops": drops, **words}
     try:
@@ -80,7 +80,7 @@ def test_a_fault_that_is_taken_can_be_met(words: dict[str, Any], drops: bool) ->
         faults.take(ApiKey.PRODUCE, set)
 
 
-def test_a_fault_has_what_the_command_says() -> None:
+def test_a_fault_is_parsed_from_the_fields_of_the_command() -> None:
     fault = parse_fault({"api": "Fetch", "error": "LEADER_NOT_AVAILABLE", "times": 2, "after": 3, "topic": "t"})
     assert (fault.api_key, fault.times, fault.after, fault.topic) == (ApiKey.FETCH, 2, 3, "t")
     assert fault.error is not None

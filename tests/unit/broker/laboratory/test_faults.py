@@ -136,7 +136,7 @@ def test_a_delay_may_end_in_an_error(wire: LaboratoryWire) -> None:
     assert (wire.error_of(frame), wire.log_end()) == (NotEnoughReplicasError.code, 0)
 
 
-def test_clearing_lets_delayed_requests_go_on(wire: LaboratoryWire) -> None:
+def test_clearing_lets_delayed_requests_continue(wire: LaboratoryWire) -> None:
     number = wire.faults.add(Fault(api_key=ApiKey.PRODUCE, delay_ms=5_000, times=9))
     answer = wire.produce()
     wire.faults.clear()

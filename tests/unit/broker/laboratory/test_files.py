@@ -27,7 +27,7 @@ def test_nothing_is_synced(files: LaboratoryFileSystem, tmp_path: Path, monkeypa
     assert files.read_file(path) == b"0\n"
 
 
-def test_a_full_disk_takes_what_makes_no_file_longer(files: LaboratoryFileSystem, tmp_path: Path) -> None:
+def test_a_full_disk_accepts_writes_that_make_no_file_longer(files: LaboratoryFileSystem, tmp_path: Path) -> None:
     file = files.open_file(str(tmp_path / "log"), create=True)
     file.write_at(b"0123", 0)
     files.disk.is_full = True

@@ -88,9 +88,7 @@ async def test_an_error_of_a_command_is_a_bad_request(tmp_path: Path) -> None:
         (421, {"json": {"ms": 5}, "url": "http://evil.example/advance"}),
     ],
 )
-async def test_what_a_foreign_page_could_send_does_nothing(
-    tmp_path: Path, status: int, request_: dict[str, Any]
-) -> None:
+async def test_requests_of_foreign_pages_do_nothing(tmp_path: Path, status: int, request_: dict[str, Any]) -> None:
     control = StubControl()
     assert (await post(tmp_path, control, **request_))[0] == status
     assert control.commands == []

@@ -36,7 +36,7 @@ def read(directory: Path) -> Content:
 
 @settings(max_examples=40, deadline=None)
 @given(before=DIRECTORIES, after=DIRECTORIES, chunk=st.sampled_from([3, 1 << 20]))
-def test_any_directory_becomes_again_what_it_was(before: Content, after: Content, chunk: int) -> None:
+def test_any_directory_is_restored_to_its_snapshot(before: Content, after: Content, chunk: int) -> None:
     """Twice: a snapshot is not used up. In chunks shorter than a file, and in one."""
     with tempfile.TemporaryDirectory(dir=memory_place()) as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshots, "CHUNK_BYTES", chunk)
@@ -106,7 +106,7 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert [read(Path(directory)) for directory in directories] == [after, after]
 
 
-def test_what_a_killed_process_laid_beside_is_no_part_of_a_restore(tmp_path: Path) -> None:
+def test_files_staged_by_a_killed_process_are_not_restored(tmp_path: Path) -> None:
     data = tmp_path / "data"
     before: Content = {"orders-0": {"0.log": b"records"}}
     write(data, before)

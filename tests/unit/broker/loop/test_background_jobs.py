@@ -112,7 +112,7 @@ def test_a_round_without_a_thread_is_left_out(caplog: pytest.LogCaptureFixture) 
     assert rounds == [1]
 
 
-async def test_what_fails_in_a_last_round_does_not_keep_the_broker_from_stopping(
+async def test_an_error_in_a_last_round_does_not_keep_the_broker_from_stopping(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An error other than OSError went on to the server, which then flushed no log."""

@@ -71,7 +71,7 @@ def test_many_objects_of_a_long_request_are_frozen_and_not_looked_at() -> None:
     assert world.run(MANY_OBJECTS) == ["freeze"]
 
 
-def test_what_took_long_once_is_looked_at_again_an_hour_later() -> None:
+def test_objects_frozen_after_a_long_collection_are_collected_an_hour_later() -> None:
     world = World()
     world.takes_ms = LONG_MS - 1
     assert world.run(WORTH_COLLECTING) == ["collect"]

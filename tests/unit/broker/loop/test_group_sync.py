@@ -41,7 +41,7 @@ class Log:
             callback()  # type: ignore[operator]
 
 
-def test_what_is_durable_waits_for_nothing() -> None:
+def test_when_everything_is_durable_no_sync_is_needed() -> None:
     log = Log()
     first = log.append()
     assert (first.done, log.group.when_synced().done) == (False, False)
@@ -54,7 +54,7 @@ def test_what_is_durable_waits_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_who_is_told_that_it_is_durable_has_it_on_disk(seed: int) -> None:
+def test_an_append_is_settled_only_when_it_is_on_disk(seed: int) -> None:
     """Appends, syncs and turns in any order; syncs fail at times, in known and in unknown ways."""
     choose, log = random.Random(seed), Log()
     waiting: list[tuple[int, Deferred[None]]] = []

@@ -43,7 +43,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop(NAME, None)
 
 
-def test_all_who_wait_get_the_one_import(module: Path) -> None:
+def test_all_callers_wait_for_the_same_import(module: Path) -> None:
     module.write_text("")
     thread, called = Thread(), []
     imports = LateImports(thread)
@@ -72,7 +72,7 @@ def test_a_module_whose_import_has_begun_is_not_loaded(module: Path) -> None:
     assert imports.is_loaded(NAME)
 
 
-def test_a_failed_import_is_told_and_tried_again(module: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_import_is_an_error_and_is_repeated(module: Path, caplog: pytest.LogCaptureFixture) -> None:
     module.write_text("raise OSError(24, 'Too many open files')")
     thread, called = Thread(), []
     imports = LateImports(thread)

@@ -57,7 +57,7 @@ def test_a_service_is_built_once() -> None:
     assert built.events == ["build"]
 
 
-def test_what_could_not_be_built_is_tried_again() -> None:
+def test_a_service_that_could_not_be_built_is_built_by_the_next_call() -> None:
     answers: list[Exception | str] = [OSError("no room"), "service"]
 
     def build() -> str:

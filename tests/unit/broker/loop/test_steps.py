@@ -165,7 +165,7 @@ def test_a_request_that_waits_many_times_becomes_a_long_one(world: World) -> Non
     assert not world.runner.is_busy()
 
 
-def test_steps_wait_for_what_they_yield(world: World) -> None:
+def test_steps_wait_for_the_deferred_that_they_yield(world: World) -> None:
     waited_for: Deferred[int] = Deferred()
 
     def steps() -> Steps[int]:
@@ -181,7 +181,7 @@ def test_steps_wait_for_what_they_yield(world: World) -> None:
     assert job.done.result() == 42
 
 
-def test_what_is_settled_already_is_not_waited_for(world: World) -> None:
+def test_steps_do_not_wait_for_a_settled_deferred(world: World) -> None:
     settled: Deferred[int] = Deferred()
     settled.complete(1)
 
@@ -206,7 +206,7 @@ def test_an_error_is_raised_in_the_first_slice_and_settles_later_ones(world: Wor
             job.done.result()
 
 
-def test_steps_that_nobody_waits_for_are_closed_where_they_stand(world: World) -> None:
+def test_steps_without_a_waiting_client_are_closed(world: World) -> None:
     closed = []
 
     def steps(name: str, waited_for: Deferred[None] | None) -> Steps[None]:
@@ -248,7 +248,7 @@ def test_a_step_may_close_its_own_connection(world: World) -> None:
     assert ended == [True]
 
 
-def test_who_waits_is_hurried_along(world: World) -> None:
+def test_hurrying_a_job_hurries_the_deferred_it_waits_for(world: World) -> None:
     waited_for: Deferred[str] = Deferred()
     waited_for.on_hurry(lambda: waited_for.complete("what there is"))
 
@@ -267,7 +267,7 @@ def test_who_waits_is_hurried_along(world: World) -> None:
 
 
 @pytest.mark.parametrize("slices", [0, 3])
-def test_a_mistake_in_steps_closes_the_connection_and_stops_nobody_else(world: World, slices: int) -> None:
+def test_a_defect_in_steps_closes_only_its_own_connection(world: World, slices: int) -> None:
     def mistaken() -> Steps[str]:
         yield from world.steps("wrong", slices)
         raise AttributeError("a mistake of ours")
@@ -304,7 +304,7 @@ def test_a_fault_around_a_slice_ends_its_job_and_stops_no_other(world: World, mo
     assert second.done.result() == "b"
 
 
-def test_a_job_that_cannot_be_queued_sticks_nowhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_cannot_be_queued_fails(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = Deferred[None]()
 
     def steps() -> Steps[None]:
@@ -567,7 +567,7 @@ def test_at_the_end_of_a_loop_all_is_done_that_waits_for_nothing() -> None:
     assert not left.done.done
 
 
-def test_what_steps_come_to_wait_for_is_hurried_too(world: World) -> None:
+def test_a_hurried_job_hurries_what_it_waits_for_later(world: World) -> None:
     """A fetch of many partitions that was hurried while it read them waited for its whole time."""
 
     def steps() -> Steps[str]:

@@ -127,7 +127,7 @@ def test_another_thread_is_refused(module: ModuleType, work: Callable[[ModuleTyp
         (lambda module: module.compute(), "computed"),
     ],
 )
-def test_what_is_for_any_thread_is_let_in(
+def test_methods_for_any_thread_may_be_called_by_any_thread(
     module: ModuleType, work: Callable[[ModuleType], object], result: object
 ) -> None:
     assert in_thread(lambda: work(module)) == result

@@ -29,7 +29,7 @@ def refuse() -> int:
 
 
 @pytest.mark.parametrize(("work", "error"), [(refuse, KafkaStorageError), (lambda: 1 // 0, UnknownServerError)])
-async def test_what_work_raises_is_passed_on(work: Callable[[], int], error: type[Exception]) -> None:
+async def test_an_error_of_the_work_is_passed_on(work: Callable[[], int], error: type[Exception]) -> None:
     with ThreadPoolExecutor(1) as executor, pytest.raises(error):
         await settled(run_in_thread(asyncio.get_running_loop(), executor, work))
 

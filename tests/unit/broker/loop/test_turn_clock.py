@@ -39,14 +39,14 @@ def fixture() -> Fixture:
     return Fixture()
 
 
-def test_the_longest_turn_is_told_in_cpu_and_in_wall_time(fixture: Fixture) -> None:
+def test_the_longest_turn_is_measured_in_cpu_and_in_wall_time(fixture: Fixture) -> None:
     fixture.turn(wall_ms=30, cpu_ms=20)
     fixture.turn(wall_ms=40, cpu_ms=10)
     assert fixture.value("tidelog_loop_longest_turn_cpu_seconds") == pytest.approx(0.020)
     assert fixture.value("tidelog_loop_longest_turn_seconds") == pytest.approx(0.040)
 
 
-def test_a_reading_begins_the_measurement_since_the_last_reading_anew(fixture: Fixture) -> None:
+def test_a_reading_restarts_the_measurement_since_the_last_reading(fixture: Fixture) -> None:
     name = "tidelog_loop_longest_turn_since_read_cpu_seconds"
     fixture.turn(wall_ms=30, cpu_ms=20)
     assert fixture.value(name) == pytest.approx(0.020)
@@ -93,7 +93,7 @@ def test_a_long_turn_is_counted_after_a_longer_one(fixture: Fixture) -> None:
     assert fixture.value("tidelog_loop_long_turns_total", what="PRODUCE") == 2
 
 
-def test_a_long_turn_is_logged_with_what_it_did_and_counted(fixture: Fixture, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_turn_is_counted_and_logged_with_its_request(fixture: Fixture, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         fixture.turns.begin(0)
         fixture.pass_time(LONG_MS, 40)

@@ -81,7 +81,7 @@ async def within_limit(work: Awaitable[object]) -> object:
 
 @pytest.mark.parametrize("frozen_from", FROZEN_FROM.values(), ids=list(FROZEN_FROM))
 @pytest.mark.parametrize("channel_of", [ControllerChannels.for_heartbeats, ControllerChannels.open])
-async def test_what_a_frozen_controller_was_asked_fails_when_another_leads(
+async def test_requests_to_a_frozen_controller_fail_when_another_one_leads(
     frozen_from: ApiKey, channel_of: Callable[[ControllerChannels], Channel]
 ) -> None:
     async with Controller(frozen_from) as frozen, Controller() as other:
@@ -98,7 +98,7 @@ async def test_what_a_frozen_controller_was_asked_fails_when_another_leads(
         assert other.heartbeats == 1
 
 
-async def test_what_a_frozen_controller_was_asked_fails_when_the_same_one_leads_again() -> None:
+async def test_requests_to_a_frozen_controller_fail_when_the_former_leader_leads_again() -> None:
     """The leader did not answer once, and the one whose turn it was is frozen; it never led."""
     async with Controller() as leader, Controller(ApiKey.BROKER_HEARTBEAT) as frozen:
         bootstrap = [leader.address, frozen.address]
@@ -115,7 +115,7 @@ async def test_what_a_frozen_controller_was_asked_fails_when_the_same_one_leads_
             await within_limit(asking)
 
 
-async def test_what_the_controller_of_the_heartbeats_serves_of_what_is_forwarded() -> None:
+async def test_versions_of_forwarded_apis_are_those_of_the_controller_of_the_heartbeats() -> None:
     async with Controller() as controller:
         channels = ControllerChannels(FOR_EVER, PeerSecurity("CONTROLLER"))
         channel = channels.for_heartbeats()

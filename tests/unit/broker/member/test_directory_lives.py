@@ -17,7 +17,7 @@ STEPS = 50
 
 @pytest.mark.hypothesis  # more seeds at night, by `make fuzz-deep`
 @pytest.mark.parametrize("seed", range(12 * DEPTH))
-def test_no_election_by_directories_loses_what_was_committed(
+def test_no_election_after_a_directory_failure_loses_committed_records(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(directories, "ROUND_S", 0.0)

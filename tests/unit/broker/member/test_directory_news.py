@@ -106,7 +106,7 @@ class World:
 
 
 @pytest.mark.parametrize("world_of", [World, partial(World, SECOND, placed=False)], ids=["a new log", "a new disk"])
-async def test_assignments_are_told_until_the_controller_answers(
+async def test_assignments_are_sent_until_the_controller_answers(
     world_of: Callable[[], World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that lay on another disk, the only one, is on the new one now: else the broker could not be elected."""
@@ -122,7 +122,7 @@ async def test_assignments_are_told_until_the_controller_answers(
 
 
 @pytest.mark.parametrize("is_empty", [True, False])
-async def test_an_empty_disk_is_not_told_of_while_it_would_be_elected_over_copies(
+async def test_an_empty_disk_is_not_reported_while_it_would_be_elected_over_copies(
     is_empty: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(directories, "ROUND_S", 0.0)
@@ -156,7 +156,7 @@ async def test_without_a_directory_that_works_the_broker_ends() -> None:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-async def test_a_failure_that_no_controller_hears_of_ends_the_broker(
+async def test_a_failure_that_cannot_be_reported_ends_the_broker(
     is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partitions there have no leader as long as the controllers do not know."""
@@ -180,7 +180,7 @@ async def test_a_failure_that_no_controller_hears_of_ends_the_broker(
             await world.report()
 
 
-async def test_cordoned_directories_are_told_and_so_is_each_change() -> None:
+async def test_cordoned_directories_and_their_changes_are_in_heartbeats() -> None:
     world = World()
     assert world.heartbeat().cordoned_log_dirs == [FIRST]
     delta = MetadataDelta(IMAGE)

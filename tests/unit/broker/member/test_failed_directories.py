@@ -48,7 +48,7 @@ def claims(tmp_path: Path, disk: FailedDirectories) -> Iterator[list[MemberDirec
 
 
 @pytest.mark.parametrize("how", FAILURES)
-def test_a_start_goes_on_without_a_directory_that_fails(
+def test_a_start_continues_without_a_directory_that_fails(
     tmp_path: Path, disk: FailedDirectories, how: str, claims: list[MemberDirectories]
 ) -> None:
     """Its id is not registered, and what stopped before counts as unclean: no log here stays eligible (KIP-966)."""
@@ -89,7 +89,9 @@ def test_an_empty_mount_point_is_no_disk_that_fails(tmp_path: Path, disk: Failed
         claim_member_directories(disk, config(tmp_path))
 
 
-def test_another_clusters_directory_ends_a_start_beside_one_that_fails(tmp_path: Path, disk: FailedDirectories) -> None:
+def test_a_directory_of_another_cluster_ends_a_start_even_if_another_one_fails(
+    tmp_path: Path, disk: FailedDirectories
+) -> None:
     formatted(tmp_path / "c", cluster=OTHER, uuid=b"c" * 16)
     three = config(log_dirs=",".join(str(tmp_path / name) for name in "abc"))
     disk.failed[str(tmp_path / "b")] = UNREADABLE
@@ -98,7 +100,7 @@ def test_another_clusters_directory_ends_a_start_beside_one_that_fails(tmp_path:
     assert not (tmp_path / "a" / ".lock").exists(), "nothing is written before"
 
 
-def test_a_disk_that_cannot_be_asked_is_no_empty_one(tmp_path: Path, disk: FailedDirectories) -> None:
+def test_an_unreadable_disk_does_not_count_as_empty(tmp_path: Path, disk: FailedDirectories) -> None:
     """A lone node would give the directory another identity; a member would take an older quorum for new."""
     disk.failed[str(tmp_path / "b")] = UNREADABLE
     with pytest.raises(LogStorageError, match="failed"):

@@ -68,7 +68,7 @@ def config(directory: Path | None = None, **texts: str | None) -> BrokerConfig:
     return BrokerConfig({key: value for key, value in changed.items() if value is not None})
 
 
-def test_what_a_member_tells_and_whom_it_asks() -> None:
+def test_a_members_endpoints_and_controllers_come_from_its_configuration() -> None:
     found = member_config(config())
     assert found.controllers == (Address("a", 9093), Address("::1", 9094))
     assert found.endpoints == (Endpoint("INSIDE", "inner", 9092, 0), Endpoint("OUTSIDE", "outer", 443, 0))
@@ -91,7 +91,7 @@ def test_what_a_member_tells_and_whom_it_asks() -> None:
         ({"advertised_listeners": "INSIDE://inner:0,OUTSIDE://outer:443"}, "INSIDE://inner:0"),
     ],
 )
-def test_what_no_cluster_could_work_with_is_refused(texts: dict[str, str | None], message: str) -> None:
+def test_a_configuration_that_no_cluster_could_use_is_refused(texts: dict[str, str | None], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         member_config(config(None, **texts))
 
@@ -204,7 +204,7 @@ def test_producer_ids_come_in_blocks_and_never_twice() -> None:
     assert taken == [*range(1000, 2000), 5000]
 
 
-def test_what_would_change_the_cluster_is_not_decided_here() -> None:
+def test_a_member_refuses_to_commit_metadata_itself() -> None:
     with pytest.raises(NotControllerError):
         RemoteController(EMPTY_IMAGE, NODE).commit([])
 
@@ -213,7 +213,7 @@ def test_what_would_change_the_cluster_is_not_decided_here() -> None:
     ("epoch", "offset", "is_enough"),
     [(5, 100, True), (5, 101, True), (6, 100, True), (5, 99, False), (4, 100, False), (4, 500, False), (9, 99, False)],
 )
-def test_a_quorum_that_knows_less_is_told_from_one_that_knows_more(epoch: int, offset: int, is_enough: bool) -> None:
+def test_a_quorum_with_fewer_records_is_detected(epoch: int, offset: int, is_enough: bool) -> None:
     quorum = EMPTY_IMAGE._replace(epoch=epoch, offset=offset)
     told = MetadataPosition(5, 100).shortfall(quorum)
     assert (told == "") is is_enough

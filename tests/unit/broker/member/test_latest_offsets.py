@@ -143,7 +143,7 @@ async def test_each_leader_is_asked_for_its_partitions(leaders: Leaders) -> None
     assert sorted(leaders.asked) == [(SECOND, 2), (THIRD, 1)]
 
 
-async def test_partitions_that_cannot_be_asked_for_are_told(leaders: Leaders) -> None:
+async def test_partitions_that_cannot_be_asked_for_are_reported(leaders: Leaders) -> None:
     leaders.moved, leaders.left_out = {1}, {2}
     assert await find((SECOND, SECOND, SECOND, NO_LEADER, FENCED), 0, 1, 2, 3, 4, 9) == {
         0: 200,

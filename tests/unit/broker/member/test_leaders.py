@@ -122,7 +122,7 @@ async def test_a_leader_that_stays_silent_holds_one_page_alone(others: Others, m
     assert len(others.asked) == 4
 
 
-async def test_a_page_is_told_when_the_member_ends(others: Others) -> None:
+async def test_a_waiting_page_gets_an_error_when_the_member_ends(others: Others) -> None:
     others.is_silent = True
     asker = Asker()
     asked = asker.begin(SECOND)

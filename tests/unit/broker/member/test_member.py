@@ -26,7 +26,7 @@ def test_a_cluster_with_acls_is_joined_with_an_authorizer_only() -> None:
         check_image(IMAGE, BrokerConfig({}))
 
 
-async def test_the_first_reason_to_end_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_the_first_reason_to_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Tasks that fail as the broker ends do not replace the reason."""
     reasons: list[str] = []
     config = BrokerConfig(

@@ -106,7 +106,7 @@ def test_a_partition_is_added_here_and_committed_before_anything_is_appended() -
     assert len(world.added) == 2
 
 
-def test_what_the_coordinator_here_refuses_is_asked_again_by_the_append() -> None:
+def test_a_refusal_of_the_local_coordinator_is_not_remembered() -> None:
     for answer in (errors.ProducerFencedError(), errors.NotCoordinatorError()):
         world = World(NODE, answer, answer)
         assert world.ask() is None
@@ -127,7 +127,7 @@ def test_a_coordinator_whose_log_is_opened_is_asked_once_more() -> None:
     assert world.ask() is None
 
 
-def test_what_a_client_added_itself_is_verified_where_it_is_appended() -> None:
+def test_partitions_that_a_client_added_itself_are_not_added_again() -> None:
     world = World(NODE)
     assert world.ask(is_adding=False) is None
     assert world.added == []

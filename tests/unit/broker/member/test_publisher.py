@@ -151,7 +151,7 @@ def test_a_topic_that_fails_keeps_no_other_from_its_change(
         (lambda name: [records.RemoveTopicRecord(topic_id=id_of(name))], GOING[:1], True),
     ],
 )
-def test_the_fetch_loops_are_told_of_all_topics_at_once_between_the_roles_and_what_ends_a_change(
+def test_the_fetch_loops_get_all_topics_in_one_call(
     changes: Callable[[str], list[Message]], noted: list[str], is_there: bool
 ) -> None:
     parts = asyncio.run(publish_with_one_broken("", changes, is_there=is_there))

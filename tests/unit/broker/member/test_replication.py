@@ -207,7 +207,7 @@ def test_a_replica_in_the_isr_is_fetched_beyond_the_limit(world: World) -> None:
     assert world.quota.byte_rate(SystemTime().monotonic_ms()) > 1 << 36
 
 
-def test_a_leader_that_is_away_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_leader_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.failures = 5
     append(world.leader, batch(1))
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))
@@ -246,7 +246,7 @@ def test_a_partition_that_is_led_here_is_fetched_no_more(world: World) -> None:
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1, lead))
 
 
-def test_what_could_not_be_handed_over_is_handed_over_by_the_next_call(
+def test_partitions_that_a_fetch_loop_could_not_take_are_given_to_it_by_the_next_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take = ReplicaFetcher.take

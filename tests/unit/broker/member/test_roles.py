@@ -253,7 +253,7 @@ def test_elections_write_no_file_on_the_loop_and_lose_no_epoch(node: ReplicatedB
     assert "7 0" in path.read_text()
 
 
-def test_an_epoch_file_that_cannot_be_written_keeps_no_other_from_it(
+def test_epoch_files_are_written_although_one_cannot_be_written(
     node: ReplicatedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:

@@ -204,7 +204,9 @@ async def test_a_leader_that_is_fenced_sends_its_clients_on(world: ShareWorld) -
 
 
 @pytest.mark.parametrize("coordinator", [OWN, OTHER])
-async def test_what_was_read_before_a_change_is_not_served_after_it(world: ShareWorld, coordinator: int) -> None:
+async def test_a_state_that_was_read_before_a_change_is_not_served_after_it(
+    world: ShareWorld, coordinator: int
+) -> None:
     """Two members of a group fetch at once, and both have the state read; the first one's is served, and changes."""
     made, key = States(world, coordinator), key_of(world)
     states = made.states
@@ -251,7 +253,7 @@ async def test_many_calls_at_once_are_looked_through_once(world: ShareWorld, mon
 
 
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.API_KEY.name)
-def test_a_broker_answers_for_what_it_keeps_alone(
+def test_a_broker_answers_only_for_states_that_it_keeps(
     world: ShareWorld, handler: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call, key = CALLS[handler.API_KEY], key_of(world)

@@ -65,7 +65,7 @@ def create(controllers: Controllers, *names: str) -> list[str]:
         ((PolicyViolationError.code,), []),
     ],
 )
-def test_a_creation_is_told_when_a_controller_has_made_it(
+def test_a_creation_has_its_audit_line_once_a_controller_has_made_it(
     monkeypatch: pytest.MonkeyPatch, codes: tuple[int, ...], told: list[str]
 ) -> None:
     monkeypatch.setattr(topics, "RETRY_S", 0)
@@ -74,7 +74,7 @@ def test_a_creation_is_told_when_a_controller_has_made_it(
     assert controllers.asked == ["orders"] * len(codes)
 
 
-def test_a_topic_named_twice_is_asked_for_and_told_once() -> None:
+def test_a_topic_named_twice_is_created_and_logged_once() -> None:
     controllers = Controllers(0, 0)
     assert create(controllers, "orders", "orders", "bills") == ["orders", "bills"]
     assert controllers.asked == ["orders", "bills"]

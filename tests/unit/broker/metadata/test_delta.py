@@ -51,7 +51,7 @@ def test_topic_has_its_partitions_whatever_order_they_came_in() -> None:
     assert orders.partitions == (PartitionState((1, 2), (1, 2), 1),) * 2
 
 
-def test_partition_change_leaves_what_it_does_not_name() -> None:
+def test_partition_change_keeps_fields_that_it_does_not_name() -> None:
     image = after(*topic("orders", ORDERS), records.PartitionChangeRecord(partition_id=0, topic_id=ORDERS, isr=[1]))
     assert image.topics[ORDERS].partitions[0] == PartitionState((1, 2), (1,), 1, leader_epoch=0, partition_epoch=1)
 
@@ -69,7 +69,7 @@ def test_deleted_topic_takes_its_configs_along_and_its_name_can_be_used_at_once(
     assert image.configs == {}
 
 
-def test_image_shares_what_did_not_change() -> None:
+def test_image_shares_unchanged_parts() -> None:
     old = after(*topic("orders", ORDERS))
     new = after(records.FeatureLevelRecord(name="share.version", feature_level=1), image=old)
     assert new.topics is old.topics
@@ -101,7 +101,7 @@ def test_clear_elr_of_one_topic_and_of_all() -> None:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_record_about_what_does_not_exist_is_an_error(record: Message) -> None:
+def test_record_about_a_missing_topic_or_partition_is_an_error(record: Message) -> None:
     with pytest.raises(CorruptMessageError):
         after(record)
 

@@ -103,5 +103,5 @@ def test_keys_of_kafkas_password_type_are_secrets(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["retention.ms", "ssl.keystore.location", "index.keys", "sasl.mechanism"])
-def test_other_keys_are_none(key: str) -> None:
+def test_other_keys_are_no_secrets(key: str) -> None:
     assert not is_secret(key)

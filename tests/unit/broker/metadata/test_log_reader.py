@@ -93,7 +93,7 @@ def test_credentials_and_quotas_can_be_removed(tmp_path: Path) -> None:
     assert found.quotas == {(("user", None),): {"b": 2.0}}
 
 
-def test_record_of_a_newer_kafka_is_told(tmp_path: Path) -> None:
+def test_record_of_a_newer_kafka_is_reported(tmp_path: Path) -> None:
     class RecordOfTomorrow(Message, api_key=99, versions="0", flexible="0+"):
         """No fields."""
 
@@ -101,7 +101,7 @@ def test_record_of_a_newer_kafka_is_told(tmp_path: Path) -> None:
         read(tmp_path, RecordOfTomorrow())
 
 
-def test_snapshot_that_is_not_whole_is_told(tmp_path: Path) -> None:
+def test_snapshot_that_is_not_whole_is_reported(tmp_path: Path) -> None:
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_metadata([(topic(), 0)], snapshot_at=1)
     path = next((source.path / METADATA_DIRECTORY).glob("*.checkpoint"))
@@ -139,7 +139,7 @@ def test_whatever_follows_the_last_whole_batch_is_not_read(tmp_path: Path, tail:
 
 
 @pytest.mark.parametrize("later_epoch", [1, 2])
-def test_damage_before_a_later_start_is_told_and_a_torn_end_is_not_read(tmp_path: Path, later_epoch: int) -> None:
+def test_damage_before_a_later_start_is_an_error_and_a_torn_end_is_not_read(tmp_path: Path, later_epoch: int) -> None:
     source = KafkaDirectory(tmp_path / "kafka")
     source.add_metadata([(topic(), 0), (config("5"), 0), (config("6"), 0)])
     path = source.path / METADATA_DIRECTORY / f"{0:020d}.log"

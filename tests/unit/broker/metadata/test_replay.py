@@ -99,7 +99,7 @@ def test_malformed_record_is_corrupt(value: bytes) -> None:
         MetadataReplay().take_batch(RecordBatch(batch))
 
 
-def test_log_goes_on_after_a_snapshot() -> None:
+def test_log_continues_after_a_snapshot() -> None:
     replay = MetadataReplay()
     replay.take_batch(batch_of(0, LEVEL, records.FeatureLevelRecord(name="share.version", feature_level=1)))
     published = replay.publish()

@@ -23,7 +23,7 @@ BASE = TopicImage("orders", b"i" * 16, single_replica_states(1, 3), {}, False)
         ("orders...key.a_x20b_x5fx", {"key": b"a b_x"}),
     ],
 )
-def test_names_are_taken_apart(name: str, fields: dict[str, bytes]) -> None:
+def test_names_are_split_into_topic_and_fields(name: str, fields: dict[str, bytes]) -> None:
     assert split_name(name) == ("orders", fields)
 
 
@@ -75,7 +75,7 @@ def test_each_spelling_is_found_by_its_own_id(other: str) -> None:
     assert cache.topic_by_id(first.topic_id) == first
 
 
-def test_a_topic_made_anew_has_other_virtual_topics() -> None:
+def test_a_topic_created_again_has_other_virtual_topics() -> None:
     cache = MetadataCache()
     cache.put(BASE)
     before = cache.find("orders?key=1")

@@ -37,7 +37,7 @@ def test_each_metric_that_the_broker_names_is_declared() -> None:
 
 
 @pytest.mark.parametrize("file", ["dashboard.json", "rules.yml"])
-def test_what_the_dashboard_and_the_alerts_ask_for_is_declared(file: str) -> None:
+def test_metrics_of_the_dashboard_and_the_alerts_are_declared(file: str) -> None:
     text = (ROOT / "docker" / "monitoring" / file).read_text()
     asked = set(re.findall(r"\b(?:kafka|tidelog|process)_[a-z_]+", text))
     declared = {family.name for family in FAMILIES.values()}

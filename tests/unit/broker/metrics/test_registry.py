@@ -19,7 +19,7 @@ def test_gauges_are_asked_when_collected() -> None:
     assert [sample.value for _ in range(2) for sample in metrics.collect() if sample.name == "g"] == [1.0, 2.0]
 
 
-def test_shared_sources_are_asked_apart_from_what_is_the_loops() -> None:
+def test_shared_sources_are_collected_apart_from_those_of_the_loop() -> None:
     metrics = Metrics()
     shared = Sample("s", "gauge", {}, 1)
     metrics.add_shared_source(lambda: [shared])

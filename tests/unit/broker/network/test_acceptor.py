@@ -106,7 +106,7 @@ def fixture() -> Fixture:
     return Fixture()
 
 
-def test_all_who_wait_are_accepted_up_to_a_bound(fixture: Fixture) -> None:
+def test_a_limited_number_of_connections_is_accepted_in_a_turn(fixture: Fixture) -> None:
     fixture.listener.waiting = [FakeSocket(50) for _ in range(ACCEPT_PER_TURN + 5)]
     fixture.acceptor.on_readable()
     assert len(fixture.accepted) == ACCEPT_PER_TURN
@@ -114,7 +114,7 @@ def test_all_who_wait_are_accepted_up_to_a_bound(fixture: Fixture) -> None:
     assert len(fixture.accepted) == ACCEPT_PER_TURN + 5
 
 
-def test_those_who_are_connected_are_served_between_the_many_who_come(fixture: Fixture) -> None:
+def test_accepting_many_connections_takes_several_turns(fixture: Fixture) -> None:
     """To accept 64 clients, each of which closes another one, takes over 5 ms."""
     fixture.work_ms = 0.08
     fixture.listener.waiting = [FakeSocket(50) for _ in range(10)]
@@ -135,7 +135,7 @@ def test_without_descriptors_accepting_pauses_and_resumes(fixture: Fixture, code
     assert fixture.accepts
 
 
-def test_accepting_goes_on_as_long_as_others_give_way(fixture: Fixture) -> None:
+def test_accepting_continues_as_long_as_other_connections_can_be_closed(fixture: Fixture) -> None:
     fixture.may_give_way = 2
     fixture.listener.waiting = [OSError(errno.EMFILE, "none left"), FakeSocket(100), FakeSocket(100), FakeSocket(99)]
     fixture.acceptor.on_readable()
@@ -152,7 +152,7 @@ def test_a_shortage_that_lasts_is_logged_once_in_a_while(fixture: Fixture, caplo
     assert len(caplog.records) == 1
 
 
-def test_the_reserve_stays_whole_while_one_after_the_other_gives_way() -> None:
+def test_reserved_descriptors_stay_free_while_connections_are_closed_for_new_ones() -> None:
     """Descriptors as the kernel gives them: the lowest that is free."""
     time = ManualTime()
     segments, connections = set(range(10)), list[int]()
@@ -184,7 +184,7 @@ def test_a_client_that_gave_up_is_skipped(fixture: Fixture) -> None:
     assert len(fixture.accepted) == 1
 
 
-def test_without_room_accepting_pauses_until_resumed(fixture: Fixture) -> None:
+def test_at_the_connection_limit_accepting_pauses_until_resumed(fixture: Fixture) -> None:
     fixture.room = 1
     fixture.listener.waiting = [FakeSocket(9), FakeSocket(10)]
     fixture.acceptor.on_readable()

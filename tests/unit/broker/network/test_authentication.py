@@ -263,7 +263,7 @@ def test_past_its_lifetime_a_session_ends_with_the_next_request(world: World) ->
 
 
 @REAUTH
-def test_a_client_that_authenticates_again_goes_on(world: World) -> None:
+def test_a_client_that_authenticates_again_continues(world: World) -> None:
     connection = world.connect()
     world.log_in()
     for _ in range(3):

@@ -163,7 +163,7 @@ def test_a_frame_may_come_byte_by_byte(fixture: Fixture) -> None:
     assert fixture.client.recv(100) == b"abc"
 
 
-def test_what_is_left_over_of_a_turn_is_kept(fixture: Fixture) -> None:
+def test_an_incomplete_frame_is_kept_for_the_next_turn(fixture: Fixture) -> None:
     fixture.send(b"whole")
     fixture.client.sendall(struct.pack(">i", 4) + b"ha")
     fixture.loop.turn()
@@ -186,7 +186,7 @@ def test_large_frames_arrive_whole(fixture: Fixture) -> None:
     assert fixture.receive(len(data)) == data
 
 
-def test_the_transport_is_told_what_a_large_frame_still_needs(
+def test_the_transport_is_told_how_many_bytes_a_large_frame_still_needs(
     fixture: Fixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
@@ -244,7 +244,7 @@ def test_produce_requests_are_carried_out_while_others_wait_for_replicas(fixture
     assert fixture.client.recv(100) == b"three"
 
 
-def test_what_is_answered_at_once_stands_behind_what_waits(fixture: Fixture) -> None:
+def test_an_immediate_answer_is_sent_after_earlier_ones_that_wait(fixture: Fixture) -> None:
     (waiting,) = wait_in_line(fixture, 1)
     fixture.dispatcher.answers[produce(b"refused")] = b"an error"
     fixture.dispatcher.answers[produce(b"parts")] = [b"of", b"parts"]
@@ -257,7 +257,7 @@ def test_what_is_answered_at_once_stands_behind_what_waits(fixture: Fixture) -> 
     assert fixture.client.recv(100) == b"one,an errorofparts"
 
 
-def test_records_that_are_not_in_the_log_yet_hold_up_what_follows(fixture: Fixture) -> None:
+def test_records_that_are_not_appended_yet_hold_up_later_requests(fixture: Fixture) -> None:
     """One in line, then one whose validation takes a thread: its successor is appended after it."""
     (first,) = wait_in_line(fixture, 1)
     validated = fixture.dispatcher.answers[produce(b"long")] = FakePending()
@@ -294,7 +294,7 @@ def test_only_so_many_wait_in_line(fixture: Fixture) -> None:
     assert fixture.receive(MAX_WAITING + 3) == b"." * (MAX_WAITING + 3)
 
 
-def test_the_end_of_the_stream_abandons_what_waits_in_line(fixture: Fixture) -> None:
+def test_the_end_of_the_stream_abandons_late_answers(fixture: Fixture) -> None:
     first, second = wait_in_line(fixture, 2)
     second.answer(b"two")
     fixture.client.close()
@@ -314,7 +314,7 @@ def test_a_failure_in_line_closes_in_its_place(fixture: Fixture) -> None:
     assert fixture.connection.closed
 
 
-def test_those_in_line_are_answered_before_a_request_behind_them_is_refused(fixture: Fixture) -> None:
+def test_waiting_requests_are_answered_before_a_later_one_is_refused(fixture: Fixture) -> None:
     """The broker acknowledges first what is in the log by then, or its sender appends it again."""
     first, second = wait_in_line(fixture, 2)
     fixture.dispatcher.answers[produce(b"bad")] = InvalidRequestError("malformed")
@@ -350,7 +350,7 @@ def test_finishing_waits_for_those_in_line(fixture: Fixture) -> None:
     assert fixture.connection.closed
 
 
-def test_who_finishes_begins_no_request_that_came_after_those_in_line(fixture: Fixture) -> None:
+def test_a_finishing_connection_begins_no_further_request(fixture: Fixture) -> None:
     first, *others = wait_in_line(fixture, MAX_WAITING + 2)[:MAX_WAITING]
     fixture.connection.finish()
     first.answer(b".")
@@ -393,7 +393,7 @@ def test_another_request_hurries_the_answer_it_waits_for(fixture: Fixture, toget
     assert fixture.receive(18) == b"nothing new," + list_offsets
 
 
-def test_a_fetch_behind_a_fetch_hurries_nothing(fixture: Fixture) -> None:
+def test_a_second_fetch_does_not_hurry_the_first(fixture: Fixture) -> None:
     pending = fixture.dispatcher.answers[b"wait"] = WaitingFetch()
     fixture.send(b"wait", struct.pack(">h", 1) + b"next")
     fixture.loop.turn()
@@ -436,7 +436,9 @@ def test_a_bad_length_closes(fixture: Fixture, length: int) -> None:
     [InvalidRequestError("bad"), CloseConnectionError("no"), MemoryError(), RecursionError(), KeyError("a mistake")],
     ids=lambda error: type(error).__name__,
 )
-def test_what_cannot_be_answered_closes(fixture: Fixture, error: Exception, at_once: bool) -> None:
+def test_a_request_that_cannot_be_answered_closes_the_connection(
+    fixture: Fixture, error: Exception, at_once: bool
+) -> None:
     fixture.dispatcher.answers[b"bad"] = error
     if at_once:
         fixture.send(b"bad")
@@ -450,7 +452,7 @@ def test_what_cannot_be_answered_closes(fixture: Fixture, error: Exception, at_o
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_was_answered_before_it_is_sent(fixture: Fixture, at_once: bool) -> None:
+def test_answers_before_a_request_that_closes_the_connection_are_sent(fixture: Fixture, at_once: bool) -> None:
     fixture.dispatcher.answers[b"bad"] = CloseConnectionError("no")
     if at_once:
         fixture.send(b"one", b"two", b"bad", b"three")
@@ -464,7 +466,7 @@ def test_what_was_answered_before_it_is_sent(fixture: Fixture, at_once: bool) ->
     assert fixture.dispatcher.frames == [b"one", b"two", b"bad"]
 
 
-def test_the_end_of_the_stream_abandons_what_waits(fixture: Fixture) -> None:
+def test_the_end_of_the_stream_abandons_a_waiting_answer(fixture: Fixture) -> None:
     pending = FakePending()
     fixture.dispatcher.answers[b"wait"] = pending
     fixture.send(b"wait")
@@ -719,7 +721,7 @@ def test_a_turn_ends_after_its_time_and_the_order_stays(fixture: Fixture, cost_m
     assert fixture.client.recv(100_000) == b"".join(sent)
 
 
-def test_when_descriptors_are_short_the_oldest_that_said_nothing_gives_way(fixture: Fixture) -> None:
+def test_without_free_descriptors_the_oldest_silent_connection_is_closed(fixture: Fixture) -> None:
     shell, talker = fixture.shell, fixture.connection
     talker.context.api_key = 3
     silent = [Connection(shell, PlainSocket(socket.socket()), RequestContext()) for _ in range(2)]

@@ -267,7 +267,7 @@ def test_each_request_is_answered_once_and_in_order(worlds: Callable[[int], Worl
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_came_before_a_request_that_is_refused_is_answered(worlds: Callable[[int], World], seed: int) -> None:
+def test_requests_before_a_refused_one_are_answered(worlds: Callable[[int], World], seed: int) -> None:
     world = worlds(seed)
     world.run(STEPS // 4)
     world.add(Sent(len(world.sent), ApiKey.PRODUCE, is_refused=True))
@@ -301,7 +301,9 @@ def test_an_answer_that_will_not_come_ends_the_line_in_its_place(worlds: Callabl
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_connection_that_finishes_answers_what_it_has_carried_out(worlds: Callable[[int], World], seed: int) -> None:
+def test_a_finishing_connection_answers_all_requests_it_has_carried_out(
+    worlds: Callable[[int], World], seed: int
+) -> None:
     world = worlds(seed)
     world.run(STEPS // 4)
     world.is_finishing = True

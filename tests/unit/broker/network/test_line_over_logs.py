@@ -164,7 +164,7 @@ def closing(data: DataBroker, partition: Partition, seed: int) -> Iterator[Produ
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_acknowledged_is_with_all_replicas(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_records_are_on_all_replicas(tmp_path: Path, seed: int) -> None:
     data = ReplicatedBroker(tmp_path)
     ends = {2: 0, 3: 0}
 
@@ -188,7 +188,7 @@ def test_what_is_acknowledged_is_with_all_replicas(tmp_path: Path, seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_acknowledged_is_on_the_disk(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_records_are_on_the_disk(tmp_path: Path, seed: int) -> None:
     data = DataBroker(tmp_path)
     create_topic(data, "t", 1, configs={"flush.messages": "1"})
     with closing(data, data.replica_manager.partition("t", 0), seed) as producer:

@@ -44,7 +44,7 @@ def test_small_requests_are_never_held_up(memory: RequestMemory) -> None:
     assert memory.held_bytes == 2 * LIMIT
 
 
-def test_when_the_oldest_has_its_frame_the_next_goes_on(memory: RequestMemory) -> None:
+def test_when_the_oldest_has_its_frame_the_next_continues(memory: RequestMemory) -> None:
     holders = [FakeHolder(memory) for _ in range(4)]
     for holder in holders:
         memory.note(holder, LARGE)
@@ -59,7 +59,7 @@ def test_when_the_oldest_has_its_frame_the_next_goes_on(memory: RequestMemory) -
     assert [holder.reads for holder in holders[2:]] == [True, True]
 
 
-def test_one_that_waits_for_its_answer_holds_up_nobody(memory: RequestMemory) -> None:
+def test_a_request_that_waits_for_its_answer_delays_no_other(memory: RequestMemory) -> None:
     waiting, other = FakeHolder(memory), FakeHolder(memory)
     waiting.wants = False
     memory.note(waiting, LIMIT)

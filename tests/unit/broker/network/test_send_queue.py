@@ -90,7 +90,7 @@ def test_one_turn_sends_a_bounded_part_of_a_slice(pair: tuple[PlainSocket, socke
     assert file.retained == 0
 
 
-def test_a_full_socket_blocks_and_goes_on(pair: tuple[PlainSocket, socket.socket]) -> None:
+def test_a_full_socket_blocks_and_continues(pair: tuple[PlainSocket, socket.socket]) -> None:
     ours, _ = pair
     data = os.urandom(3 * 1024 * 1024)
     queue = SendQueue()

@@ -49,7 +49,7 @@ def test_without_a_quota_nothing_is_counted() -> None:
     assert fixture.produce(1e9) == 0
 
 
-def test_within_the_quota_nobody_waits() -> None:
+def test_within_the_quota_no_request_waits() -> None:
     fixture = Fixture({ANN: {PRODUCE: 1000.0}})
     for _ in range(100):
         assert fixture.produce(900) == 0
@@ -122,13 +122,13 @@ def test_foreign_quotas_do_not_hold() -> None:
         (entity(user=None, client_id="app"), ("bob", "app"), False),
     ],
 )
-def test_who_shares_a_quota(found: Entity, other: tuple[str, str], shared: bool) -> None:
+def test_clients_that_share_a_quota(found: Entity, other: tuple[str, str], shared: bool) -> None:
     fixture = Fixture({found: {PRODUCE: 1000.0}})
     fixture.produce(12_000)
     assert (fixture.produce(0, other) > 0) is shared
 
 
-def test_a_changed_limit_holds_at_once_and_keeps_what_was_used() -> None:
+def test_a_changed_limit_applies_at_once_to_the_recorded_use() -> None:
     fixture = Fixture({ANN: {PRODUCE: 1000.0}})
     assert fixture.produce(9_000) == 0
     fixture.quotas.set({ANN: {PRODUCE: 500.0}})
@@ -161,7 +161,7 @@ def test_an_answer_too_large_for_the_window_is_sent_when_it_is_the_first() -> No
     assert fixture.quotas.record_fetch(ME, 1) == 10_001
 
 
-def test_what_one_answer_may_hold() -> None:
+def test_largest_size_of_one_answer() -> None:
     assert Fixture({ANN: {FETCH: 1000.0}}).quotas.fetch_limit(ME) == 10_000
     assert Fixture({ANN: {FETCH: 1000.0}}, Window(1, 1000)).quotas.fetch_limit(ME) == 1
     assert Fixture({}).quotas.fetch_limit(ME) is None

@@ -140,7 +140,7 @@ def test_an_abandoned_wait_is_left_alone() -> None:
     assert not wait.done
 
 
-def test_those_who_came_meanwhile_wait_for_no_mistake_of_what_a_sync_settles() -> None:
+def test_an_error_after_a_sync_does_not_delay_later_appends() -> None:
     fixture = Fixture(1)
     first, second = fixture.append(), fixture.append()
 
@@ -206,7 +206,7 @@ class CutLog(FakeLog):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_came_in_place_of_records_that_were_cut_is_committed_by_a_sync_of_its_own(seed: int) -> None:
+def test_records_that_replace_truncated_ones_are_committed_by_their_own_sync(seed: int) -> None:
     """Leadership went and came back while a sync was under way."""
     choice = random.Random(seed)
     log, threads = CutLog(), Threads()

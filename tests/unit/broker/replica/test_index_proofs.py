@@ -34,7 +34,7 @@ def refused(_: Callable[[], None]) -> Deferred[None]:
 
 
 @pytest.mark.parametrize("later", [run_now, refused])
-def test_very_many_that_end_at_once_are_all_told_in_their_order(
+def test_very_many_checks_that_end_at_once_are_answered_in_their_order(
     later: Callable[[Callable[[], None]], Deferred[None]],
 ) -> None:
     threads = Threads(later)
@@ -49,7 +49,7 @@ def test_very_many_that_end_at_once_are_all_told_in_their_order(
     assert proofs.run(bool).done, "the queue goes on"
 
 
-def test_one_that_is_asked_for_within_an_answer_waits_for_its_turn() -> None:
+def test_a_check_requested_by_a_callback_waits_for_its_turn() -> None:
     threads = Threads(run_now)
     proofs = IndexProofs(threads)
     order: list[str] = []
@@ -64,7 +64,7 @@ def test_one_that_is_asked_for_within_an_answer_waits_for_its_turn() -> None:
     assert order == ["second", "third"]
 
 
-def test_a_failed_proof_is_told_and_keeps_no_other_from_its_turn() -> None:
+def test_a_failed_check_is_an_error_and_the_next_one_runs() -> None:
     proofs = IndexProofs(run_now)
 
     def fail() -> None:

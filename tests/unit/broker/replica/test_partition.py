@@ -102,7 +102,7 @@ def test_too_few_in_sync_replicas_take_no_records_with_acks_all(data: DataBroker
     assert partition.append_records(memoryview(batch(b"c")), -1).first_offset == 2
 
 
-def test_who_waits_for_a_commit_hears_that_leadership_went(data: DataBroker, partition: Partition) -> None:
+def test_lost_leadership_fails_a_wait_for_a_commit(data: DataBroker, partition: Partition) -> None:
     data.topics.set_configs("t", {"flush.messages": "1"})
     wait = partition.when_committed(partition.append_records(memoryview(batch(b"c"))).last_offset)
     assert not wait.done
@@ -111,7 +111,7 @@ def test_who_waits_for_a_commit_hears_that_leadership_went(data: DataBroker, par
         wait.result()
 
 
-def test_without_flush_messages_what_is_appended_is_committed(partition: Partition) -> None:
+def test_without_flush_messages_appended_records_are_committed(partition: Partition) -> None:
     info = partition.append_records(memoryview(batch(b"c")))
     assert partition.when_committed(info.last_offset).done
     assert partition.high_watermark == partition.log_end_offset
@@ -168,7 +168,7 @@ def reaches_through(path: Path) -> bool:
     )
 
 
-def test_no_other_room_reaches_through_to_a_log() -> None:
+def test_no_other_package_uses_the_log_of_a_partition() -> None:
     found = {path.relative_to(BROKER.parent).as_posix() for path in MODULES if reaches_through(path)}
     assert found == set(THROUGH)
     assert "local_log" in vars(Partition)

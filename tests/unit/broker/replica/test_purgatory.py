@@ -97,7 +97,7 @@ def test_very_many_operations_of_one_key_are_looked_at_in_slices(loop: ManualLoo
     assert max(lengths) <= SLICE_MS + 1
 
 
-def test_what_is_touched_between_two_slices_is_looked_at_again(loop: ManualLoop, purgatory: Purgatory) -> None:
+def test_an_operation_touched_between_two_slices_is_tried_again(loop: ManualLoop, purgatory: Purgatory) -> None:
     class Long(Operation):
         """An operation that takes a whole slice to look at."""
 
@@ -117,7 +117,7 @@ def test_what_is_touched_between_two_slices_is_looked_at_again(loop: ManualLoop,
     assert [operation.tried for operation in operations] == [2, 1, 1]
 
 
-def test_what_ends_a_turn_leaves_the_rest_and_later_touches_their_turns(loop: ManualLoop, purgatory: Purgatory) -> None:
+def test_operations_left_by_an_interrupted_turn_are_tried_later(loop: ManualLoop, purgatory: Purgatory) -> None:
     class Ending(Operation):
         """An operation in which something ends the turn of the loop, as a signal's handler does."""
 
@@ -140,7 +140,7 @@ def test_what_ends_a_turn_leaves_the_rest_and_later_touches_their_turns(loop: Ma
     assert [operation.tried for operation in operations] == [2, 2]
 
 
-def test_touching_a_key_nobody_watches_asks_for_no_turn(loop: ManualLoop, purgatory: Purgatory) -> None:
+def test_touching_a_key_without_operations_does_nothing(loop: ManualLoop, purgatory: Purgatory) -> None:
     purgatory.touch("a")
     assert loop.soon == []
 
@@ -194,7 +194,7 @@ def test_a_key_named_twice_is_left_whole(loop: ManualLoop, purgatory: Purgatory)
     assert loop.soon == []
 
 
-def test_an_operation_expires_once_when_told(loop: ManualLoop, purgatory: Purgatory) -> None:
+def test_an_operation_that_is_expired_twice_expires_once(loop: ManualLoop, purgatory: Purgatory) -> None:
     operation = Operation()
     parked = purgatory.park(operation, ["a"], 100, ignore)
     purgatory.expire(parked)
@@ -213,7 +213,7 @@ def test_expire_all_answers_everything(purgatory: Purgatory) -> None:
     assert len(purgatory) == 0
 
 
-def test_an_answer_that_is_hurried_is_given_with_what_there_is(purgatory: Purgatory) -> None:
+def test_a_hurried_operation_completes_at_once(purgatory: Purgatory) -> None:
     operation, answer = Operation(), Deferred[int]()
     assert purgatory.park_answer(operation, ["a"], 100, answer) is answer
     answer.hurry()
@@ -254,7 +254,7 @@ def test_an_operation_that_raises_is_refused_and_keeps_no_other_waiting(
     assert len(purgatory) == (3 if occasion == "touched" else 0)
 
 
-def test_a_client_that_cannot_be_told_keeps_no_other_waiting(loop: ManualLoop, purgatory: Purgatory) -> None:
+def test_an_error_while_an_operation_is_refused_keeps_no_other_waiting(loop: ManualLoop, purgatory: Purgatory) -> None:
     def fail(_: Exception) -> None:
         raise RuntimeError
 

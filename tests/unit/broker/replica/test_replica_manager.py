@@ -29,7 +29,7 @@ def test_partitions_are_found_by_name_and_by_id(data: DataBroker) -> None:
 
 
 @pytest.mark.parametrize(("topic", "index"), [("none", 0), ("t", 2), ("t", -1)])
-def test_what_does_not_exist_is_an_error(data: DataBroker, topic: str, index: int) -> None:
+def test_a_missing_topic_or_partition_is_an_error(data: DataBroker, topic: str, index: int) -> None:
     with pytest.raises(UnknownTopicOrPartitionError):
         data.replica_manager.partition(topic, index)
 
@@ -76,7 +76,7 @@ def test_many_topics_at_once_do_not_hold_the_loop(data: DataBroker, tmp_path: Pa
     assert len(list(tmp_path.glob("d-*"))) == EAGER_LOGS
 
 
-def test_what_recovery_left_is_committed(data: DataBroker) -> None:
+def test_all_records_of_a_recovered_log_are_committed(data: DataBroker) -> None:
     data.append("t", b"a", b"b")
     assert data.replica_manager.partition("t", 0).high_watermark == 2
 
@@ -96,7 +96,7 @@ def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("place", [b"a" * 16, b"b" * 16])
-def test_a_member_makes_a_log_where_the_metadata_say_that_it_lies(tmp_path: Path, place: bytes) -> None:
+def test_a_member_creates_a_log_in_the_directory_of_the_metadata(tmp_path: Path, place: bytes) -> None:
     """A controller names a directory for a replica of a broker that has registered one alone."""
     data = DataBroker(tmp_path / "a", directories=[str(tmp_path / "a"), str(tmp_path / "b")])
     for directory, one in zip(data.log_manager.directories, (b"a" * 16, b"b" * 16), strict=True):
@@ -124,7 +124,7 @@ MIGRATING, UNASSIGNED = bytes(16), bytes(15) + b"\1"
         (b"b" * 16, False, False),
     ],
 )
-def test_a_member_with_a_failed_directory_makes_the_logs_that_cannot_lie_there(
+def test_a_member_with_a_failed_directory_creates_logs_of_new_topics(
     tmp_path: Path, directory_id: bytes, is_coming: bool, is_made: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A topic is made after the disk failed: its partitions here would have no leader until a restart."""

@@ -40,7 +40,7 @@ def test_every_request_but_produce_has_a_bound_of_its_own(data: DataBroker) -> N
     assert set(bounds.values()) == {MAX_BYTES}
 
 
-def test_the_key_of_what_a_request_carries_raises_its_bound(tmp_path: Path) -> None:
+def test_config_keys_raise_the_bounds_of_their_requests(tmp_path: Path) -> None:
     data = DataBroker(tmp_path, {"telemetry.max.bytes": str(MAX_BYTES), "message.max.bytes": str(3 * MAX_BYTES)})
     assert max_bytes(ApiKey.PUSH_TELEMETRY, data.broker.config) == 2 * MAX_BYTES
     assert max_bytes(ApiKey.JOIN_GROUP, data.broker.config) == 6 * MAX_BYTES
@@ -72,7 +72,9 @@ def test_no_array_of_any_api_is_longer_than_the_table_says(data: DataBroker, mon
     assert taken == []
 
 
-def test_the_most_legal_elements_are_taken_and_one_more_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_allowed_number_of_elements_is_accepted_and_one_more_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The requests of ``tests/faults/test_long_requests.py`` are as large as may be."""
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", {})
     monkeypatch.setattr(bounds, "DEFAULT", MOST_ELEMENTS)

@@ -148,7 +148,7 @@ def test_errors_of_a_long_request_are_its_own(wire: LongWire) -> None:
     assert {found.error_code for found in response.coordinators} == {InvalidRequestError.code}
 
 
-def test_a_mistake_of_ours_is_an_error_of_the_request(
+def test_a_defect_is_an_error_of_the_request(
     wire: LongWire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ReplicaManager, "partition", None)

@@ -174,7 +174,7 @@ def test_a_consumer_over_its_quota_gets_an_empty_answer(wire: ThrottledWire, ver
     assert sum(sizes(third)) > 6000
 
 
-def test_files_of_an_answer_that_is_not_sent_are_let_go(wire: ThrottledWire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_an_answer_that_is_not_sent_are_released(wire: ThrottledWire, monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[int] = []
     release = TransferableRecords.release
 
@@ -200,7 +200,7 @@ def test_one_answer_holds_no_more_than_the_quota_allows(wire: ThrottledWire) -> 
     assert 9000 < sum(sizes(response)) <= 10_000
 
 
-def test_an_incremental_session_goes_on_after_an_empty_answer(wire: ThrottledWire) -> None:
+def test_an_incremental_session_continues_after_an_empty_answer(wire: ThrottledWire) -> None:
     for _ in range(2):
         wire.data.append("t", bytes(6000))
     wire.set("consumer_byte_rate", 1000.0)
@@ -213,7 +213,7 @@ def test_an_incremental_session_goes_on_after_an_empty_answer(wire: ThrottledWir
     assert sum(sizes(goes_on)) > 6000
 
 
-def test_an_error_of_a_session_is_told(wire: ThrottledWire) -> None:
+def test_an_error_of_a_session_is_reported(wire: ThrottledWire) -> None:
     wire.set("request_percentage", 1e-9)
     response = wire.ask(fetch_request(wire, 0, session=(77, 1)), FetchResponse, 12)
     assert response.error_code == FetchSessionIdNotFoundError.code
@@ -303,7 +303,7 @@ def test_the_frame_is_well_formed_when_it_is_made_again(wire: ThrottledWire) -> 
     assert struct.unpack_from(">ii", frame) == (len(frame) - 4, 77)
 
 
-def test_the_time_stands_where_it_does_when_it_is_encoded() -> None:
+def test_the_throttle_time_is_written_at_its_place_in_the_encoded_answer() -> None:
     """In each version of each answer that has the field; those with tagged fields after it have no such place."""
     without = set()
     for entry in REGISTRY.values():
@@ -407,7 +407,7 @@ def sharer(world: ShareWorld) -> ThrottledMember:
     return ThrottledMember(world)
 
 
-def test_a_share_fetch_over_the_quota_gives_back_what_it_acquired(sharer: ThrottledMember, world: ShareWorld) -> None:
+def test_a_share_fetch_over_the_quota_releases_its_records(sharer: ThrottledMember, world: ShareWorld) -> None:
     sharer.set("consumer_byte_rate", 1000.0)
     first = sharer.fetch()
     assert (runs(first), first.throttle_time_ms) == ([(0, 0, 1)], 0)
@@ -434,7 +434,7 @@ def test_request_time_holds_share_fetches_back(sharer: ThrottledMember, world: S
     assert runs(sharer.fetch()) == [(0, 0, 1)]
 
 
-def test_an_error_or_the_end_of_a_share_session_is_told(sharer: ThrottledMember) -> None:
+def test_an_error_or_the_end_of_a_share_session_is_reported(sharer: ThrottledMember) -> None:
     sharer.set("request_percentage", 1e-9)
     sharer.fetch()
     wrong = sharer.fetch(share_session_epoch=7)

@@ -222,7 +222,7 @@ async def test_modes_hold(tmp_path: Path) -> None:
         assert await client.get("/mode/s?defaultToGlobal=true") == {"mode": "IMPORT"}
 
 
-async def test_a_level_is_refused_in_read_only_mode_with_what_is_read_only(tmp_path: Path) -> None:
+async def test_a_level_is_refused_in_read_only_mode_with_the_place_of_the_mode(tmp_path: Path) -> None:
     async with registry(tmp_path) as client:
         await client.ask("PUT", "/mode", {"mode": "READONLY"})
         for path, place in (("/config", "The registry"), ("/config/s", "Subject s")):
@@ -266,7 +266,7 @@ async def test_deletions_are_soft_and_then_for_good(tmp_path: Path) -> None:
         assert await client.register("s", B) == 3
 
 
-async def test_references_are_kept_and_hold_what_they_name(tmp_path: Path) -> None:
+async def test_references_are_kept_and_prevent_deletion_of_their_targets(tmp_path: Path) -> None:
     async with registry(tmp_path) as client:
         await client.register("inner", '{"type":"object"}', schemaType="JSON")
         references = [{"name": "inner.json", "subject": "inner", "version": 1}]
@@ -342,7 +342,7 @@ async def test_a_reference_that_is_deleted_while_the_schema_is_read_is_seen(
         {"schema": '{"$schema":5}', "schemaType": "JSON"},
     ],
 )
-async def test_what_cannot_be_written_again_is_no_schema(tmp_path: Path, body: dict[str, str]) -> None:
+async def test_a_schema_that_cannot_be_encoded_is_refused(tmp_path: Path, body: dict[str, str]) -> None:
     async with registry(tmp_path) as client:
         assert (await client.ask("POST", "/subjects/s/versions", body))[1]["error_code"] == 42201
         assert await client.get("/schemas") == []
@@ -383,7 +383,7 @@ async def test_nothing_is_registered_in_a_topic_that_loses_records(tmp_path: Pat
         assert client.records() == []
 
 
-async def test_a_restart_keeps_all_and_ids_go_on(tmp_path: Path) -> None:
+async def test_a_restart_keeps_all_and_ids_continue(tmp_path: Path) -> None:
     async with registry(tmp_path) as client:
         await client.register("s", A)
         await client.ask("PUT", "/config/s", {"compatibility": "NONE"})
@@ -480,7 +480,7 @@ async def test_a_foreign_host_is_refused(tmp_path: Path) -> None:
             assert response.status == 421
 
 
-def test_what_runs_in_threads_takes_values_alone() -> None:
+def test_functions_for_threads_take_only_values() -> None:
     assert decode_chunk(b"", 5) == ([], 5)
     assert compatibility_faults("FULL", None, []) == []  # type: ignore[arg-type]
     assert find_equal(None, []) is None  # type: ignore[arg-type]
@@ -505,7 +505,7 @@ async def test_only_the_leader_of_the_topic_serves(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("granted", "statuses"), [([], (403, 403, 403)), (["READ"], (200, 404, 403)), (["READ", "WRITE"], (200, 404, 200))]
 )
-async def test_who_may_ask_is_said_by_acls_of_the_topic(
+async def test_acls_of_the_topic_decide_who_may_use_the_registry(
     tmp_path: Path, granted: list[str], statuses: tuple[int, ...]
 ) -> None:
     """Reading, and looking up by POST, need READ; changes need WRITE."""

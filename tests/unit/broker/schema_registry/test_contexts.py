@@ -37,5 +37,5 @@ def test_the_context_of_a_subject_is_read() -> None:
 
 @pytest.mark.parametrize("context", ["", ":.shop:"])
 @pytest.mark.parametrize("subject", ["orders", ":.shop:orders", ":.other:orders"])
-def test_what_a_reference_is_written_as_names_the_same_subject(subject: str, context: str) -> None:
+def test_a_written_reference_names_the_same_subject(subject: str, context: str) -> None:
     assert qualify(written_in(subject, context), context) == subject

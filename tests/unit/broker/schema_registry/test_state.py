@@ -69,7 +69,7 @@ def test_records_are_confluents(record: StoredRecord, key: str, value: str | Non
         "[" * 9999,
     ],
 )
-def test_a_malformed_key_is_told(key: str) -> None:
+def test_a_malformed_key_is_reported(key: str) -> None:
     with pytest.raises(MalformedRecordError):
         decode_key(key.encode())
 
@@ -128,7 +128,7 @@ def test_a_subject_is_deleted_softly_then_for_good() -> None:
     assert state.last_id == 2
 
 
-def test_equal_content_has_one_id_and_versions_go_on_after_deleted_ones() -> None:
+def test_equal_content_has_one_id_and_versions_continue_after_deleted_ones() -> None:
     state = replayed(stored("s", 1, 1), stored("s", 2, 5, "y"), deletion_record("s", 2))
     again = changes.new_version(state, "s", Submission("x"), "x")
     assert (again.version, again.id) == (3, 1)

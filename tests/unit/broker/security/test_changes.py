@@ -141,7 +141,7 @@ def test_each_change_has_its_line_wherever_its_client_goes(
     assert (most, is_over) == (len(NAMES), True)
 
 
-def test_the_name_of_what_was_changed_is_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_names_are_complete_in_audit_lines(caplog: pytest.LogCaptureFixture) -> None:
     """Topics of Kafka Streams and of mirrors have long names, which differ at their end."""
     caplog.set_level(logging.INFO, "tidelog.audit")
     names = [f"{'application-' * 19}{end}" for end in ("a-changelog", "b-changelog")]

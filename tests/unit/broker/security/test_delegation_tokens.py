@@ -139,7 +139,7 @@ def test_a_token_is_created_kept_and_found_by_its_secret(world: World) -> None:
         (client("ann"), 0),
     ],
 )
-def test_only_who_has_shown_who_he_is_may_ask(world: World, context: RequestContext, code: int) -> None:
+def test_only_authenticated_users_may_manage_tokens(world: World, context: RequestContext, code: int) -> None:
     if context.principal == ANONYMOUS:
         context.principal = ANONYMOUS
     assert world.create(context=context).error_code == code

@@ -31,7 +31,7 @@ def test_lines_are_written_in_slices_of_later_turns_or_begun_at_once() -> None:
     assert sorted(written) == [0, 0, 1, 1, 2, 2]
 
 
-def test_who_stops_waits_for_the_changes_that_lines_wait_for() -> None:
+def test_a_stop_waits_for_the_changes_of_delayed_lines() -> None:
     async def stop() -> list[int]:
         loop, written = asyncio.get_running_loop(), list[int]()
         late = LateLines(loop.call_soon, count(0, SLICE_MS).__next__)

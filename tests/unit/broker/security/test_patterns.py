@@ -32,6 +32,6 @@ def test_a_pattern_that_would_take_exponential_time_does_not() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a**"])
-def test_what_re2_does_not_know_refuses_the_start_and_names_the_key(pattern: str) -> None:
+def test_a_pattern_with_syntax_unknown_to_re2_refuses_the_start(pattern: str) -> None:
     with pytest.raises(ConfigError, match=KEY):
         compile_pattern(pattern, KEY)

@@ -100,7 +100,7 @@ def test_batches_of_aborted_transactions_are_found() -> None:
     assert [batch.base_offset for batch in aborted_batches(batches, transactions)] == [0, 4]
 
 
-def test_transactions_and_markers_are_told_apart() -> None:
+def test_transactions_and_markers_are_distinguished() -> None:
     options = BatchOptions(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
     (found,) = read_batches(stored(2, options=options), 0, 500)
     assert (found.producer_id, found.is_control) == (7, False)

@@ -16,7 +16,7 @@ KEY, OTHER = SessionKey("g", "m"), SessionKey("g", "n")
 T = b"t" * 16
 
 
-def test_a_session_remembers_what_is_read() -> None:
+def test_a_session_remembers_its_partitions() -> None:
     session = ShareSession([(T, 0)], object())
     session.update([(T, 0), (T, 1)], [(T, 7)])
     session.update([], [(T, 0)])

@@ -160,7 +160,7 @@ def advance(under_way: dict[Steps[Any], Any], steps: Steps[Any], draw: random.Ra
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_initialized_has_a_state_in_any_interleaving(world: ShareWorld, seed: int) -> None:
+def test_initialized_partitions_have_a_state_in_any_interleaving(world: ShareWorld, seed: int) -> None:
     draw = random.Random(seed)
     under_way: dict[Steps[Any], Any] = {}
     for _ in range(250):

@@ -51,7 +51,7 @@ def world(tmp_path: Path) -> Iterator[ShareWorld]:
 # -- acquiring and acknowledging ------------------------------------------------------------------------------------
 
 
-def test_a_member_reads_what_is_there(world: ShareWorld) -> None:
+def test_a_member_acquires_existing_records(world: ShareWorld) -> None:
     response = world.member().fetch()
     assert runs(response) == [(0, 29, 1)]
     assert offsets(response) == list(range(30))
@@ -65,7 +65,7 @@ def test_a_group_without_a_place_begins_at_the_end(world: ShareWorld) -> None:
     assert member.acquired() == [(30, 30, 1)]
 
 
-def test_a_group_begins_a_while_ago_if_told_so(world: ShareWorld) -> None:
+def test_a_group_may_begin_at_a_time_in_the_past(world: ShareWorld) -> None:
     world.configure("ago", share_auto_offset_reset="by_duration:P1D")
     world.time.advance(3_600_000)
     assert world.member("ago").acquired() == [(0, 29, 1)]
@@ -104,7 +104,7 @@ def test_another_members_records_are_not_acknowledged(world: ShareWorld) -> None
     assert other.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == InvalidRecordStateError.code
 
 
-def test_a_lock_runs_out_and_wakes_who_waits(world: ShareWorld) -> None:
+def test_an_expired_lock_wakes_waiting_fetches(world: ShareWorld) -> None:
     world.member().fetch()
     waiting = waiting_fetch(world.member(member_id="n"))
     world.passes(29_900)
@@ -228,7 +228,7 @@ def test_a_fetch_that_waits_holds_nothing(world: ShareWorld) -> None:
     assert len(world.purgatory) == 0
 
 
-def test_a_released_record_wakes_who_waits(world: ShareWorld) -> None:
+def test_a_released_record_wakes_waiting_fetches(world: ShareWorld) -> None:
     first = world.member()
     first.fetch()
     waiting = waiting_fetch(world.member(member_id="n"))
@@ -237,7 +237,7 @@ def test_a_released_record_wakes_who_waits(world: ShareWorld) -> None:
     assert runs(read_fetched(waiting.result())) == [(3, 4, 2)]
 
 
-def test_a_deleted_topic_is_told_to_who_waits(world: ShareWorld) -> None:
+def test_a_deleted_topic_answers_waiting_fetches(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     waiting = waiting_fetch(member)
@@ -251,7 +251,7 @@ def test_a_deleted_topic_is_told_to_who_waits(world: ShareWorld) -> None:
 # -- sessions -------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_names_only_what_is_new(world: ShareWorld) -> None:
+def test_a_session_sends_only_news(world: ShareWorld) -> None:
     member = world.member()
     assert len(partitions(member.fetch())) == 1
     assert partitions(member.fetch(topics=[])) == []
@@ -283,7 +283,7 @@ def test_epochs_of_sessions_are_checked(world: ShareWorld) -> None:
     assert member.fetch(group_id=None).error_code == InvalidRequestError.code
 
 
-def test_the_final_request_releases_what_the_member_holds(world: ShareWorld) -> None:
+def test_the_final_request_releases_the_records_of_the_member(world: ShareWorld) -> None:
     member, other = world.member(), world.member(member_id="n")
     member.fetch()
     response = member.fetch((0, 9, ACCEPT), share_session_epoch=-1)
@@ -294,7 +294,7 @@ def test_the_final_request_releases_what_the_member_holds(world: ShareWorld) -> 
     assert world.member(member_id="o").acquired() == [(20, 29, 3)]
 
 
-def test_a_connection_that_closes_releases_what_its_members_hold(world: ShareWorld) -> None:
+def test_a_closed_connection_releases_the_records_of_its_members(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     assert member.context.on_close is not None
@@ -302,7 +302,7 @@ def test_a_connection_that_closes_releases_what_its_members_hold(world: ShareWor
     assert world.member(member_id="n").acquired() == [(0, 29, 2)]
 
 
-def test_a_member_that_leaves_releases_what_it_holds(world: ShareWorld) -> None:
+def test_a_member_that_leaves_releases_its_records(world: ShareWorld) -> None:
     member, other = world.member(), world.member(member_id="n")
     member.fetch()
     member.leave()
@@ -343,7 +343,7 @@ def test_the_start_of_the_log_takes_the_group_along(world: ShareWorld) -> None:
     assert member.acquired() == [(20, 29, 1)]
 
 
-def test_a_partition_that_fails_is_told_for_itself(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_fails_has_its_own_error(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     member = world.member()
     partition = world.replica_manager.partition("t", 0)
 
@@ -373,7 +373,7 @@ def test_records_of_aborted_transactions_are_left_out(
 # -- restarts -------------------------------------------------------------------------------------------------------
 
 
-def test_a_restart_keeps_what_was_acknowledged(world: ShareWorld) -> None:
+def test_a_restart_keeps_acknowledgements(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     member.acknowledge((0, 4, ACCEPT), (10, 12, ACCEPT), (13, 14, REJECT), (15, 19, RELEASE))
@@ -418,7 +418,7 @@ def test_acknowledgements_that_cannot_be_stored_change_nothing(
     assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == 0
 
 
-def test_what_is_given_back_is_available_though_it_cannot_be_stored(
+def test_released_records_are_available_although_the_release_cannot_be_stored(
     world: ShareWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member, other = world.member(), world.member(member_id="n")
@@ -434,7 +434,7 @@ def test_what_is_given_back_is_available_though_it_cannot_be_stored(
     assert other.acquired() == [(0, 29, 2)]
 
 
-def test_a_group_nobody_joined_has_no_state(world: ShareWorld) -> None:
+def test_a_group_without_a_member_has_no_state(world: ShareWorld) -> None:
     stranger = ShareMember(world, "nobody", "t", "m")
     assert partitions(stranger.fetch())[0].error_code == InvalidRequestError.code
 
@@ -475,7 +475,7 @@ class FailingStore:
 
 @pytest.mark.parametrize("error", [FencedLeaderEpochError, FencedStateEpochError, CoordinatorNotAvailableError])
 @pytest.mark.parametrize("is_gone", [False, True], ids=["waits", "went away"])
-def test_what_was_not_stored_is_read_again(
+def test_a_state_whose_change_was_not_stored_is_read_again(
     world: ShareWorld, monkeypatch: pytest.MonkeyPatch, error: type[KafkaError], is_gone: bool
 ) -> None:
     """A change that the store refused must not count here either, whether or not its client waits for the answer."""

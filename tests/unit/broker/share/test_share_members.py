@@ -352,7 +352,7 @@ class Leader:
     ("latest", "lag", "code"), [(40, 32, 0), (LeaderNotAvailableError("gone"), -1, LeaderNotAvailableError.code)]
 )
 @pytest.mark.parametrize("is_follower", [False, True])
-def test_the_lag_of_what_another_broker_leads_is_asked_of_it(
+def test_the_lag_of_a_partition_comes_from_its_leader(
     world: ShareWorld, latest: int | KafkaError, lag: int, code: int, is_follower: bool
 ) -> None:
     """A follower's own high watermark may be far below its leader's."""

@@ -281,7 +281,7 @@ def test_the_compiled_modules_serve_where_there_are_any() -> None:
     assert ENGINE.name == ("compiled" if is_compiled[0] else "reference")
 
 
-def test_buffers_are_let_go_of() -> None:
+def test_buffers_are_released() -> None:
     """A buffer that is held cannot be resized: ``append`` raises BufferError."""
     for modules in (AS_BUILT, PLAIN_MODULES):
         buffer = bytearray(build_batch([Record(0, 0, b"key", b"value")])) + bytes(at.PADDING)

@@ -79,7 +79,7 @@ def frames_of(data: bytes) -> list[bytes]:
 
 @settings(max_examples=200 * DEPTH, deadline=None)
 @given(pieces=PIECES)
-def test_what_we_or_the_library_compress_the_other_expands(pieces: list[tuple[bytes, int]]) -> None:
+def test_frames_of_the_library_and_of_the_compiled_code_are_read_by_both(pieces: list[tuple[bytes, int]]) -> None:
     data = b"".join(piece * times for piece, times in pieces)
     frame = packed(data)
     assert bytes(lz4.frame.decompress(frame)) == data
@@ -120,7 +120,7 @@ def test_damage_is_left_to_the_library_or_harmless(
         assert bytes(lz4.frame.decompress(damaged)) == found
 
 
-def test_other_frames_and_those_without_room_are_left_to_the_library() -> None:
+def test_unusual_frames_and_those_larger_than_the_buffer_are_left_to_the_library() -> None:
     data = b"some text " * 100
     frame = packed(data)
     assert expanded(frame, len(data) - 1) is None

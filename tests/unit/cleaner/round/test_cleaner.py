@@ -123,7 +123,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 @settings(max_examples=60 * DEPTH, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_random_log_keeps_what_the_model_keeps(engine: Engine, steps: list[Any]) -> None:
+def test_a_random_log_keeps_the_records_of_the_model(engine: Engine, steps: list[Any]) -> None:
     with tempfile.TemporaryDirectory(dir=memory_place()) as directory:
         log = open_log(Path(directory), compacted(segment_bytes=600))
         play(log, steps, engine, SMALL)
@@ -637,7 +637,7 @@ def test_segment_removed_during_the_round_is_not_brought_back(tmp_path: Path, en
     assert not any(name.endswith((".cleaned", ".swap")) for name in file_names(log))
 
 
-def test_progress_is_told_after_each_group_of_the_dirty_section(tmp_path: Path, engine: Engine) -> None:
+def test_progress_is_saved_after_each_group_of_the_dirty_section(tmp_path: Path, engine: Engine) -> None:
     value = b"v" * 600
     log = filled(tmp_path, *[[(b"a", value)] for _ in range(4)], segment_bytes=700)
     told: list[int] = []

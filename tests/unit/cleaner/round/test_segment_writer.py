@@ -19,7 +19,7 @@ def records(path: Path, data: bytes = b"", file_system: FaultyFileSystem | None 
     return FileRecords(file_system or OsFileSystem(), str(path), len(data))
 
 
-def test_span_is_copied_in_steps_that_are_told_before(tmp_path: Path) -> None:
+def test_a_span_is_copied_in_steps_with_a_callback_before_each(tmp_path: Path) -> None:
     data = os.urandom(COPY_STEP_BYTES + 1000)
     source, target = records(tmp_path / "source", data), records(tmp_path / "target", b"before")
     steps: list[int] = []

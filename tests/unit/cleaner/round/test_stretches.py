@@ -69,7 +69,7 @@ def test_every_record_must_be_superseded(first: int, count: int, missing: int | 
         {at.DECISION: at.RETAIN_EMPTY},
     ],
 )
-def test_what_may_stay_for_another_reason_is_read(change: dict[int, int]) -> None:
+def test_records_that_may_stay_for_another_reason_are_read(change: dict[int, int]) -> None:
     assert find_superseded(rows({}, change, {}), (1 << 30) - 1) == []
 
 

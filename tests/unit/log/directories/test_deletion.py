@@ -57,7 +57,7 @@ KINDS = ("file", "sub-directory", "link to a file", "link to a directory", "link
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_foreign_names_go_with_a_deleted_partition_and_what_links_point_at_stays(tmp_path: Path, kind: str) -> None:
+def test_foreign_files_are_deleted_with_their_partition_and_targets_of_links_stay(tmp_path: Path, kind: str) -> None:
     kept, data = outside(tmp_path), tmp_path / "data"
     before = names(kept)
     manager = LogManager([str(data)], FILES, ManualTime(NOW_MS), LogConfig())

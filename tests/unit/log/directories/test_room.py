@@ -62,7 +62,7 @@ def never(_: object) -> UnifiedLog:
     raise AssertionError("no log is to be opened")
 
 
-def test_indices_are_written_once_there_is_room_again() -> None:
+def test_indices_are_written_once_there_is_free_space_again() -> None:
     disk, logs = Disk(), [Log(), Log(KafkaStorageError("still full")), Log()]
     logs[2].is_serving = False
     room = watch(disk, [*(entry(log) for log in logs), entry()], never)

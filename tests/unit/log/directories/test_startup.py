@@ -27,7 +27,7 @@ def directory_of(path: Path) -> LogDirectory:
     return LogDirectory(str(path), DirectoryState(str(path)), FILES, None)
 
 
-def test_known_topics_get_entries_unknown_ones_are_told_deleted_ones_go(tmp_path: Path) -> None:
+def test_known_partitions_are_registered_unknown_ones_reported_and_deleted_ones_removed(tmp_path: Path) -> None:
     for name in ("known-0", "unknown-1", "known-0.abc-delete", "__cluster_metadata-0", "no partition"):
         (tmp_path / name).mkdir()
     environment = LogEnvironment(FILES, ManualTime(NOW_MS))

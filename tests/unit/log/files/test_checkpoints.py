@@ -60,7 +60,7 @@ def test_a_checkpoint_that_kafka_made_and_has_not_written_is_empty(tmp_path: Pat
 @pytest.mark.parametrize(
     "content", [b"\n", b"0\n", b"1\n0\n", b"x\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\n1\na b 1\n", b"\xff\n"]
 )
-def test_damaged_checkpoint_is_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_checkpoint_is_reported(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
     with pytest.raises(CheckpointCorruptError, match="checkpoint"):
@@ -74,7 +74,7 @@ def test_partition_metadata_has_kafkas_bytes(tmp_path: Path) -> None:
     assert read_partition_metadata(FILES, str(tmp_path)) == TOPIC_ID
 
 
-def test_unreadable_topic_id_is_told(tmp_path: Path) -> None:
+def test_unreadable_topic_id_is_reported(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata").write_text("version: 0\n")
     with pytest.raises(CheckpointCorruptError, match="topic_id"):
         read_partition_metadata(FILES, str(tmp_path))
@@ -100,20 +100,20 @@ def test_meta_properties_of_an_old_broker_are_read(tmp_path: Path) -> None:
     assert read_meta_properties(FILES, str(tmp_path)) == MetaProperties("abc", 7, None)
 
 
-def test_meta_properties_without_a_cluster_are_told(tmp_path: Path) -> None:
+def test_meta_properties_without_a_cluster_are_reported(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("node.id=7\n")
     with pytest.raises(CheckpointCorruptError, match=r"cluster\.id"):
         read_meta_properties(FILES, str(tmp_path))
 
 
-def test_clean_shutdown_is_taken_once(tmp_path: Path) -> None:
+def test_the_clean_shutdown_marker_counts_once(tmp_path: Path) -> None:
     write_clean_shutdown(FILES, str(tmp_path), 5)
     assert (tmp_path / ".kafka_cleanshutdown").read_bytes() == b'{"version":0,"brokerEpoch":5}'
     assert take_clean_shutdown(FILES, str(tmp_path))
     assert not take_clean_shutdown(FILES, str(tmp_path))
 
 
-def test_a_file_that_cannot_be_read_is_not_taken_for_one_that_is_missing(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_not_treated_as_missing(tmp_path: Path) -> None:
     assert read_leader_epochs(FILES, str(tmp_path / "leader-epoch-checkpoint")) == []
     assert read_partition_metadata(FILES, str(tmp_path)) is None
     (tmp_path / "partition.metadata").mkdir()

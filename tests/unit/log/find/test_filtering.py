@@ -50,7 +50,7 @@ def read_all(
 
 @pytest.mark.parametrize("query", QUERIES, ids=str)
 @pytest.mark.parametrize("has_index", [True, False])
-def test_only_what_matches_comes_from_any_offset_on(tmp_path: Path, query: Query, has_index: bool) -> None:
+def test_only_matching_records_are_read_from_any_offset_on(tmp_path: Path, query: Query, has_index: bool) -> None:
     log = indexed_bench(str(tmp_path)).open()
     records = fill(log, random.Random(6), 120)
     indexer = indexer_of(log) if has_index else None
@@ -90,7 +90,7 @@ def test_a_rebuilt_batch_keeps_its_producer_and_its_bounds(tmp_path: Path) -> No
     assert batch.max_timestamp == NOW_MS + 1
 
 
-def test_aborted_records_do_not_come_to_who_reads_committed(tmp_path: Path) -> None:
+def test_read_committed_leaves_out_aborted_records(tmp_path: Path) -> None:
     log = indexed_bench(str(tmp_path)).open()
     for number, commit in enumerate((False, True, False)):
         batch = producer_batch(number, 1, transactional=True)

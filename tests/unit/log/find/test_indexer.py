@@ -93,7 +93,7 @@ def test_an_index_switched_on_later_begins_at_the_log_start(tmp_path: Path) -> N
     check_answers(log, indexer, records)
 
 
-def test_another_header_makes_the_tag_index_anew(tmp_path: Path) -> None:
+def test_another_header_rebuilds_the_tag_index(tmp_path: Path) -> None:
     log = indexed_bench(str(tmp_path)).open()
     records = fill(log, random.Random(3), 60)
     indexer_of(log).checkpoint()
@@ -137,7 +137,7 @@ def test_switching_off_removes_the_files(tmp_path: Path) -> None:
     assert indexer.step() == 0
 
 
-def test_a_clean_restart_goes_on_where_the_checkpoint_says(tmp_path: Path) -> None:
+def test_a_clean_restart_continues_where_the_checkpoint_says(tmp_path: Path) -> None:
     bench = indexed_bench(str(tmp_path))
     log = bench.open()
     generator = random.Random(4)
@@ -185,7 +185,7 @@ def test_paging_below_an_offset_gives_each_record_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", [Query(key=b"k"), Query(), Query(begin=NOW_MS)], ids=str)
-def test_who_reads_committed_finds_nothing_of_aborted_and_open_transactions(tmp_path: Path, query: Query) -> None:
+def test_read_committed_finds_no_records_of_aborted_and_open_transactions(tmp_path: Path, query: Query) -> None:
     log = indexed_bench(str(tmp_path), **{"index.tag.header": ""}).open()
     for number, commit in enumerate((False, True, False, True)):
         append(log, producer_batch(number, 1, transactional=True))

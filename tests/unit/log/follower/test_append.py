@@ -69,7 +69,7 @@ class TestAppend:
         assert len(leader) > 2
         assert follower == leader
 
-    def test_any_timestamp_is_taken_over_and_none_makes_a_segment_for_itself(self, pair: Pair) -> None:
+    def test_any_timestamp_is_copied_and_none_rolls_a_segment_by_itself(self, pair: Pair) -> None:
         log = pair.follower
         for number, timestamp in enumerate([NOW_MS, -(2**63), -1, NOW_MS, 2 - 2**63, -(2**62), 0] * 3):
             received = batch(1, timestamp=timestamp)
@@ -197,7 +197,7 @@ class TestAppend:
         narrow.close()
         assert check_directory(bench.file_system, bench.directory) == []
 
-    def test_a_batch_larger_than_a_segment_is_taken(self, pair: Pair) -> None:
+    def test_a_batch_larger_than_a_segment_is_appended(self, pair: Pair) -> None:
         """The leader took it when its segments were larger."""
         large = LogBench(str(pair.benches[0].root) + "-large").open()
         append(large, batch(1, value=b"x" * 5000))
@@ -218,13 +218,13 @@ class TestDamage:
         ("at", "byte", "reason"),
         [(70, 255, "checksum"), (17, 255, "checksum"), (7, 0, "begins before 2"), (16, 1, "message format 1")],
     )
-    def test_what_is_wrong_is_not_appended(self, pair: Pair, at: int, byte: int, reason: str) -> None:
+    def test_damaged_records_are_not_appended(self, pair: Pair, at: int, byte: int, reason: str) -> None:
         records = self.damaged(pair, at, byte)
         with pytest.raises(CorruptMessageError, match=reason):
             append_as_follower(pair.follower, records, FOREVER)
         assert sorted(values(pair.follower)) == [0, 1], "the batch before it is sound"
 
-    def test_impossible_lengths_are_told(self, pair: Pair) -> None:
+    def test_impossible_lengths_are_reported(self, pair: Pair) -> None:
         with pytest.raises(CorruptMessageError, match="impossible"):
             append_as_follower(pair.follower, self.damaged(pair, 8, 255), FOREVER)
 
@@ -260,7 +260,7 @@ class TestTruncation:
         assert (pair.follower.log_end_offset, pair.follower.leader_epochs.latest_epoch) == (6, 1)
         assert not truncate_to_epoch_end(pair.follower, 1, 6)
 
-    def test_committed_records_that_go_are_told(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    def test_truncated_committed_records_are_logged(self, pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
         fill(pair.follower, 3, epoch=1)
         truncate_to_epoch_end(pair.follower, 1, 4)
         assert "lost committed records: offsets 4 to 5" in caplog.text
@@ -319,7 +319,7 @@ class Histories:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_logs_that_lead_in_turn_end_equal_and_keep_what_is_committed(tmp_path: Path, seed: int) -> None:
+def test_logs_that_lead_in_turn_end_equal_and_keep_committed_records(tmp_path: Path, seed: int) -> None:
     world = Histories(tmp_path, seed)
     acts = [world.write] * 3 + [world.fetch] * 6 + [world.turn, world.restart]
     committed: dict[int, bytes | None] = {}

@@ -30,7 +30,7 @@ def bench(tmp_path: Path) -> LogBench:
     return LogBench(str(tmp_path), FaultyFileSystem(str(tmp_path)))
 
 
-def test_a_power_loss_does_not_bring_back_what_was_cut(bench: LogBench) -> None:
+def test_a_power_loss_does_not_bring_back_truncated_records(bench: LogBench) -> None:
     """The record in its place was not synced; the high watermark, which is checkpointed, says that it is committed."""
     log = bench.open()
     append(log, batch(1, value=b"kept"), epoch=0)
@@ -44,7 +44,7 @@ def test_a_power_loss_does_not_bring_back_what_was_cut(bench: LogBench) -> None:
     assert values(bench.open(recovery_point=1)) == {0: b"kept"}
 
 
-def test_a_cut_that_cannot_be_synced_is_told(bench: LogBench) -> None:
+def test_a_truncation_that_cannot_be_synced_is_an_error(bench: LogBench) -> None:
     log = bench.open()
     append(log, batch(2))
     truncate_to_epoch_end(log, 0, 0)
@@ -55,7 +55,7 @@ def test_a_cut_that_cannot_be_synced_is_told(bench: LogBench) -> None:
     assert not log.is_serving
 
 
-def test_a_flush_that_a_cut_overtakes_promises_nothing_of_what_came_in_its_place(tmp_path: Path) -> None:
+def test_a_flush_during_a_truncation_does_not_cover_later_records(tmp_path: Path) -> None:
     disk = Between(str(tmp_path))
     bench = LogBench(str(tmp_path), disk)
     log = bench.open()

@@ -72,7 +72,7 @@ class TestOffsetIndex:
         assert index.upper_bound_offset(0) == 110
         assert index.upper_bound_offset(10**9) is None
 
-    def test_reopened_index_goes_on(self, index: OffsetIndex) -> None:
+    def test_reopened_index_continues(self, index: OffsetIndex) -> None:
         for number in range(1, 700):
             index.append(100 + number, number)
         index.close()

@@ -102,7 +102,7 @@ TURNS = st.tuples(st.sampled_from(["write", "write", "commit", "abort", "waterma
 
 
 @given(st.lists(TURNS, min_size=8, max_size=30))
-def test_the_first_unstable_offset_is_of_what_is_open_or_ended_above_the_high_watermark(
+def test_the_first_unstable_offset_is_that_of_the_first_transaction_without_a_committed_end(
     steps: list[tuple[str, int]],
 ) -> None:
     """Transactions end in another order than they began, while the high watermark stays behind."""
@@ -126,7 +126,7 @@ def test_the_first_unstable_offset_is_of_what_is_open_or_ended_above_the_high_wa
         assert log.first_unstable_offset == min(unstable, default=None)
 
 
-def test_what_follows_takes_the_short_way() -> None:
+def test_the_next_batch_of_a_producer_takes_the_short_check() -> None:
     short = state()
     assert short.find_if_next(7, 3, 0, 4) is None, "nothing is known of it"
     assert append(short, ProducerBatch(7, 3, 0, 4, 0, 4, 1000, False)) == "appended"
@@ -134,7 +134,7 @@ def test_what_follows_takes_the_short_way() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_walk_in_parts_gives_who_is_known_all_the_while(seed: int) -> None:
+def test_a_walk_in_parts_gives_all_producers_that_exist_throughout(seed: int) -> None:
     """Between the parts producers come, are forgotten, and come again."""
     chance, time = random.Random(seed), ManualTime()
     producers = ProducerStateManager(OsFileSystem(), "nowhere", time)
@@ -228,7 +228,7 @@ def test_a_late_marker_ends_no_other_transaction(seed: int) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(SAVED, max_size=5, unique_by=lambda item: item.producer_id))
-def test_a_snapshot_says_what_each_producer_was_read_from(saved: list[SnapshotEntry]) -> None:
+def test_a_snapshot_keeps_all_fields_of_each_producer(saved: list[SnapshotEntry]) -> None:
     with TemporaryDirectory(dir=memory_place()) as directory:
         manager = ProducerStateManager(OsFileSystem(), directory, ManualTime())
         manager.producers = {item.producer_id: ProducerEntry.from_snapshot(item) for item in saved}

@@ -215,7 +215,7 @@ def test_every_stored_format_in_one_range() -> None:
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4])
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("most", [1, 7, 30, 31, 100])
-def test_a_limited_conversion_goes_on_where_the_last_one_ended(magic: int, codec: CompressionType, most: int) -> None:
+def test_a_limited_conversion_continues_where_the_last_one_ended(magic: int, codec: CompressionType, most: int) -> None:
     values = [b"v%d" % number for number in range(30)]
     records = [Record(100 + number, NOW_MS, None, value) for number, value in enumerate(values)]
     stored = [

@@ -79,7 +79,7 @@ def test_engines_agree_on_look_ups_in_any_bytes(section: bytes, count: int, delt
 
 @settings(max_examples=100 * DEPTH)
 @given(section=sections, count=st.integers(0, 12))
-def test_what_passes_the_check_can_be_parsed_and_nothing_else(section: bytes, count: int) -> None:
+def test_exactly_the_sections_that_pass_the_check_can_be_parsed(section: bytes, count: int) -> None:
     checked = outcome(reference.check_section, section, count)
     parsed = outcome(lambda: list(parse_records(section, count, RecordContext(0, 0))))
     assert isinstance(checked, SectionCheck) == isinstance(parsed, list)
@@ -117,7 +117,7 @@ def test_values_of_a_malformed_batch_are_refused_with_the_reason() -> None:
 
 
 @given(record=record_lists(max_size=1))
-def test_the_short_cut_for_one_record_says_what_the_walk_says(record: list[Record]) -> None:
+def test_the_short_cut_for_one_record_agrees_with_the_walk(record: list[Record]) -> None:
     section = bytes(build_batch(record)[61:])
     assert reference.check_section(section, 1) == reference.check_records(section, 1, NO_LIMIT)
 
@@ -161,7 +161,7 @@ def test_an_emptied_batch_is_well_formed() -> None:
             walk.check_section(b"\x00", 0)
 
 
-def test_a_buffer_is_let_go_of() -> None:
+def test_a_buffer_is_released() -> None:
     for walk in WALKS:
         section = bytearray(batch_of(5)[61:])
         walk.check_section(section, 5)
@@ -169,7 +169,7 @@ def test_a_buffer_is_let_go_of() -> None:
         section.append(0)  # raises BufferError while it is held
 
 
-def test_what_is_no_buffer_is_refused() -> None:
+def test_an_argument_that_is_no_buffer_is_refused() -> None:
     for walk in WALKS:
         with pytest.raises(TypeError):
             walk.check_section("text", 1)

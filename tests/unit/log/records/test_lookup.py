@@ -28,7 +28,7 @@ def stored(records: list[Record], form: str) -> RecordBatch | LegacyRecordBatch:
     timestamp=st.integers(-(2**63), 2**63 - 1) | st.integers(-1, 2**48),
     min_offset=st.integers(0, 5000) | st.just(2**63 - 1),
 )
-def test_look_ups_find_what_a_scan_finds(records: list[Record], form: str, timestamp: int, min_offset: int) -> None:
+def test_look_ups_agree_with_a_scan(records: list[Record], form: str, timestamp: int, min_offset: int) -> None:
     batch = stored(records, form)
     scanned = [FoundRecord(record.timestamp, record.offset) for record in batch.records()]
     expected = [found for found in scanned if found.timestamp >= timestamp and found.offset >= min_offset]

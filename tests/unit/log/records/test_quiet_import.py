@@ -32,7 +32,7 @@ def test_collector_that_was_off_stays_off() -> None:
         gc.enable()
 
 
-def test_what_was_imported_is_frozen() -> None:
+def test_imported_objects_are_frozen() -> None:
     gc.unfreeze()
     with quiet_import():
         pass

@@ -80,7 +80,7 @@ def plain_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_what_takes_longer_than_a_turn_is_left_to_a_thread_and_nothing_is_changed(name: str) -> None:
+def test_a_batch_that_takes_longer_than_a_turn_is_left_unchanged_to_a_thread(name: str) -> None:
     make, params = TOO_MUCH[name]
     sent = bytearray(make())
     view = memoryview(sent)
@@ -93,7 +93,7 @@ def test_what_takes_longer_than_a_turn_is_left_to_a_thread_and_nothing_is_change
 
 
 @pytest.mark.parametrize("name", TOO_MUCH)
-def test_a_thread_gives_what_validation_without_a_budget_gives(name: str) -> None:
+def test_validation_in_a_thread_equals_validation_without_a_budget(name: str) -> None:
     make, params = TOO_MUCH[name]
     sent = make()
 

@@ -39,7 +39,7 @@ def test_error_names_operation_path_and_errno(tmp_path: Path) -> None:
         ("sync", errno.ENOSPC, False),
     ],
 )
-def test_what_takes_a_directory_offline(operation: str, code: int, is_recoverable: bool) -> None:
+def test_errors_that_take_a_directory_offline(operation: str, code: int, is_recoverable: bool) -> None:
     assert LogStorageError(operation, "x", code).is_recoverable is is_recoverable
 
 
@@ -103,7 +103,9 @@ def test_removal_takes_all_kinds_of_foreign_names(tmp_path: Path) -> None:
     assert not directory.exists()
 
 
-def test_what_cannot_be_removed_keeps_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_cannot_be_removed_does_not_keep_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A directory of another owner came first, and the records stayed on the disk at every start."""
     directory = tmp_path / "d"
     (directory / "of a user").mkdir(parents=True)
@@ -185,7 +187,7 @@ def test_descriptor_lives_until_the_last_release(tmp_path: Path) -> None:
         records.slice(0, 1)
 
 
-def test_file_that_exists_with_content_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_file_with_content_is_not_created_again(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
     with pytest.raises(KafkaStorageError, match="not empty"):
         FileRecords(FILES, str(tmp_path / "f"), 0).create()

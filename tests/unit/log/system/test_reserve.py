@@ -31,7 +31,7 @@ def state_of(directory: Path, file_system: OsFileSystem) -> DirectoryState:
     return DirectoryState(str(directory), Reserve(file_system, str(directory), SIZE))
 
 
-def test_made_given_up_and_made_again(tmp_path: Path) -> None:
+def test_the_reserve_is_created_released_and_created_again(tmp_path: Path) -> None:
     disk = FullFileSystem()
     state = state_of(tmp_path, disk)
     state.check_room(disk)
@@ -64,7 +64,7 @@ def test_no_reserve_where_none_is_wanted(tmp_path: Path) -> None:
     assert not state.give_up_reserve()
 
 
-def test_with_reserve_tries_once_more_and_only_for_lack_of_room(tmp_path: Path) -> None:
+def test_with_reserve_repeats_the_write_once_and_only_for_lack_of_space(tmp_path: Path) -> None:
     state = state_of(tmp_path, OsFileSystem())
     state.check_room(OsFileSystem())
     calls = []
@@ -84,7 +84,7 @@ def test_with_reserve_tries_once_more_and_only_for_lack_of_room(tmp_path: Path) 
         state.with_reserve(lambda: write(errno.ENOSPC))
 
 
-def test_records_are_kept_out_while_the_reserve_is_given_up_and_reads_go_on(tmp_path: Path) -> None:
+def test_records_are_kept_out_while_the_reserve_is_given_up_and_reads_continue(tmp_path: Path) -> None:
     bench = LogBench(str(tmp_path))
     log = bench.open()
     append(log, batch(1))

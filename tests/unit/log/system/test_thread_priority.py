@@ -22,7 +22,7 @@ def niceness() -> int:
     return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
 
-def test_only_the_calling_thread_and_those_it_starts_give_way() -> None:
+def test_only_the_calling_thread_and_those_it_starts_get_a_lower_priority() -> None:
     before = niceness()
 
     def work() -> tuple[int, int]:

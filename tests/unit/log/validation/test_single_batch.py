@@ -98,7 +98,7 @@ def test_both_take_the_same_batches_and_write_the_same(sent: bytes, params: Vali
 
 
 @pytest.mark.parametrize("module", [single_batch, PLAIN])
-def test_what_may_not_be_written_to_is_left_alone(module: Any) -> None:
+def test_a_read_only_buffer_is_left_to_the_general_check(module: Any) -> None:
     sent = bytes(build_batch([Record(0, NOW_MS, None, b"v", [])]))
     limits = module.BatchLimits(module.NO_CODEC, 1 << 20, 1 << 24, 1 << 62, 1 << 62, is_keyed=False)
     assert not module.check_and_assign(memoryview(sent), 0, 0, NOW_MS, limits, TURN, module.CheckedBatch())

@@ -105,7 +105,7 @@ def test_a_good_batch_is_assigned_in_place(codec: CompressionType, count: int) -
     assert RecordBatch(view).partition_leader_epoch == 7
 
 
-def test_the_summary_tells_what_producer_state_needs() -> None:
+def test_the_summary_has_the_fields_for_producer_state() -> None:
     batch = build_batch(
         [Record(i, NOW_MS, b"k", b"v") for i in range(3)],
         BatchOptions(producer_id=9, producer_epoch=4, base_sequence=2**31 - 2, is_transactional=True),

@@ -63,7 +63,7 @@ def test_batches_with_a_wrong_largest_time_are_told_and_no_others(tmp_path: Path
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3])
-def test_a_wrapper_of_old_messages_with_a_wrong_time_is_told(tmp_path: Path, codec: int) -> None:
+def test_a_wrapper_of_old_messages_with_a_wrong_time_is_reported(tmp_path: Path, codec: int) -> None:
     records = [Record(n, 1_000 + n, b"k", b"v") for n in range(3)]
     right = bytearray(build_message_set(records, MessageSetOptions(1, codec)))
     assert told(audited(tmp_path, bytes(right))) == []

@@ -25,7 +25,7 @@ def letters(path: Path, *places: tuple[str, int, int]) -> str:
     return str(path)
 
 
-def test_what_has_no_dead_letter_is_missing(tmp_path: Path) -> None:
+def test_a_record_without_a_row_and_a_dead_letter_is_missing(tmp_path: Path) -> None:
     one = letters(tmp_path / "one", ("t", 0, 5), ("t", 1, 6), ("u", 0, 7))
     other = letters(tmp_path / "other", ("t", 0, 8), ("t", 0, 5))
     plan = ComparePlan("t", 0, 0, 10, None, (), letters=(one, other))
@@ -34,13 +34,13 @@ def test_what_has_no_dead_letter_is_missing(tmp_path: Path) -> None:
     assert (found.missing, found.shown) == (3, {"missing": [6, 7, 9]})
 
 
-def test_dead_letters_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+def test_dead_letters_that_cannot_be_read_are_reported(tmp_path: Path) -> None:
     plan = ComparePlan("t", 0, 0, 10, None, (), letters=(str(tmp_path / "gone"),))
     with pytest.raises(FileNotFoundError):
         look_for_letters(plan, Comparison("t", 0, 0, 10, no_rows=[np.array([5])]))
 
 
-def test_what_cannot_be_compared_says_why_and_nothing_of_dead_letters(
+def test_a_range_that_cannot_be_compared_reports_no_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = Comparison("t", 0, 0, 10, unreadable="the log's records cannot be read", no_rows=[np.array([5])])

@@ -147,7 +147,7 @@ def test_damage_is_found_or_does_no_harm(data: DataDirectory, case: Case, damage
 
 
 @pytest.mark.parametrize("name", [RECOVERY_POINT_FILE, REPLICATION_OFFSET_FILE])
-def test_a_checkpoint_that_cannot_be_read_is_told(data: DataDirectory, name: str) -> None:
+def test_a_checkpoint_that_cannot_be_read_is_reported(data: DataDirectory, name: str) -> None:
     foreign(data.path / name)
     assert any(name in line for line in findings(run(data).partitions[0]))
 
@@ -164,7 +164,7 @@ def test_segments_that_went_at_either_end_are_lost_offsets(data: DataDirectory) 
     assert lost[-1][0] == last
 
 
-def test_a_foreign_file_and_an_index_without_its_segment_are_told(data: DataDirectory) -> None:
+def test_a_foreign_file_and_an_index_without_its_segment_are_reported(data: DataDirectory) -> None:
     (data.path / "t-0" / "notes.txt").write_text("mine")
     (data.path / "t-0" / f"{3:020d}.index").write_bytes(b"")
     told = findings(run(data).partitions[0])

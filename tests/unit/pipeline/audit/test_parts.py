@@ -46,7 +46,7 @@ def rows(*batches: tuple[int, int, int, int]) -> Any:
         ([(1, 0, LAST_SEQUENCE - 2, 5), (1, 0, LAST_SEQUENCE, 5)], [1]),
     ],
 )
-def test_what_a_producer_wrote_before_is_a_duplicate(
+def test_a_batch_that_its_producer_wrote_before_is_a_duplicate(
     batches: list[tuple[int, int, int, int]], duplicates: list[int]
 ) -> None:
     assert follow(rows(*batches), {}) == duplicates
@@ -95,7 +95,7 @@ def test_buckets_do_not_depend_on_order_or_parts(records: list[tuple[int, int]],
     assert found == expected
 
 
-def test_the_hole_behind_the_entries_of_an_open_log_is_no_entry(tmp_path: Path) -> None:
+def test_zeros_after_the_entries_of_an_open_log_are_no_entry(tmp_path: Path) -> None:
     (tmp_path / "0.index").write_bytes(struct.pack(">iiii", 4, 100, 9, 200) + bytes(80))
     (tmp_path / "0.timeindex").write_bytes(struct.pack(">qi", 1000, 9) + bytes(120))
     check = IndexCheck.open(SegmentFile(0, str(tmp_path / "0.log")))
@@ -110,7 +110,7 @@ def test_preallocated_indices_without_entries_are_empty(tmp_path: Path) -> None:
     assert IndexCheck.open(SegmentFile(0, str(tmp_path / "0.log"))).entries == 0
 
 
-def test_entries_that_go_back_are_told(tmp_path: Path) -> None:
+def test_entries_that_go_back_are_reported(tmp_path: Path) -> None:
     (tmp_path / "0.index").write_bytes(struct.pack(">iiii", 9, 100, 4, 200))
     (tmp_path / "0.timeindex").write_bytes(struct.pack(">qiqi", 1000, 4, 900, 9))
     check = IndexCheck.open(SegmentFile(0, str(tmp_path / "0.log")))

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tidelog.pipeline.audit.unrecorded import Recorded, UnrecordedRows, find_outside, sum_partitions
 
 
-def test_a_row_without_a_place_is_told() -> None:
+def test_a_row_without_partition_or_offset_is_reported() -> None:
     schema = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
     rows = pa.table({"topic": [None, "orders"], "partition": [0, None], "offset": [1, 2]}, schema)
     recorded: Recorded = {("orders", 0): ((0, 5),)}

@@ -94,7 +94,9 @@ def plain(data: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
 
 @pytest.mark.parametrize("decoder", DECODERS.values(), ids=DECODERS)
 @given(record_lists(holes=True), st.none() | st.integers(0, 1 << 40))
-def test_columns_say_what_the_batch_says(decoder: ModuleType, records: list[Record], append_time: int | None) -> None:
+def test_columns_agree_with_the_records_of_the_batch(
+    decoder: ModuleType, records: list[Record], append_time: int | None
+) -> None:
     data = bytes(build_batch(records, BatchOptions(log_append_time=append_time)))
     run = Run(decoder, data)
     assert run.status == layout.NEED_BYTES
@@ -193,11 +195,11 @@ class TestStops:
         run = Run(decoder, BATCH + BATCH)
         assert (run.status, run.progress[layout.CONSUMED], run.rows) == (layout.MALFORMED, len(BATCH), 3)
 
-    def test_more_records_than_room(self, decoder: ModuleType) -> None:
+    def test_more_records_than_rows_in_the_table(self, decoder: ModuleType) -> None:
         run = Run(decoder, BATCH, room=2)
         assert (run.status, run.rows) == (layout.TABLE_FULL, 0)
 
-    def test_every_flipped_byte_behind_the_crc_is_damage(self, decoder: ModuleType) -> None:
+    def test_every_flipped_byte_after_the_crc_is_damage(self, decoder: ModuleType) -> None:
         for position in range(21, len(BATCH)):
             damaged = bytearray(BATCH)
             damaged[position] ^= 1
@@ -267,7 +269,7 @@ def test_header_fields(records: list[Record]) -> None:
         assert found == wanted
 
 
-def test_buffers_are_let_go_of() -> None:
+def test_buffers_are_released() -> None:
     for decoder in (columns, uncompiled(columns)):
         buffer, table = bytearray(BATCH + bytes(layout.PADDING)), bytearray(8 * layout.COLUMNS * ROOM)
         bounds, limits = bytearray(np.array([0, len(BATCH), 0, 0]).tobytes()), bytearray(np.array(EVERYTHING).tobytes())
@@ -277,7 +279,7 @@ def test_buffers_are_let_go_of() -> None:
             used.append(0)  # raises BufferError while it is held
 
 
-def test_what_is_read_only_is_not_written_to() -> None:
+def test_a_read_only_table_is_refused() -> None:
     table = np.zeros((layout.COLUMNS, ROOM), np.int64)
     table.flags.writeable = False
     for decoder in (columns, uncompiled(columns)):

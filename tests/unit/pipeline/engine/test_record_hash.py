@@ -138,7 +138,7 @@ def column(values: list[bytes | None]) -> Any:
 
 
 @pytest.mark.parametrize("routines", [reference, *ROUTINES], ids=["reference", "as built", "uncompiled"])
-def test_rows_are_hashed_until_a_compressed_batch_or_the_end_of_the_room(routines: Any) -> None:
+def test_rows_are_hashed_until_a_compressed_batch_or_the_end_of_the_table(routines: Any) -> None:
     chunk = bytes(batch_of(3) + batch_of(2) + batch_of(4, compression=1))
     table = np.zeros((9, reference.COLUMNS), np.int64)
     assert routines.walk_batches(as_array(chunk), 0, len(chunk), table)[1] == 3
@@ -177,7 +177,7 @@ def test_times_that_need_more_than_64_bits_wrap_as_in_java(timestamp: int) -> No
     assert [hashed(routines, section, (0, timestamp, -1), 3) for routines in ROUTINES] == [expected, expected]
 
 
-def test_arrays_are_let_go_of_and_others_refused() -> None:
+def test_arrays_are_released_and_others_refused() -> None:
     section = bytearray(batch_of(3)[61:])
     for routines in ROUTINES:
         assert routines.hash_section(section, (0, 0, -1), 3, room_of(3)) == 3

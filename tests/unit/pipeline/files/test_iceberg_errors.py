@@ -26,7 +26,7 @@ from tidelog.pipeline.job_errors import BadRequestError, JobError
         zlib.error("incorrect header check"),
     ],
 )
-def test_damage_is_told_in_one_line(error: Exception) -> None:
+def test_damage_is_reported_in_one_line(error: Exception) -> None:
     with (
         pytest.raises(JobError, match=f"lake.t: its metadata cannot be read: {type(error).__name__}: [^\n]+$"),
         iceberg_errors("lake.t"),
@@ -44,6 +44,6 @@ def test_damage_is_told_in_one_line(error: Exception) -> None:
         BadRequestError("no"),
     ],
 )
-def test_answers_and_missing_files_are_told_as_they_are(error: Exception) -> None:
+def test_responses_and_missing_files_are_raised_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)), iceberg_errors("lake.t"):
         raise error

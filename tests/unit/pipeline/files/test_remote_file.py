@@ -62,7 +62,7 @@ def test_a_large_read_is_one_request(object_file: Path) -> None:
     assert (count.reads, count.bytes_read) == (1, 1_000_000)
 
 
-def test_what_is_expected_is_fetched_once_and_nothing_beyond(object_file: Path) -> None:
+def test_an_expected_range_is_fetched_once_and_nothing_beyond_it(object_file: Path) -> None:
     count, start, end = ReadCount(), 1000, 2 * PIECE_BYTES + 5000
     with OpenSegment(PATH, count) as file:
         file.expect(start, end)
@@ -71,7 +71,7 @@ def test_what_is_expected_is_fetched_once_and_nothing_beyond(object_file: Path) 
     assert (count.reads, count.bytes_read) == (3, end - start)
 
 
-def test_what_is_not_ahead_is_fetched_by_itself(object_file: Path) -> None:
+def test_a_read_outside_the_expected_range_is_its_own_request(object_file: Path) -> None:
     with OpenSegment(PATH) as file:
         file.expect(PIECE_BYTES, 2 * PIECE_BYTES)
         assert file.read_at(PIECE_BYTES + 10, 10) == CONTENT[PIECE_BYTES + 10 : PIECE_BYTES + 20]

@@ -108,7 +108,7 @@ def test_quick_leaves_records_alone(data: DataDirectory) -> None:
     assert (found.buckets, found.total("records")) == ({}, 25)
 
 
-def test_a_wrong_checksum_is_told_and_the_walk_goes_on(data: DataDirectory) -> None:
+def test_a_wrong_checksum_is_reported_and_the_walk_continues(data: DataDirectory) -> None:
     log = data.log("orders")
     fill(log, 10)
     position = batch_positions(log)[3]
@@ -121,7 +121,7 @@ def test_a_wrong_checksum_is_told_and_the_walk_goes_on(data: DataDirectory) -> N
     assert summary(result)[-1] == "something is wrong"
 
 
-def test_behind_bytes_that_are_no_batch_the_walk_goes_on_at_the_next_indexed_one(data: DataDirectory) -> None:
+def test_after_bytes_that_are_no_batch_the_walk_continues_at_the_next_indexed_batch(data: DataDirectory) -> None:
     log = data.log("orders")
     fill(log, 12)
     position = batch_positions(log)[1]
@@ -133,7 +133,7 @@ def test_behind_bytes_that_are_no_batch_the_walk_goes_on_at_the_next_indexed_one
     assert 40 < found.total("records") < 60
 
 
-def test_a_segment_that_is_gone_is_lost_and_what_the_cleaner_took_is_compacted(data: DataDirectory) -> None:
+def test_a_missing_segment_is_lost_unless_the_cleaner_removed_it(data: DataDirectory) -> None:
     log = data.log("orders")
     fill(log, 200)
     data.close()
@@ -185,7 +185,7 @@ def test_a_duplicate_across_two_segments_is_found(data: DataDirectory) -> None:
     assert found.duplicates_between == 1
 
 
-def test_overlapping_offsets_are_told(data: DataDirectory) -> None:
+def test_overlapping_offsets_are_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 2)
     data.close()
     path = segment_paths(data)[0]
@@ -193,7 +193,7 @@ def test_overlapping_offsets_are_told(data: DataDirectory) -> None:
     assert "offset 3 after 4" in findings(only(run(data)))[0]
 
 
-def test_aborted_and_open_records_and_markers_are_told_apart(data: DataDirectory) -> None:
+def test_aborted_and_open_records_and_markers_are_distinguished(data: DataDirectory) -> None:
     log = data.log("orders")
     fill(log, 2)
     fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -205,7 +205,7 @@ def test_aborted_and_open_records_and_markers_are_told_apart(data: DataDirectory
     assert not found.is_wrong
 
 
-def test_a_damaged_transaction_index_is_told(data: DataDirectory) -> None:
+def test_a_damaged_transaction_index_is_reported(data: DataDirectory) -> None:
     log = data.log("orders")
     fill(log, 1, producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True)
     end_transaction(log, 5, commit=False)
@@ -218,7 +218,7 @@ def test_a_damaged_transaction_index_is_told(data: DataDirectory) -> None:
     ("suffix", "slot_bytes", "message"),
     [(".index", 8, "no batch with last offset"), (".timeindex", 12, "no batch of timestamp")],
 )
-def test_index_entries_that_point_at_nothing_are_told(
+def test_index_entries_that_point_at_nothing_are_reported(
     data: DataDirectory, suffix: str, slot_bytes: int, message: str
 ) -> None:
     fill(data.log("orders"), 40)
@@ -231,7 +231,7 @@ def test_index_entries_that_point_at_nothing_are_told(
     assert result.total("index_faults") == 1
 
 
-def test_a_missing_index_is_told(data: DataDirectory) -> None:
+def test_a_missing_index_is_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 40)
     data.close()
     segment_paths(data)[0].with_suffix(".timeindex").unlink()
@@ -311,7 +311,7 @@ def test_a_table_equals_the_log_it_was_exported_from(data: DataDirectory) -> Non
     assert all(c.is_equal and c.log_rows for partition in result.partitions for c in partition.comparisons)
 
 
-def test_what_was_written_since_is_not_compared(data: DataDirectory) -> None:
+def test_records_written_after_the_export_are_not_compared(data: DataDirectory) -> None:
     fill(data.log("orders"), 3)
     table = exported(data)
     fill(data.log("orders"), 3)
@@ -319,7 +319,7 @@ def test_what_was_written_since_is_not_compared(data: DataDirectory) -> None:
     assert (result.is_wrong, only(result).comparisons[0].log_rows) == (False, 15)
 
 
-def test_rows_that_are_missing_different_or_twice_are_told_by_offset(data: DataDirectory) -> None:
+def test_missing_different_and_repeated_rows_are_reported_by_offset(data: DataDirectory) -> None:
     fill(data.log("orders"), 4)
     table = exported(data)
     (path,) = Path(table, "data").glob("*.parquet")
@@ -335,7 +335,7 @@ def test_rows_that_are_missing_different_or_twice_are_told_by_offset(data: DataD
 
 
 @pytest.mark.parametrize("place", ["data/mine.parquet", "data/t-0.parquet", "dead-letter/notes", "data/sub/x.parquet"])
-def test_a_foreign_file_in_a_tables_folder_is_told(data: DataDirectory, tmp_path: Path, place: str) -> None:
+def test_a_foreign_file_in_a_tables_folder_is_reported(data: DataDirectory, tmp_path: Path, place: str) -> None:
     fill(data.log("orders"), 4)
     table = exported(data)
     path = Path(table, place)
@@ -353,7 +353,7 @@ def test_a_foreign_file_in_a_tables_folder_is_told(data: DataDirectory, tmp_path
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 no more PAR1"], ids=["gone", "empty", "damaged"])
-def test_a_file_of_the_table_that_cannot_be_read_is_told(data: DataDirectory, content: bytes | None) -> None:
+def test_a_file_of_the_table_that_cannot_be_read_is_reported(data: DataDirectory, content: bytes | None) -> None:
     fill(data.log("orders"), 4)
     table = exported(data)
     (path,) = Path(table, "data").iterdir()
@@ -402,7 +402,7 @@ def test_rows_that_compaction_took_from_the_log_are_no_fault_of_the_table(data: 
     assert not found.is_wrong
 
 
-def test_a_partition_that_the_table_does_not_have_is_told(data: DataDirectory) -> None:
+def test_a_partition_that_the_table_does_not_have_is_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     table = exported(data)
     fill(data.log("orders", 1), 1)

@@ -112,7 +112,7 @@ STATES = {
 
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in STATES.items() for name in names])
-def test_damaged_metadata_is_told_in_one_line(tmp_path: Path, kind: str, name: str, content: bytes | None) -> None:
+def test_damaged_metadata_is_reported_in_one_line(tmp_path: Path, kind: str, name: str, content: bytes | None) -> None:
     table = Table(kind, tmp_path)
     fill(table.data.log("orders"), 4)
     table.export()
@@ -188,7 +188,7 @@ def test_a_small_last_file_that_cannot_grow_because_it_is_damaged_is_named(
     assert f"{path} cannot be read: " in told(table.export)
 
 
-def test_a_file_of_other_columns_is_told(tmp_path: Path) -> None:
+def test_a_file_of_other_columns_is_reported(tmp_path: Path) -> None:
     table = Table("parquet", tmp_path)
     fill(table.data.log("orders"), 4)
     table.export()
@@ -225,7 +225,7 @@ def rename(table: Table, column: str) -> None:
 @pytest.mark.parametrize("change", [drop, rename])
 @pytest.mark.parametrize("column", ["key", "value", "topic", "partition", "offset", "timestamp"])
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
-def test_a_column_that_readers_do_not_see_any_more_is_told(
+def test_a_column_that_readers_do_not_see_any_more_is_reported(
     tmp_path: Path, kind: str, column: str, change: Callable[[Table, str], None]
 ) -> None:
     """An audit of Iceberg read by the schema of the last commit of rows, and was in order; an export into Delta went
@@ -263,7 +263,7 @@ def test_headers_are_not_written_where_no_reader_sees_them(tmp_path: Path) -> No
     assert table.export(headers=False).rows == 5
 
 
-def test_a_table_with_columns_of_others_goes_on(tmp_path: Path) -> None:
+def test_a_table_with_columns_of_others_continues(tmp_path: Path) -> None:
     table = Table("delta", tmp_path)
     fill(table.data.log("orders"), 4)
     table.export()
@@ -275,7 +275,7 @@ def test_a_table_with_columns_of_others_goes_on(tmp_path: Path) -> None:
     assert "everything is in order" in table.audit()
 
 
-def test_a_path_that_is_no_table_is_told(table: Table) -> None:
+def test_a_path_that_is_no_table_is_reported(table: Table) -> None:
     fill(table.data.log("orders"), 4)
     told(table.audit)
     if table.kind != "iceberg":

@@ -195,7 +195,7 @@ def test_a_restore_by_time_is_found_by_its_time(data: DataDirectory) -> None:
 
 
 @pytest.mark.parametrize("parameters", [{"timestamp": "2026-11-22 10:00:00"}, {}])
-def test_a_restore_to_what_is_not_known_is_refused(data: DataDirectory, parameters: dict[str, str]) -> None:
+def test_a_restore_to_an_unknown_version_is_refused(data: DataDirectory, parameters: dict[str, str]) -> None:
     fill(data.log("orders"), 1)
     run(data)
     path = Path(table_of(data), "_delta_log", f"{1:020d}.json")
@@ -258,7 +258,7 @@ def test_of_two_runs_one_wins_and_the_other_says_so(data: DataDirectory, monkeyp
     assert offsets(data) == list(range(20))
 
 
-def test_damaged_batches_lie_beside_the_table(data: DataDirectory) -> None:
+def test_damaged_batches_are_in_the_dead_letter_table(data: DataDirectory) -> None:
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"

@@ -90,7 +90,7 @@ def test_runs_add_each_record_once_and_the_audit_agrees(data: DataDirectory, tab
     assert not audit(None, AuditRequest(data.source(), table)).is_wrong
 
 
-def test_a_row_that_others_delete_is_told_and_not_brought_back(
+def test_a_row_that_another_writer_deleted_is_reported_and_not_written_again(
     data: DataDirectory, table: str, store: MotoStore
 ) -> None:
     fill(data.log("orders"), 22)
@@ -261,7 +261,7 @@ def test_a_prefix_with_other_objects_is_refused(data: DataDirectory, table: str,
         run(data, table)
 
 
-def test_a_store_that_is_away_is_told_in_one_line(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_away_is_reported_in_one_line(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(data.log("orders"), 1)
     address = DeltaAddress.of("s3://lake/orders?endpoint_override=http%3A%2F%2F127.0.0.1%3A1&region=us-east-1")
     with pytest.raises(RemoteError, match=r"^Delta table s3://lake/orders: .+[^\n]+$"):

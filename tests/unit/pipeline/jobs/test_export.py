@@ -118,7 +118,7 @@ def test_names_of_directories_and_files_are_synced_before_the_version_that_has_t
     assert {*map(str, own), *staged} <= set(before)
 
 
-def test_a_second_run_adds_what_is_new_to_a_small_last_file(data: DataDirectory) -> None:
+def test_a_second_run_adds_new_rows_to_a_small_last_file(data: DataDirectory) -> None:
     written = fill(data.log("orders"), 3)
     first = run(data)
     written += fill(data.log("orders"), 3)
@@ -171,7 +171,7 @@ def test_a_day_is_complete_when_a_later_look_found_no_more(data: DataDirectory) 
     assert again.incomplete(again.looked_ms) == []
 
 
-def test_a_time_beyond_the_calendar_is_told_as_a_number(data: DataDirectory) -> None:
+def test_a_time_beyond_the_calendar_is_reported_as_a_number(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     result = run(data)
     topic = result.manifest.topics["orders"]
@@ -212,7 +212,7 @@ def test_a_recreated_topic_is_refused_until_a_restart_is_asked_for(data: DataDir
     assert len(rows_of(request_for(data))) == len(old) + len(new)
 
 
-def test_records_that_retention_took_first_are_told(data: DataDirectory) -> None:
+def test_records_that_retention_deleted_before_the_export_are_reported(data: DataDirectory) -> None:
     log = data.log("orders")
     fill(log, 60)
     run(data)
@@ -274,7 +274,7 @@ def test_a_run_killed_between_stage_and_commit_leaves_nothing(
     assert os.listdir(Path(request_for(data).table, "_tidelog", "staging")) == []
 
 
-def test_a_run_killed_behind_the_commit_is_finished_by_the_next(
+def test_a_run_killed_after_the_commit_is_finished_by_the_next(
     data: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = fill(data.log("orders"), 4)
@@ -384,7 +384,7 @@ def test_a_directory_of_something_else_is_refused(data: DataDirectory, content: 
         export(None, request)
 
 
-def test_a_damaged_manifest_is_told(data: DataDirectory) -> None:
+def test_a_damaged_manifest_is_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     run(data)
     Path(request_for(data).table, "_tidelog", "manifest-00000001.json").write_text("{}")
@@ -392,7 +392,7 @@ def test_a_damaged_manifest_is_told(data: DataDirectory) -> None:
         run(data)
 
 
-def test_a_missing_path_is_told(data: DataDirectory) -> None:
+def test_a_missing_path_is_reported(data: DataDirectory) -> None:
     source = replace(data.source(), paths=("/nowhere",))
     with pytest.raises(SelectionError, match="path /nowhere does not exist"):
         run(data, source=source)
@@ -417,7 +417,7 @@ def test_corrupt_batch_errors_can_travel() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_a_run_that_is_killed_at_any_commit_goes_on_at_the_last_one(
+def test_a_run_that_is_killed_at_any_commit_continues_at_the_last_one(
     data: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = fill(data.log("orders"), 60)

@@ -29,7 +29,7 @@ def exporting(data: DataDirectory) -> Callable[[], ExportResult]:
     return lambda: export(None, ExportRequest(data.source(), str(data.path.parent / "table")))
 
 
-def test_each_run_tells_its_commit_and_the_metrics(data: DataDirectory, tmp_path: Path) -> None:
+def test_each_run_reports_its_commit_and_writes_the_metrics(data: DataDirectory, tmp_path: Path) -> None:
     told: list[str] = []
     follower = Follower(exporting(data), told.append, 1, str(tmp_path / "metrics"))
     fill(data.log("orders"), 2)
@@ -49,7 +49,7 @@ def test_each_run_tells_its_commit_and_the_metrics(data: DataDirectory, tmp_path
     assert told[-1].endswith("lag 0 records")
 
 
-def test_lost_records_and_dead_letters_are_told(data: DataDirectory, tmp_path: Path) -> None:
+def test_lost_records_and_dead_letters_are_reported(data: DataDirectory, tmp_path: Path) -> None:
     told: list[str] = []
     table = str(tmp_path / "table")
 
@@ -73,7 +73,7 @@ def test_lost_records_and_dead_letters_are_told(data: DataDirectory, tmp_path: P
     assert f"tidelog_export_lost_offsets_total {int(third.stem) - int(second.stem)}" in lines
 
 
-def test_metrics_that_cannot_be_written_are_told_and_end_nothing(data: DataDirectory, tmp_path: Path) -> None:
+def test_metrics_that_cannot_be_written_are_reported_and_end_nothing(data: DataDirectory, tmp_path: Path) -> None:
     told: list[str] = []
     (tmp_path / "file").write_text("")
     follower = Follower(exporting(data), told.append, 1, str(tmp_path / "file" / "metrics"))
@@ -88,7 +88,7 @@ def test_metrics_that_cannot_be_written_are_told_and_end_nothing(data: DataDirec
 @pytest.mark.parametrize(
     "error", [ConflictError("beaten"), JobError("busy"), KafkaStorageError("down"), OSError("no route")]
 )
-def test_a_run_that_fails_is_told_and_tried_again(error: Exception) -> None:
+def test_a_failed_run_is_reported_and_repeated(error: Exception) -> None:
     told: list[str] = []
     calls = 0
 
@@ -156,7 +156,7 @@ def test_a_signal_at_any_line_stops_it() -> None:
         SparkEndedError("gone"),
     ],
 )
-def test_what_asks_for_a_decision_ends_it(error: Exception) -> None:
+def test_an_error_that_needs_a_decision_ends_the_export(error: Exception) -> None:
     def run() -> ExportResult:
         raise error
 

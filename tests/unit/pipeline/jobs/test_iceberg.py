@@ -76,7 +76,7 @@ def test_a_long_state_is_compressed(
 
 
 @pytest.mark.parametrize("text", ["no base64", "no ASCII: \u00e9", "AAAA", "{", "[]"])
-def test_a_damaged_state_is_told(text: str) -> None:
+def test_a_damaged_state_is_reported(text: str) -> None:
     with pytest.raises(JobError, match="the summary is no"):
         iceberg_states.unpack(text, "the summary")
 
@@ -277,7 +277,7 @@ def test_a_table_that_another_run_makes_meanwhile_is_taken(
 @pytest.mark.parametrize(
     "error", [ServerError("busy\nwith details"), OperationalError("busy", None, Exception("busy"))]
 )
-def test_what_a_catalog_says_is_one_line(
+def test_an_error_of_a_catalog_is_one_line(
     data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -322,7 +322,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_file(
     assert offsets(target) == list(range(rows + 5))
 
 
-def test_a_run_commits_on_its_way_and_one_that_is_killed_goes_on_there(
+def test_a_run_commits_on_its_way_and_one_that_is_killed_continues_there(
     data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(data.log("orders"), 30)
@@ -409,7 +409,9 @@ def test_a_recreated_topic_is_refused(data: DataDirectory, target: IcebergTarget
         ({"warehouse": None}, "give a warehouse"),
     ],
 )
-def test_bad_targets_are_told(data: DataDirectory, target: IcebergTarget, change: dict[str, Any], message: str) -> None:
+def test_bad_targets_are_reported(
+    data: DataDirectory, target: IcebergTarget, change: dict[str, Any], message: str
+) -> None:
     fill(data.log("orders"), 1)
     fields = {"catalog": target.catalog, "name": target.name, "warehouse": target.warehouse, **change}
     with pytest.raises(BadRequestError, match=message):

@@ -123,7 +123,7 @@ def test_a_run_that_is_beaten_by_a_late_commit_says_so(data: DataDirectory, rest
     assert offsets(at(rest)) == list(range(20))
 
 
-def test_a_catalog_that_refuses_is_told(data: DataDirectory, rest: IcebergRest) -> None:
+def test_a_catalog_that_refuses_is_reported(data: DataDirectory, rest: IcebergRest) -> None:
     fill(data.log("orders"), 1)
     with pytest.raises(BadRequestError, match=r"Iceberg catalog http://127.0.0.1:\d+: .*no such token"):
         run(data, at(rest, token="another"))

@@ -93,7 +93,7 @@ def test_indices_are_those_of_the_broker(data: DataDirectory, tmp_path: Path) ->
     assert (second.name, second.key_entries) == ("orders-1", 15)
 
 
-def test_records_are_found_through_what_was_built(data: DataDirectory) -> None:
+def test_records_are_found_through_the_built_indices(data: DataDirectory) -> None:
     written = fill(data.log("orders"), 50)
     data.close()
     run_index(data)
@@ -173,7 +173,7 @@ def test_a_running_broker_is_left_alone(data: DataDirectory) -> None:
         assert [plan.name for plan in logs.plans()] == ["orders-0"]
 
 
-def test_an_impossible_configuration_is_told(data: DataDirectory) -> None:
+def test_an_impossible_configuration_is_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     data.close()
     with pytest.raises(ConfigError, match=r"index\.keys\.entries"):
@@ -222,7 +222,7 @@ def test_the_newest_record_of_each_key_stays(data: DataDirectory) -> None:
 
 
 @pytest.mark.parametrize("high_watermark", [0, 150, 300, 500])
-def test_what_only_uncommitted_records_replace_stays(data: DataDirectory, high_watermark: int) -> None:
+def test_records_superseded_only_by_uncommitted_ones_stay(data: DataDirectory, high_watermark: int) -> None:
     written = fill(data.log("orders"), 100)
     data.close()
     watermarks = {TopicPartition("orders", 0): high_watermark, TopicPartition("other", 0): 9}

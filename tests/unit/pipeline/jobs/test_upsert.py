@@ -341,7 +341,7 @@ def test_an_audit_tells_the_keys_that_differ(data: DataDirectory, kind: Kind) ->
     assert found.shown == {"missing": [3], "different": [1, 5], "twice": [0, 4], "extra": [2]}
 
 
-def test_an_audit_of_damage_tells_what_is_not_compared(data: DataDirectory, kind: Kind) -> None:
+def test_an_audit_of_a_damaged_log_names_the_range_that_is_not_compared(data: DataDirectory, kind: Kind) -> None:
     fill(data.log("users"), 3)
     run(data, kind)
     data.close()

@@ -181,7 +181,7 @@ def test_an_earlier_range_under_a_name_in_use_is_refused_before_anything_is_writ
     assert replay.replay(None, ranged(data, 10))[0].start == 10
 
 
-def test_what_was_written_before_is_told(tmp_path: Path) -> None:
+def test_the_report_names_records_written_by_earlier_runs(tmp_path: Path) -> None:
     request = ReplayRequest(replay_source("/data", {"subscribe": "t"}, None, None), TARGET, "run")
     lines = replay.report([ReplayResult("t", 0, 0, 9, 4, 5), ReplayResult("t", 1, 0, 9, 0, 9)], request)
     assert lines == [
@@ -241,7 +241,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
         backfill.backfill(None, BackfillRequest((str(path),), TARGET, "run"))
 
 
-def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_parquet_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f.parquet").write_text("no")
     with pytest.raises(BadRequestError, match=r"f\.parquet is no Parquet file"):
         sink_schema(str(tmp_path / "f.parquet"))

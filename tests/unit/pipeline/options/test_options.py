@@ -116,7 +116,7 @@ def test_mistakes(given: dict[str, str], message: str) -> None:
         parse_options({"path": "/data", **given})
 
 
-def test_what_a_stream_takes_and_refuses() -> None:
+def test_options_that_a_stream_accepts_and_refuses() -> None:
     options = stream(maxOffsetsPerTrigger="10", maxBytesPerTrigger="2m", maxTriggerDelay="15m")
     assert (options.max_offsets_per_trigger, options.max_bytes_per_trigger) == (10, 2 << 20)
     assert options.max_trigger_delay_ms == 900_000

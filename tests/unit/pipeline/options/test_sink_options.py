@@ -13,7 +13,7 @@ from tidelog.pipeline.options.sink_options import DEFAULT_BATCH_BYTES, SinkOptio
 LEAST = {"kafka.bootstrap.servers": "h:1", "stagingPath": "/shared"}
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_options_that_are_not_set_have_defaults() -> None:
     assert parse_sink_options(LEAST, streaming=False) == SinkOptions(bootstrap="h:1", staging=Path("/shared"))
     assert SinkOptions("", Path()).batch_bytes == DEFAULT_BATCH_BYTES < 1 << 20
 
@@ -29,7 +29,7 @@ def test_a_stream_stages_below_its_checkpoint() -> None:
     assert parse_sink_options(given, streaming=True).staging == Path("/a b/c/tidelog-staging")
 
 
-def test_a_batch_write_may_say_what_it_is() -> None:
+def test_a_batch_write_may_have_an_application_id_and_version() -> None:
     options = parse_sink_options({**LEAST, "txnAppId": "orders_2", "txnVersion": "17"}, streaming=False)
     assert (options.application, options.version) == ("orders_2", 17)
 
@@ -73,7 +73,7 @@ def test_security_is_that_of_kafkas_clients_and_tasks_get_it() -> None:
     assert sent.credentials.password == "hush"
 
 
-def test_what_tunes_a_producer_is_accepted() -> None:
+def test_tuning_options_of_a_producer_are_accepted() -> None:
     tuned = {**LEAST, "kafka.linger.ms": "50", "kafka.acks": "all", "kafka.security.protocol": "PLAINTEXT"}
     assert parse_sink_options(tuned, streaming=True) == parse_sink_options(LEAST, streaming=True)
 

@@ -84,7 +84,7 @@ def test_wrong_options_of_a_stream_are_told_when_spark_asks() -> None:
                 ask()
 
 
-def test_what_spark_calls_raises_errors_of_ours_without_our_frames(tmp_path: Path) -> None:
+def test_methods_that_spark_calls_raise_errors_without_tidelogs_frames(tmp_path: Path) -> None:
     source = DefaultSource({"path": str(tmp_path / "missing"), "subscribe": "t"})
     reader = source.reader(StructType().add("key", "binary"))
     with pytest.raises(SelectionError, match="does not exist") as caught:
@@ -94,7 +94,7 @@ def test_what_spark_calls_raises_errors_of_ours_without_our_frames(tmp_path: Pat
     assert caught.value.__suppress_context__
 
 
-def test_what_is_missing_is_said_before_sparks_workers_fail_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_before_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     source = DefaultSource({"path": "/data", "subscribe": "t"})
     for ask in (

@@ -137,7 +137,7 @@ class TestASegmentIsGone:
         with pytest.raises(DataLossError, match=r"nothing says that they were compacted: .*cleaner-offset-checkpoint"):
             planned(data)
 
-    def test_what_is_not_asked_for_may_be_missing(self, data: DataDirectory) -> None:
+    def test_offsets_outside_the_requested_range_may_be_missing(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
         assert read(planned(data, 0, first)) == list(range(first))
         assert read(planned(data, behind)) == list(range(behind, 300))
@@ -147,7 +147,7 @@ class TestASegmentIsGone:
     @pytest.mark.parametrize(
         "fields", [{}, {"min_partitions": 7}, {"max_records_per_partition": 11}, {"bytes_per_task": 700}]
     )
-    def test_reading_goes_on_behind_it(
+    def test_reading_continues_after_the_missing_offsets(
         self, data: DataDirectory, caplog: pytest.LogCaptureFixture, fields: dict[str, Any]
     ) -> None:  # fmt: skip
         first, behind = remove_middle(data)
@@ -331,7 +331,7 @@ class TestJobs:
         say_cleaned(data.path, segment.base_offset + 1)
         assert audited(data).total("compacted_offsets") == behind - first
 
-    def test_export_refuses_what_is_lost_and_notes_what_is_accepted(self, data: DataDirectory, tmp_path: Path) -> None:
+    def test_export_refuses_lost_offsets_and_records_accepted_ones(self, data: DataDirectory, tmp_path: Path) -> None:
         first, behind = remove_middle(data)
         inner = cut_batches(segments_of(data)[-1], 1, 1)
         request = ExportRequest(data.source(), str(tmp_path / "table"))

@@ -120,7 +120,7 @@ def test_a_trigger_in_which_nothing_happened_opens_and_lists_nothing(
     assert second == {}
 
 
-def test_a_trigger_costs_what_has_changed(crowded: DataDirectory) -> None:
+def test_a_trigger_opens_only_files_of_changed_partitions(crowded: DataDirectory) -> None:
     watching = watch(crowded, subscribe="t")
     ends(watching)
     add(crowded, "t", 1)
@@ -153,7 +153,7 @@ def test_partitions_that_come_and_go_are_seen_at_once(crowded: DataDirectory) ->
     assert ends(watching) == ends(watching) == {"t-0": 3, "t-2": 3, "u-7": 3}
 
 
-def test_a_topic_made_anew_shows_its_id(crowded: DataDirectory) -> None:
+def test_a_topic_created_again_shows_its_id(crowded: DataDirectory) -> None:
     watching = watch(crowded, assign='{"t":[0]}')
     assert [p.directory.topic_id for p in watching.partitions()] == [b"\2" * 16]
     directory = crowded.path / "t-0"

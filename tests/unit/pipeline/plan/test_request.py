@@ -81,7 +81,7 @@ class TestSelection:
         assert ("__consumer_offsets", 0) not in chosen(subscribePattern=".*")
         assert chosen(subscribePattern="a.*") == [("a", 0), ("a", 1), ("ab", 0)]
 
-    def test_what_is_not_there(self, data: DataDirectory, tmp_path: Path) -> None:
+    def test_a_missing_topic_partition_or_path_is_an_error(self, data: DataDirectory, tmp_path: Path) -> None:
         data.log("a")
         (tmp_path / "foreign").mkdir()
         (tmp_path / "foreign" / "file").touch()
@@ -121,7 +121,7 @@ class TestSelection:
         directories = find_partitions([str(data.path)], parse_options({"path": "/", "subscribe": "a"}).choice)
         assert [directory.topic_id for directory in directories] == [TOPIC_ID]
 
-    def test_a_topic_made_anew_is_told(self, data: DataDirectory) -> None:
+    def test_a_topic_created_again_is_reported(self, data: DataDirectory) -> None:
         data.log("a")
         write_partition_metadata(OsFileSystem(), str(data.path / "a-0"), TOPIC_ID)
         directories = find_partitions([str(data.path)], parse_options({"path": "/", "subscribe": "a"}).choice)
@@ -215,7 +215,7 @@ class TestOffsets:
         with pytest.raises(error, match=re.escape(message)):
             request_of(data, **given)
 
-    def test_what_retention_took(self, data: DataDirectory) -> None:
+    def test_starting_offsets_below_the_log_start(self, data: DataDirectory) -> None:
         fill(data.log("t"), 60)
         segments = list_segments(str(data.path / "t-0"))
         data.close()
@@ -428,7 +428,7 @@ def test_unused_batches_are_no_records(data: DataDirectory) -> None:
     assert build_batch([], BatchOptions(base_offset=0, last_offset_delta=3))
 
 
-def test_a_stream_that_asks_again_walks_only_what_is_new(data: DataDirectory) -> None:
+def test_a_stream_that_plans_again_walks_only_new_batches(data: DataDirectory) -> None:
     log = data.log("t")
     for number in range(40):
         transaction = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}

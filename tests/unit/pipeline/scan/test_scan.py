@@ -293,7 +293,7 @@ def test_times_are_milliseconds_datetimes_and_text(tmp_path: Path) -> None:
         ({"times": 3}, "times=3: expected"),
     ],
 )
-def test_what_cannot_be_asked_is_told(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_a_scan_are_errors(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
     data = DataDirectory(tmp_path / "data")
     data.log("t")
     data.close()

@@ -136,7 +136,7 @@ def test_sections_of_any_columns_are_those_of_the_reference(times: list[int], dr
     assert sections(build, columns, rows, limit) == sections(build_reference, columns, rows, limit)
 
 
-def test_buffers_are_let_go_of() -> None:
+def test_buffers_are_released() -> None:
     for module in (compiled, PLAIN):
         data = bytearray(b"key")
         out, hashes, rows = bytearray(20), bytearray(8), bytearray(8)

@@ -164,7 +164,7 @@ def test_columns_that_do_not_fit_are_refused_by_name(fields: list[tuple[str, str
         sink_columns(fields, SinkOptions(bootstrap="", staging=Path()))
 
 
-def test_what_a_source_gives_can_be_written_as_it_is() -> None:
+def test_rows_of_the_source_can_be_written_unchanged() -> None:
     source = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     types = ["binary", "binary", "string", "int", "bigint", "timestamp", "int"]
     places = sink_columns(zip(source, types, strict=True), SinkOptions(bootstrap="", staging=Path()))

@@ -34,7 +34,7 @@ def files_below(root: Path) -> list[str]:
     return sorted(path.name for path in root.rglob("*") if path.is_file())
 
 
-def test_what_was_staged_is_read_back(tmp_path: Path) -> None:
+def test_staged_batches_are_read_back(tmp_path: Path) -> None:
     staged = stage(tmp_path)
     assert staged.batches == (BatchAddress("t", 1, 0, 5, 2), BatchAddress("u", 0, 5, 10, 3))
     assert [bytes(staged.read(batch)) for batch in staged.batches] == [b"first", b"second one"]
@@ -104,7 +104,7 @@ def test_runs_of_one_application_and_version_do_not_meet(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_driver_was_removing_goes_with_the_next_batch(tmp_path: Path) -> None:
+def test_a_directory_that_a_killed_driver_was_removing_is_removed_with_the_next_batch(tmp_path: Path) -> None:
     stage(tmp_path, batch_id=1)
     directory = directory_of(tmp_path, "query", 1)
     directory.rename(f"{directory}.0123456789ab.removed")
@@ -145,7 +145,7 @@ def test_files_of_a_failed_batch_are_removed(tmp_path: Path) -> None:
     assert files_below(tmp_path) == []
 
 
-def test_a_file_the_driver_does_not_see_says_what_is_wrong(tmp_path: Path) -> None:
+def test_a_staged_file_that_the_driver_does_not_see_names_staging_path(tmp_path: Path) -> None:
     staged = stage(tmp_path)
     remove_files([staged])
     with pytest.raises(StagingError, match="stagingPath must be shared by driver and executors"):

@@ -117,7 +117,7 @@ def test_one_trigger_takes_all_without_a_limit(topic: Topic) -> None:
     assert stream.reportLatestOffset() == {**start, "t": {"0": 200, "1": 30}}
 
 
-def test_what_is_appended_comes_with_the_next_trigger(topic: Topic) -> None:
+def test_appended_records_are_in_the_next_trigger(topic: Topic) -> None:
     topic.append(0, 1)
     stream = reader(topic, startingOffsets="latest")
     start = stream.initialOffset()
@@ -156,7 +156,7 @@ def test_both_limits_hold_at_once(topic: Topic) -> None:
     assert max(map(len, triggers)) <= 50
 
 
-def test_a_limit_below_one_batch_still_goes_on(topic: Topic) -> None:
+def test_a_limit_below_one_batch_still_continues(topic: Topic) -> None:
     topic.append(0, 3)
     stream = reader(topic, maxBytesPerTrigger="1")
     assert [len(rows) for rows in drained(stream, stream.initialOffset())] == [PER_BATCH] * 3
@@ -215,7 +215,7 @@ def test_a_new_partition_is_read_from_its_first_offset(topic: Topic) -> None:
     assert drained(stream, start) == [everything(p1=2)]
 
 
-def test_a_topic_made_anew_is_an_error_whatever_the_options_say(topic: Topic) -> None:
+def test_a_topic_created_again_is_an_error_whatever_the_options_say(topic: Topic) -> None:
     topic.append(0, 1)
     stream = reader(topic, failOnDataLoss="false")
     start = stream.initialOffset()
@@ -287,7 +287,7 @@ def test_offsets_to_begin_with_name_every_partition(topic: Topic) -> None:
     assert drained(stream, stream.initialOffset()) == [[*((0, n) for n in range(25, 30)), *((1, n) for n in range(30))]]
 
 
-def test_a_time_to_begin_with_leaves_out_what_is_older(topic: Topic) -> None:
+def test_a_starting_timestamp_leaves_out_older_records(topic: Topic) -> None:
     topic.append(0, 2)
     with pytest.raises(OffsetRangeError, match=f"no record at or after {NOW_MS + 1} ms"):
         reader(topic, startingTimestamp=str(NOW_MS + 1)).initialOffset()

@@ -69,13 +69,13 @@ def form_of(schema: Any) -> Any:
 
 
 @pytest.mark.parametrize(("schema", "value"), SAME)
-def test_what_is_written_is_read_again(schema: Any, value: Any) -> None:
+def test_encoded_values_are_decoded_to_themselves(schema: Any, value: Any) -> None:
     form = form_of(schema)
     assert form.read(form.write(value)) == value
 
 
 @pytest.mark.parametrize(("schema", "value", "reason"), REFUSED)
-def test_what_is_not_of_the_schema_is_refused(schema: Any, value: Any, reason: str) -> None:
+def test_a_value_that_does_not_fit_the_schema_is_refused(schema: Any, value: Any, reason: str) -> None:
     with pytest.raises(UndecodableError, match=reason):
         form_of(schema).write(value)
 

@@ -56,7 +56,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("schema", "value"), CASES)
-def test_what_is_written_is_read_again(schema: RegisteredSchema, value: Any) -> None:
+def test_encoded_values_are_decoded_to_themselves(schema: RegisteredSchema, value: Any) -> None:
     form = json_form(schema)
     number, payload = split_header(with_header(schema, form.write(value)))
     assert number == schema.id
@@ -79,14 +79,14 @@ def test_what_is_written_is_read_again(schema: RegisteredSchema, value: Any) -> 
         (protobuf(), 3),
     ],
 )
-def test_what_is_not_of_the_schema_is_not_written(schema: RegisteredSchema, value: Any) -> None:
+def test_a_value_that_does_not_fit_the_schema_is_not_encoded(schema: RegisteredSchema, value: Any) -> None:
     with pytest.raises(UndecodableError, match=f"schema {schema.id}"):
         json_form(schema).write(value)
 
 
 @pytest.mark.parametrize("schema", [AVRO, JSON, protobuf()])
 @pytest.mark.parametrize("payload", [b"", b"\xff", b"\xff" * 40])
-def test_what_is_not_of_the_schema_is_not_read(schema: RegisteredSchema, payload: bytes) -> None:
+def test_bytes_that_do_not_fit_the_schema_are_not_decoded(schema: RegisteredSchema, payload: bytes) -> None:
     with pytest.raises(UndecodableError):
         json_form(schema).read(payload)
 
@@ -119,7 +119,7 @@ def test_a_message_that_has_no_json_is_not_read() -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("{}", float("nan")), ('{"$ref": "http://none/x.json"}', 1), ('{"pattern": "("}', "a")]
 )
-def test_what_cannot_be_checked_or_is_no_json_is_not_written(text: str, value: Any) -> None:
+def test_a_value_that_cannot_be_validated_or_is_no_json_is_not_encoded(text: str, value: Any) -> None:
     with pytest.raises(UndecodableError, match="schema 11"):
         json_form(RegisteredSchema(11, "JSON", text)).write(value)
 
@@ -134,6 +134,6 @@ def test_what_cannot_be_checked_or_is_no_json_is_not_written(text: str, value: A
         ("THRIFT", ""),
     ],
 )
-def test_what_is_no_schema_is_refused(kind: str, text: str) -> None:
+def test_an_invalid_schema_is_refused(kind: str, text: str) -> None:
     with pytest.raises(BadRequestError, match="schema 1"):
         json_form(RegisteredSchema(1, kind, text))

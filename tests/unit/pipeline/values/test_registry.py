@@ -32,7 +32,7 @@ def test_indices_that_no_message_has_are_refused(payload: bytes) -> None:
         read_indices(payload)
 
 
-def test_indices_and_what_comes_after_them() -> None:
+def test_indices_are_read_with_the_bytes_after_them() -> None:
     assert read_indices(b"\x00rest") == ([0], b"rest")
     assert read_indices(b"\x04\x02\x80\x01rest") == ([1, 64], b"rest")
 

@@ -148,7 +148,7 @@ def test_another_type_stops_with_both_schemas(data: DataDirectory, registry: Sch
         run(data, registry)
 
 
-def test_a_schema_that_came_after_the_run_began_is_told(data: DataDirectory, registry: SchemaRegistry) -> None:
+def test_a_schema_that_came_after_the_run_began_is_reported(data: DataDirectory, registry: SchemaRegistry) -> None:
     put(data, serialized(registry, avro(), ORDER))
     newer = registry.register("later", avro({"name": "price", "type": "double"}))
     put(data, b"\0" + newer.to_bytes(4, "big"))
@@ -246,7 +246,7 @@ def test_a_table_keeps_its_values(data: DataDirectory, registry: SchemaRegistry)
         export(None, ExportRequest(data.source(), str(table_at(data))))
 
 
-def test_a_registry_without_the_subject_is_told(data: DataDirectory, registry: SchemaRegistry) -> None:
+def test_a_registry_without_the_subject_is_reported(data: DataDirectory, registry: SchemaRegistry) -> None:
     put(data, b"x")
     with pytest.raises(BadRequestError, match="the registry has no schema of orders-value"):
         run(data, registry)
@@ -267,7 +267,7 @@ def test_a_gateways_answer_decides_nothing_about_values(
             asking()
 
 
-def test_a_registry_that_is_away_or_asked_wrongly_is_told() -> None:
+def test_a_registry_that_is_away_or_asked_wrongly_is_reported() -> None:
     away = Registry((("url", "http://127.0.0.1:1"), ("max.retries", "0"), ("timeout", "20")))
     for asking in (lambda: away.schema_by_id(1), lambda: away.versions("orders-value")):
         with pytest.raises(JobError, match=r"schema registry [\w.:]+, (schema|subject) .*refused"):

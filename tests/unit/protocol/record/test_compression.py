@@ -347,7 +347,7 @@ def test_zstd_frames_of_a_declared_size_are_decompressed_together() -> None:
     assert zstd_size(checked, MEBIBYTE) == len(TEXT)
 
 
-def test_what_is_not_one_frame_of_a_declared_size_goes_alone() -> None:
+def test_frames_without_a_declared_size_are_decompressed_alone() -> None:
     frame = bytes(compress(TEXT, ZSTD))
     undeclared = zstandard.ZstdCompressor(write_content_size=False).compress(TEXT)
     for part in (frame + frame, frame[:-1], frame + b"x", undeclared, b"", b"no frame", frame[:5]):
@@ -360,7 +360,7 @@ def test_what_is_not_one_frame_of_a_declared_size_goes_alone() -> None:
 
 @settings(deadline=None, max_examples=200 * DEPTH)
 @given(data=st.binary(max_size=300), place=st.integers(0, 400), value=st.integers(0, 255))
-def test_zstd_frames_taken_together_hold_what_each_alone_holds(data: bytes, place: int, value: int) -> None:
+def test_zstd_frames_decompressed_together_equal_those_decompressed_alone(data: bytes, place: int, value: int) -> None:
     frame = bytearray(compress(data * 3, ZSTD))
     frame[place % len(frame)] = value
     size = zstd_size(frame, MEBIBYTE)

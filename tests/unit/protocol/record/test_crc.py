@@ -16,7 +16,7 @@ def test_known_values() -> None:
     assert crc.crc32(b"123456789") == 0xCBF43926
 
 
-def test_a_checksum_goes_on_from_another_over_any_buffer() -> None:
+def test_a_checksum_continues_from_another_over_any_buffer() -> None:
     assert crc.crc32c(memoryview(b"6789"), crc.crc32c(bytearray(b"12345"))) == 0xE3069283
 
 

@@ -24,7 +24,7 @@ segment_sizes = st.integers(1, 17)
 
 
 @given(segment_bytes=segment_sizes, pieces=st.lists(st.binary(max_size=40), max_size=10))
-def test_what_is_written_is_what_comes_out(segment_bytes: int, pieces: list[bytes]) -> None:
+def test_written_pieces_are_joined_unchanged(segment_bytes: int, pieces: list[bytes]) -> None:
     stream = BufferingOutputStream(segment_bytes)
     for piece in pieces:
         assert stream.write(piece) == len(piece)
@@ -45,7 +45,7 @@ def test_reserved_room_is_filled_across_segments(segment_bytes: int, before: byt
 
 
 @given(segment_bytes=segment_sizes, body=st.binary(max_size=60))
-def test_prefixes_tell_what_their_body_wrote(segment_bytes: int, body: bytes) -> None:
+def test_prefixes_have_length_and_crc_of_their_body(segment_bytes: int, body: bytes) -> None:
     stream = BufferingOutputStream(segment_bytes)
     stream.write(b"ab")
     with stream.with_length_prefix(), stream.with_crc32_prefix():
@@ -129,7 +129,7 @@ def test_compressed_content_is_written_on_leaving() -> None:
 
 
 @given(segment_bytes=segment_sizes, key=st.none() | st.binary(max_size=9), value=st.none() | st.binary(max_size=30))
-def test_a_message_at_hand_is_what_the_prefixes_write(
+def test_write_message_equals_a_message_written_with_prefixes(
     segment_bytes: int, key: bytes | None, value: bytes | None
 ) -> None:
     slow, fast = MessageWriter(), MessageWriter(segment_bytes)

@@ -191,7 +191,7 @@ def test_walk_yields_whole_batches_and_ends_quietly_at_a_cut_one() -> None:
 @pytest.mark.parametrize(
     ("position", "value", "reason"), [(8, 0xFF, "size"), (MAGIC_OFFSET, 3, "magic"), (11, 20, "size")]
 )
-def test_walk_refuses_what_it_cannot_step_over(position: int, value: int, reason: str) -> None:
+def test_walk_refuses_an_impossible_length(position: int, value: int, reason: str) -> None:
     buffer = batch_of(1)
     buffer[position] = value
     with pytest.raises(CorruptMessageError, match=reason):

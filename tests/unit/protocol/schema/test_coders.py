@@ -56,7 +56,7 @@ def test_every_message_of_every_version_encodes_as_the_oracle_does() -> None:
                 assert joined(encoder.encode(message)) == expected, (cls, version)
 
 
-def test_every_message_of_every_version_decodes_to_what_was_encoded() -> None:
+def test_every_message_of_every_version_is_decoded_to_itself() -> None:
     for cls, version in all_versions():
         decoders = [decoder for decoder, _ in coders(cls, version)]
         for seed in range(4, 8):
@@ -130,7 +130,7 @@ def test_all_decoders_bound_the_elements_alike(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("value", [1 << 31, -(1 << 31) - 1, 1 << 70, "1", None, 1.0])
-def test_all_encoders_refuse_what_a_field_cannot_carry(value: object) -> None:
+def test_all_encoders_refuse_a_value_that_does_not_fit_its_field(value: object) -> None:
     answer = PartitionProduceResponse(index=cast(int, value))
     response = ProduceResponse(responses=[TopicProduceResponse(partition_responses=[answer])])
     for _, encoder in coders(ProduceResponse, 9):

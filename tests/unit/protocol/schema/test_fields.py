@@ -154,7 +154,7 @@ def test_nullable_struct_has_a_byte_in_front() -> None:
     assert Sample.decode(Sample(center=Point()).encode(3), 3).center == Point()
 
 
-def test_decode_from_goes_on_after_the_message() -> None:
+def test_decode_from_continues_after_the_message() -> None:
     data = b"??" + Point_message().encode(0) + b"!!"
     assert Sample.decode_from(memoryview(data), 2, 0) == (Point_message(), len(data) - 2)
     with pytest.raises(InvalidRequestError):

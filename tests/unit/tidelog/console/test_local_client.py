@@ -60,7 +60,7 @@ async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
     parts.close()
 
 
-def test_what_comes_after_the_time_out_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_after_the_timeout_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_client, "TIMEOUT_S", 0.0)
     waits: Future[int] = Future()
     with pytest.raises(ClientError, match="not answered"):
@@ -100,7 +100,7 @@ class OtherBroker:
     ],
     ids=["records", "offsets"],
 )
-async def test_another_broker_is_asked_what_the_caller_may_know(
+async def test_another_broker_is_asked_only_with_the_permission_of_the_caller(
     tmp_path: Path, request_: LeaderRequest, right: AclOperation
 ) -> None:
     parts = DataBroker(tmp_path)
@@ -121,7 +121,7 @@ async def test_another_broker_is_asked_what_the_caller_may_know(
 
 
 @pytest.mark.parametrize("name", ["orders...key.4711", "orders?key=4711"])
-async def test_what_a_leader_may_take_for_a_virtual_topic_needs_its_base(tmp_path: Path, name: str) -> None:
+async def test_a_virtual_topic_needs_permissions_for_its_base_topic_too(tmp_path: Path, name: str) -> None:
     parts = DataBroker(tmp_path)
     request = FetchRequest(topics=[FetchTopic(topic=name, partitions=[])])
     for rights, asked in (([name], []), (["orders"], []), ([name, "orders"], [2])):

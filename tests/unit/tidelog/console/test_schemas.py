@@ -48,7 +48,7 @@ def value(number: int, payload: bytes) -> bytes:
     ids=["avro", "json", "cut", "unknown", "no schema", "free items", "deep", "recursive", "large", "nested", "short",
          "text", "empty"],
 )  # fmt: skip
-def test_what_is_no_value_of_a_known_schema_stays_bytes(content: bytes, expected: Decoded | None) -> None:
+def test_a_value_without_a_known_schema_stays_bytes(content: bytes, expected: Decoded | None) -> None:
     assert decode(content, KNOWN.get) == expected
 
 

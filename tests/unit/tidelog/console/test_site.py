@@ -86,7 +86,7 @@ async def test_no_page_is_for_strangers_and_none_changes_anything(tmp_path: Path
         assert (await get(asked, "/topics", ANN)).status == 200
 
 
-async def test_each_page_shows_what_its_user_may_know(tmp_path: Path) -> None:
+async def test_each_page_shows_only_what_its_user_may_describe(tmp_path: Path) -> None:
     async with console(tmp_path, {**SASL, **AUTHORIZER}) as asked:
         fill(asked, 3)
         allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
@@ -142,7 +142,7 @@ async def test_values_are_decoded_by_the_schemas_that_they_name(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("reads_schemas", [False, True])
-async def test_schemas_are_for_those_who_may_read_them(tmp_path: Path, reads_schemas: bool) -> None:
+async def test_schemas_are_used_only_for_users_who_may_read_them(tmp_path: Path, reads_schemas: bool) -> None:
     async with console(tmp_path, {**SASL, **AUTHORIZER, **REGISTRY}) as asked:
         fill_with_schemas(asked)
         for topic in ("orders", "_schemas") if reads_schemas else ("orders",):

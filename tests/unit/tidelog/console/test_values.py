@@ -57,7 +57,7 @@ def test_rows_have_json_in_one_line() -> None:
     st.sampled_from(FORMATS),
     st.integers(0, 200),
 )
-def test_what_is_shown_keeps_its_limit_as_html_and_says_when_it_is_cut(content: bytes, wanted: str, limit: int) -> None:
+def test_shown_text_keeps_its_limit_as_html_and_says_when_it_is_cut(content: bytes, wanted: str, limit: int) -> None:
     shown = show(content, wanted, limit)
     assert shown.text is not None
     assert len(str(escape(shown.text)).encode("utf-8", "replace")) <= limit

@@ -42,7 +42,7 @@ def test_pages_by_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "", "1" * 30, "١"])
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_a_parameter_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="offset"):
         parse_number("offset", text)
 

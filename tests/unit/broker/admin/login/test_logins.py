@@ -182,7 +182,7 @@ async def test_each_page_asks_the_authorizer(tmp_path: Path) -> None:
         assert await statuses(asked, basic("ann", "plain")) == LET_IN
 
 
-async def test_topics_that_a_user_may_not_know_are_not_told_from_missing_ones(tmp_path: Path) -> None:
+async def test_topics_that_a_user_may_not_describe_look_like_missing_ones(tmp_path: Path) -> None:
     async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
         allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster")
         allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
@@ -327,7 +327,7 @@ def note_first_refusal(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 @pytest.mark.parametrize(("user", "password"), [("ann", "plain"), ("bob", "scram")])
-async def test_guesses_beside_one_another_are_checked_one_after_the_other(
+async def test_concurrent_password_guesses_are_checked_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str
 ) -> None:
     """A right guess is told from a wrong one only when its turn comes, however many connections guess at once."""
@@ -480,7 +480,7 @@ def test_a_login_is_asked_for_where_others_reach_it_or_clients_log_in(texts: dic
         },
     ],
 )
-def test_what_cannot_be_kept_refuses_the_start(texts: dict[str, str]) -> None:
+def test_a_contradictory_configuration_refuses_the_start(texts: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=r"admin\.(listener|authentication|tokens\.file|sasl\.oauthbearer)"):
         check_access(BrokerConfig(texts))
     check_access(BrokerConfig({**texts, "admin.listener": ""}))

@@ -97,7 +97,7 @@ class TestThrottle:
         assert fetcher.next_request(5 + THROTTLED_MS, [KEY]) is None
         assert asked_of(fetch_of(fetcher, 5 + 2 * THROTTLED_MS)) == {0: 0}
 
-    def test_what_is_not_followed_any_more_is_not_held_back(self) -> None:
+    def test_a_partition_that_is_no_longer_followed_is_not_throttled(self) -> None:
         assert asked_of(fetch_of(fetcher_throttled_elsewhere())) == {0: 0}
 
 
@@ -110,12 +110,12 @@ def fetcher_throttled_elsewhere() -> LeaderFetcher:
 
 
 class TestSession:
-    def test_the_first_request_names_all_and_says_who_asks(self) -> None:
+    def test_the_first_request_names_all_partitions_and_the_follower(self) -> None:
         request = fetch_of(fetcher_of(KEY, OTHER))
         assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (7, 42)
         assert (request.session_id, request.session_epoch, asked_of(request)) == (0, 0, {0: 0, 1: 0})
 
-    def test_later_requests_name_what_moved(self) -> None:
+    def test_later_requests_name_only_partitions_whose_offset_moved(self) -> None:
         fetcher = after_first_answer(KEY, OTHER)
         request = fetch_of(fetcher)
         assert (request.session_id, request.session_epoch, asked_of(request)) == (5, 1, {})
@@ -131,7 +131,7 @@ class TestSession:
         assert [(one.topic_id, one.partitions) for one in request.forgotten_topics_data] == [(TOPIC_ID, [1])]
 
     @pytest.mark.parametrize("was_without_leader", [False, True])
-    def test_a_watermark_in_an_answer_that_came_too_late_is_told_again(self, was_without_leader: bool) -> None:
+    def test_a_high_watermark_in_a_late_answer_is_requested_again(self, was_without_leader: bool) -> None:
         """A new leader epoch came in between: at rest nothing else would ever tell the watermark."""
         fetcher = after_first_answer(KEY)
         fetch_of(fetcher)
@@ -237,7 +237,7 @@ class TestAnswers:
         fetcher.fail(KEY, 1)
         assert asked_of(fetch_of(fetcher)) == {0: 9}
 
-    def test_a_partition_whose_image_comes_again_goes_on(self) -> None:
+    def test_a_partition_whose_image_comes_again_continues(self) -> None:
         fetcher = after_first_answer(KEY)
         fetch_of(fetcher)
         (work,) = fetcher.take_answer(answer(data(0, b"\1")), 0)
@@ -264,7 +264,7 @@ class TestAnswers:
         fetcher.set_partitions({KEY: followed(2)})
         assert asked_of(fetch_of(fetcher)) == {0: 0}
 
-    def test_lag_is_what_the_high_watermark_is_ahead(self) -> None:
+    def test_lag_is_the_distance_to_the_high_watermark(self) -> None:
         fetcher = fetcher_of(KEY, OTHER)
         fetch_of(fetcher)
         fetcher.take_answer(answer(data(0, b"\1", 10), data(1, b"\1", 4)), 0)

@@ -89,7 +89,7 @@ def test_any_controller_leads_to_the_leader(first: int, version: int) -> None:
     assert len(driver.asked) == 2, "one answer names leader and epoch, the next is the leader's"
 
 
-def test_only_what_is_committed_is_replayed() -> None:
+def test_only_committed_records_are_replayed() -> None:
     driver = Driver()
     reign = driver.quorum.reign
     for number in range(3):
@@ -321,7 +321,7 @@ def test_a_quorum_that_lost_committed_records_is_refused() -> None:
     assert driver.observer.image is before
 
 
-def test_a_snapshot_below_what_is_committed_is_refused() -> None:
+def test_a_snapshot_below_the_committed_records_is_refused() -> None:
     driver = Driver()
     driver.quorum.reign.append(config(1))
     driver.quorum.commit()

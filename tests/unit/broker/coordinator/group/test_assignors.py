@@ -36,16 +36,16 @@ def test_range_orders_static_members_by_their_instance() -> None:
     assert found["x"] == {A: {0}}
 
 
-def test_range_leaves_out_who_does_not_read() -> None:
+def test_range_assigns_nothing_to_a_member_without_an_existing_topic() -> None:
     assert assign_range({"m1": spec(A), "m2": spec(B)}, {A: 2, C: 3}) == {"m1": {A: {0, 1}}, "m2": {}}
 
 
-def test_uniform_keeps_what_is_balanced() -> None:
+def test_uniform_keeps_a_balanced_assignment() -> None:
     members = {"m1": spec(A, a={1, 3}), "m2": spec(A, a={0, 2})}
     assert assign_uniform(members, {A: 4}) == {"m1": {A: {1, 3}}, "m2": {A: {0, 2}}}
 
 
-def test_uniform_moves_only_what_a_new_member_needs() -> None:
+def test_uniform_moves_only_the_share_of_a_new_member() -> None:
     members = {"m1": spec(A, a={0, 1, 2}), "m2": spec(A, a={3, 4, 5}), "m3": spec(A)}
     found = assign_uniform(members, {A: 6})
     assert sizes(found) == [2, 2, 2]
@@ -94,7 +94,7 @@ COUNTS = st.dictionaries(st.sampled_from([A, B, C]), st.integers(1, 9))
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(members=MEMBERS, counts=COUNTS)
-def test_every_partition_somebody_wants_has_one_owner_who_wants_it(
+def test_every_subscribed_partition_has_one_owner_that_subscribes_to_it(
     name: str, members: dict[str, MemberSpec], counts: dict[bytes, int]
 ) -> None:
     found = ASSIGNORS[name](members, counts)

@@ -217,7 +217,7 @@ def test_everything_of_it_is_in_the_log() -> None:
     assert sum(m.subscription.classic is not None for m in after.members.values()) == 2
 
 
-def test_who_waits_in_a_rebalance_hears_of_another_one() -> None:
+def test_a_member_waiting_in_a_rebalance_is_told_to_rejoin_by_the_upgrade() -> None:
     world = GroupWorld()
     first, _ = classic_group(world)
     waiting = first.ask_to_join(protocols={"cooperative-sticky": says("u")})
@@ -227,7 +227,7 @@ def test_who_waits_in_a_rebalance_hears_of_another_one() -> None:
     assert first.join().error_code == NONE
 
 
-def test_who_waits_for_an_assignment_hears_of_another_rebalance() -> None:
+def test_a_member_waiting_for_its_assignment_is_told_to_rejoin_by_the_upgrade() -> None:
     world = GroupWorld()
     _, joined = world.join_twice(protocols={"range": says()})
     second, again = world.join_twice(protocols={"range": says()})
@@ -283,7 +283,7 @@ def test_an_upgrade_that_cannot_be_stored_changes_nothing() -> None:
     assert not waiting.done
 
 
-def test_topics_that_are_gone_are_left_out_of_what_was_assigned() -> None:
+def test_deleted_topics_are_left_out_of_the_assignment() -> None:
     world = GroupWorld()
     member_id, joined = world.join_twice(protocols={"range": says("gone", "t")})
     world.sync(member_id, joined.result().generation_id, {member_id: gets(0, topic="gone")})
@@ -316,7 +316,7 @@ def test_without_its_last_consumer_member_the_group_is_a_classic_one(way: str) -
     assert world.restarted().group().group_type == "Classic"
 
 
-def test_what_was_assigned_is_kept_over_the_downgrade() -> None:
+def test_the_assignment_is_kept_over_the_downgrade() -> None:
     world = GroupWorld()
     members, modern = upgraded(world)
     settle(world, *members, modern)
@@ -452,7 +452,7 @@ def test_an_old_client_is_admitted_at_once() -> None:
     [{"protocol_type": "connect"}, {"protocols": {}}, {"protocols": {"range": b"\0"}}],
     ids=["type", "no protocol", "malformed"],
 )
-def test_what_is_no_consumer_is_refused(fields: dict[str, Any]) -> None:
+def test_a_join_of_another_protocol_type_is_refused(fields: dict[str, Any]) -> None:
     world = GroupWorld()
     Modern(world, "a").join()
     assert world.join(version=3, **fields).result().error_code == InconsistentGroupProtocolError.code
@@ -464,7 +464,7 @@ def test_classic_members_must_have_a_protocol_in_common() -> None:
     assert world.join(version=3, protocols={"range": says()}).result().error_code == InconsistentGroupProtocolError.code
 
 
-def test_there_may_be_no_room() -> None:
+def test_a_full_group_accepts_no_classic_member() -> None:
     world = GroupWorld(group_consumer_max_size=1)
     Modern(world, "a").join()
     assert Classic(world).join().error_code == GroupMaxSizeReachedError.code
@@ -516,7 +516,7 @@ def test_requests_with_a_wrong_generation_or_id() -> None:
             first.heartbeat(member_id=member_id)
 
 
-def test_who_does_not_rejoin_is_out() -> None:
+def test_a_classic_member_that_does_not_rejoin_is_removed() -> None:
     world = GroupWorld()
     (first, second), modern = upgraded(world)
     for _ in range(13):
@@ -530,7 +530,7 @@ def test_who_does_not_rejoin_is_out() -> None:
     assert modern.owned == ALL
 
 
-def test_who_does_not_come_for_its_assignment_is_out() -> None:
+def test_a_classic_member_that_does_not_sync_is_removed() -> None:
     world = GroupWorld()
     (first, second), modern = upgraded(world)
     assert first.join().error_code == NONE

@@ -295,7 +295,7 @@ def test_a_partition_that_is_not_there_has_no_offsets(partition: int) -> None:
     assert answer.topics[0].partitions[0].error_code == UnknownTopicOrPartitionError.code
 
 
-def test_a_failed_append_is_told_and_nothing_is_committed() -> None:
+def test_a_failed_append_is_an_error_and_nothing_is_committed() -> None:
     world = GroupWorld()
     commit(world, 5)
     world.log.failure = KafkaStorageError()
@@ -474,7 +474,7 @@ def test_offsets_of_an_empty_group_expire_after_it_became_empty() -> None:
     assert fetch(world) == (-1, NONE)
 
 
-def test_only_topics_nobody_reads_expire_in_a_live_group() -> None:
+def test_only_unsubscribed_topics_expire_in_a_live_group() -> None:
     world = GroupWorld(offsets_retention_minutes=10)
     (leader,) = world.stable(1, session_timeout_ms=1_800_000, protocols={"range": SUBSCRIBED_TO_T})
     for name in ("t", "u"):
@@ -501,7 +501,7 @@ def test_pending_offsets_keep_the_group() -> None:
     assert world.group() is None
 
 
-def test_a_group_nobody_joined_in_the_end_is_dropped() -> None:
+def test_a_group_whose_join_was_never_completed_is_removed() -> None:
     world = GroupWorld()
     world.join()
     world.advance(5_000)

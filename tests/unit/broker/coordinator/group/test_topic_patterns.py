@@ -31,7 +31,7 @@ def test_the_whole_name_must_match(pattern: str, found: tuple[str, ...]) -> None
 @pytest.mark.parametrize(
     "pattern", ["(", "(?=a)", r"(a)\1", "a{2,1}", "x" * (MAX_PATTERN_LENGTH + 1), "((a{100}){100}){100}"]
 )
-def test_what_re2_does_not_know_is_refused(pattern: str) -> None:
+def test_a_pattern_with_syntax_unknown_to_re2_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidRegularExpressionError):
         compile_pattern(pattern)
 
@@ -43,7 +43,7 @@ def test_no_pattern_takes_long() -> None:
     assert time.process_time() - began < 5
 
 
-def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_re2_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(InvalidRegularExpressionError, match="pip install google-re2"):
         compile_pattern("a-pattern-that-was-not-compiled-before")

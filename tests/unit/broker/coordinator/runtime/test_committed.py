@@ -125,7 +125,7 @@ def sync(member_id: str, generation_id: int, *members: str) -> SyncGroupRequest:
     return SyncGroupRequest(group_id="g", member_id=member_id, generation_id=generation_id, assignments=given)
 
 
-def test_nobody_hears_of_an_assignment_before_it_is_on_the_disk(data: DataBroker) -> None:
+def test_no_member_gets_an_assignment_before_it_is_on_the_disk(data: DataBroker) -> None:
     leader, follower = Client(data), Client(data)
     joined = leader.answer(join(), 3)
     data.loop.run_soon()
@@ -143,7 +143,7 @@ def test_nobody_hears_of_an_assignment_before_it_is_on_the_disk(data: DataBroker
     assert bytes(follower.decoded(follows[0], SyncGroupResponse, 3).assignment) == second.member_id.encode()
 
 
-def test_who_waits_may_go(data: DataBroker) -> None:
+def test_a_waiting_client_may_disconnect(data: DataBroker) -> None:
     client = Client(data)
     answer = client.send(commit(), 8)
     assert isinstance(answer, Pending)
@@ -212,7 +212,7 @@ def when_synced(world: ShareWorld, answer: Any) -> Any:
     return answer.result()
 
 
-def test_members_of_share_groups_hear_what_is_on_the_disk(world: ShareWorld) -> None:
+def test_members_of_share_groups_are_answered_after_the_sync(world: ShareWorld) -> None:
     member = ShareMember(world, "g", "t", "m")
     joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
     assert when_synced(world, world.ask(member.context, joins, 1)).error_code == NONE
@@ -354,7 +354,7 @@ def test_no_answer_runs_ahead_of_the_high_watermark(seed: int) -> None:
 
 
 @pytest.mark.parametrize("asked", [name for name in ASKED if name not in ("heartbeat", "fetch")])
-def test_an_answer_that_rests_on_what_is_lost_is_refused(asked: str) -> None:
+def test_an_answer_that_depends_on_a_lost_record_is_refused(asked: str) -> None:
     log = SyncedLog()
     world = GroupWorld(log)
     world.coordinator.commit_offsets(world.context(8), commit())
@@ -423,7 +423,7 @@ def test_a_marker_that_may_be_lost_leaves_the_transaction_open() -> None:
 
 
 @pytest.mark.parametrize("lost", ["decision", "marker"])
-def test_a_transaction_ends_although_what_its_end_rests_on_is_lost_once(lost: str) -> None:
+def test_a_transaction_ends_although_a_record_of_its_end_is_lost_once(lost: str) -> None:
     """Its partition may have another leader meanwhile, or its disk was full: no load of the coordinator would come."""
     log = SyncedLog()
     world = TransactionWorld(log)

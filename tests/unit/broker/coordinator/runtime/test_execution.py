@@ -77,6 +77,6 @@ def test_a_decision_begins_again_where_its_shard_was_given_up(*, is_served: bool
         assert begun == [0]
 
 
-def test_what_may_be_lost_sends_clients_to_look_for_their_coordinator() -> None:
+def test_a_record_that_may_be_lost_makes_clients_look_for_their_coordinator() -> None:
     with pytest.raises(NotCoordinatorError):
         refuse_uncommitted(KafkaStorageError())

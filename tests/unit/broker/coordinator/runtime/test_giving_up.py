@@ -242,15 +242,13 @@ def test_a_fault_strikes_the_write_and_no_garbage_of_other_tests() -> None:
 
 
 @pytest.mark.parametrize("build", IN_MEMORY)
-def test_what_is_served_after_a_fault_is_what_the_log_says(build: Callable[[Path], Kind], tmp_path: Path) -> None:
+def test_the_state_after_a_fault_is_that_of_the_log(build: Callable[[Path], Kind], tmp_path: Path) -> None:
     struck = [check(build, tmp_path, seed) for seed in SEEDS]
     assert any(struck)
 
 
 @pytest.mark.parametrize("build", ON_DISK)
-def test_what_is_served_after_a_fault_is_what_the_log_on_disk_says(
-    build: Callable[[Path], Kind], tmp_path: Path
-) -> None:
+def test_the_state_after_a_fault_is_that_of_a_log_on_disk(build: Callable[[Path], Kind], tmp_path: Path) -> None:
     struck = [check(build, tmp_path / str(seed), seed) for seed in SEEDS[:8]]
     assert any(struck)
 
@@ -412,7 +410,7 @@ def test_a_partition_that_was_empty_once_is_asked_when_another_broker_has_filled
 
 
 @pytest.mark.parametrize("call", range(1, MOST_CALLS, 6))
-def test_what_all_shards_execute_is_done_after_a_fault_in_one_of_them(call: int) -> None:
+def test_a_change_of_all_shards_is_completed_after_a_fault_in_one_of_them(call: int) -> None:
     """Offsets of a deleted topic must not greet the next one of its name."""
     world = GroupWorld()
     names = [f"group-{number}" for number in range(5)]

@@ -113,7 +113,7 @@ def test_the_same_leadership_keeps_its_shards() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_all_shards_do_is_done_however_often_a_log_refuses_it_while_it_loads(seed: int) -> None:
+def test_a_change_of_all_shards_is_completed_although_a_log_refuses_it_while_loading(seed: int) -> None:
     """Offsets of a deleted topic go once the disk has room again; until then groups are served."""
     randomness = random.Random(seed)
     log = EpochLog()
@@ -197,7 +197,9 @@ def test_an_answer_of_a_shard_that_was_given_up_meanwhile_is_not_given() -> None
 
 @pytest.mark.parametrize("wait_ms", [0, RETRY_MS])
 @pytest.mark.parametrize("is_lost", [False, True])
-def test_what_was_read_waits_for_its_commit_when_its_shard_is_given_up(*, is_lost: bool, wait_ms: int) -> None:
+def test_an_answer_waits_for_the_commit_of_its_records_when_its_shard_is_given_up(
+    *, is_lost: bool, wait_ms: int
+) -> None:
     """A description that rests on records which are not committed yet is no sooner told by a fault that follows."""
     world = GroupWorld()
     commit(world, 5)

@@ -35,7 +35,7 @@ from tidelog.protocol.messages.write_txn_markers import (
         (PartitionState((1, 2, 3), (2, 3), 2, 6, 8), NotCoordinatorError),
     ],
 )
-def test_appends_are_refused_in_the_words_of_coordinators(
+def test_append_errors_are_those_of_coordinators(
     tmp_path: Path, state: PartitionState, error: type[KafkaError]
 ) -> None:
     node = ReplicatedBroker(tmp_path, {"min.insync.replicas": "2"})

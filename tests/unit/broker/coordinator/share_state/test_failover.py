@@ -290,14 +290,14 @@ STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 11)), min_size
 @example([("write", 0)] * 3 + [("hurry", 0), ("take over", 0), ("serve", 1)])
 @example([step for number in range(12) for step in [("write", number), ("serve", 1)]])
 @settings(max_examples=25 * DEPTH)
-def test_what_was_answered_as_written_is_read(steps: list[tuple[str, int]]) -> None:
+def test_acknowledged_states_are_read_after_a_failover(steps: list[tuple[str, int]]) -> None:
     world = World()
     for what, number in steps:
         world.step(what, number)
     world.settle()
 
 
-def test_nothing_is_cut_off_before_what_stands_for_it_is_committed() -> None:
+def test_no_record_is_pruned_before_its_replacement_is_committed() -> None:
     """Otherwise a leader that dies takes the states along that were quiet and have been written again."""
     world = World()
     for number in range(5):
@@ -310,7 +310,7 @@ def test_nothing_is_cut_off_before_what_stands_for_it_is_committed() -> None:
     world.settle()
 
 
-def test_pruning_beside_a_change_that_is_not_committed_gives_no_shard_up() -> None:
+def test_pruning_during_an_uncommitted_change_gives_no_shard_up() -> None:
     world = World()
     node = world.topic.nodes[world.topic.leader]
     shard = node.runtime.shard(0)

@@ -179,7 +179,7 @@ def test_without_a_coordinator_calls_wait_for_one() -> None:
 
 
 @pytest.mark.parametrize("error", [FencedLeaderEpochError, FencedStateEpochError])
-def test_a_change_that_is_fenced_takes_those_behind_it_along(error: type[KafkaError]) -> None:
+def test_a_fenced_change_fails_the_changes_queued_after_it(error: type[KafkaError]) -> None:
     """They were worked out upon it. What is asked afterwards is asked of the coordinator."""
     world = World()
     first = world.write(1)
@@ -191,7 +191,7 @@ def test_a_change_that_is_fenced_takes_those_behind_it_along(error: type[KafkaEr
     assert world.batch().api is READ
 
 
-def test_one_who_went_away_holds_no_one_up() -> None:
+def test_an_abandoned_call_does_not_delay_others() -> None:
     world = World()
     gone, there = world.write(1), world.write(2)
     gone.abandon()
@@ -213,7 +213,7 @@ def test_a_request_is_of_one_group_and_bounded() -> None:
 
 
 @pytest.mark.parametrize("error", [None, FencedStateEpochError(), NotCoordinatorError()])
-def test_one_who_asks_from_an_answer_sends_no_other_call_twice(error: KafkaError | None) -> None:
+def test_a_call_made_while_an_answer_is_handled_repeats_no_other_call(error: KafkaError | None) -> None:
     """Calls whose answer came with it are not asked again, and those asked meanwhile wait for their own."""
     world = World()
     world.write(0)
@@ -235,7 +235,7 @@ def test_one_who_asks_from_an_answer_sends_no_other_call_twice(error: KafkaError
     assert second_done.done is not isinstance(error, NotCoordinatorError)
 
 
-def test_one_who_asks_when_the_time_is_over_sends_no_other_call_twice() -> None:
+def test_a_call_made_while_another_times_out_repeats_no_other_call() -> None:
     world = World()
     world.leader = None
     first, second = world.read(), world.read(OTHER)

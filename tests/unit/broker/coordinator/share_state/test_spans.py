@@ -48,7 +48,7 @@ def test_parts_are_cut_at_the_bounds_and_holes_are_left_out() -> None:
 
 
 @given(span_lists(), span_lists())
-def test_changes_lie_over_what_was(spans: list[Span], changes: list[Span]) -> None:
+def test_changes_replace_the_spans_below_them(spans: list[Span], changes: list[Span]) -> None:
     result = overlay(spans, changes)
     assert by_offset(result) == {**by_offset(spans), **by_offset(changes)}
     assert all(before.last < after.first for before, after in pairwise(result))
@@ -67,7 +67,7 @@ def test_only_terminal_neighbours_are_joined() -> None:
     assert join_terminal(available) == available
 
 
-def test_a_settled_span_is_in_nobodys_hands() -> None:
+def test_a_settled_span_has_no_member() -> None:
     settled = SPANS[1].settle(AVAILABLE)
     assert settled == Span(5, 5, AVAILABLE, 1)
     assert (settled.size, SPANS[2].size) == (1, 10)

@@ -105,7 +105,7 @@ def test_a_load_comes_to_the_same_state() -> None:
     assert again.share.read(OTHER) == world.share.read(OTHER)
 
 
-def test_a_reset_begins_anew() -> None:
+def test_a_reset_replaces_the_whole_state() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 1)
     world.write(3, Span(5, 6, ARCHIVED, 1))
@@ -183,7 +183,7 @@ def test_neighbours_alike_are_one() -> None:
     assert join_equal(spans) == [Span(0, 2, AVAILABLE, 1), Span(3, 3, AVAILABLE, 2), Span(5, 5, AVAILABLE, 2)]
 
 
-def test_keys_lie_where_kafka_puts_them() -> None:
+def test_keys_are_hashed_to_kafkas_partitions() -> None:
     assert coordinator_key(KEY) == "g:dHR0dHR0dHR0dHR0dHR0dA:0"
 
 
@@ -236,7 +236,7 @@ def test_a_leader_is_fenced_when_the_group_was_reset() -> None:
     assert (found.start_offset, found.state_epoch) == (10, 3)
 
 
-def test_one_who_says_no_epoch_is_not_fenced() -> None:
+def test_a_read_without_a_leader_epoch_is_not_fenced() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 3)
     world.share.read_as_leader(KEY, 7)

@@ -101,12 +101,12 @@ def test_init_waits_while_markers_cannot_be_written() -> None:
         ({"keep_prepared_txn": True}, UnsupportedVersionError),
     ],
 )
-def test_what_init_refuses(fields: dict[str, Any], error: type[KafkaError]) -> None:
+def test_init_refuses_wrong_requests(fields: dict[str, Any], error: type[KafkaError]) -> None:
     with pytest.raises(error):
         TransactionWorld().init(**fields)
 
 
-def test_a_producer_that_names_itself_goes_on_and_may_retry() -> None:
+def test_a_producer_that_names_itself_continues_and_may_retry() -> None:
     world = TransactionWorld()
     first = world.init()
     second = world.init(first)
@@ -321,7 +321,7 @@ def test_version_2_retry_while_markers_are_due() -> None:
         world.end(producer, version=2)
 
 
-def test_version_2_may_abort_what_never_began() -> None:
+def test_version_2_may_abort_a_transaction_that_never_began() -> None:
     world = TransactionWorld()
     producer = world.init()
     producer = world.end(producer, commit=False, version=2)
@@ -501,7 +501,7 @@ def test_a_decided_transaction_is_ended_after_a_restart(commit: bool) -> None:
     assert again.transaction().state is (COMPLETE_COMMIT if commit else COMPLETE_ABORT)
 
 
-def test_an_open_transaction_goes_on_after_a_restart() -> None:
+def test_an_open_transaction_continues_after_a_restart() -> None:
     world = TransactionWorld()
     producer = world.init()
     world.add(producer)
@@ -511,7 +511,7 @@ def test_an_open_transaction_goes_on_after_a_restart() -> None:
     assert len(again.markers.written) == 2
 
 
-def test_an_open_transaction_has_what_is_left_of_its_timeout_after_a_restart() -> None:
+def test_an_open_transaction_keeps_the_rest_of_its_timeout_after_a_restart() -> None:
     world = TransactionWorld()
     world.add(world.init(transaction_timeout_ms=5_000))
     world.time.advance(3_000)

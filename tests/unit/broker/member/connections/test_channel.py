@@ -162,7 +162,7 @@ async def test_each_protocol_to_either_side(
         ),
     ],
 )
-async def test_what_does_not_fit_is_told_in_one_line(
+async def test_security_settings_that_do_not_fit_are_one_line(
     protocol: str, own: dict[str, str], theirs: dict[str, str], told: str, certificates: Certificates
 ) -> None:
     elsewhere = certificates.authority.issue("elsewhere", "/CN=elsewhere", hosts="DNS:elsewhere")
@@ -176,7 +176,7 @@ async def test_what_does_not_fit_is_told_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-async def test_a_member_without_a_certificate_is_not_let_in(certificates: Certificates) -> None:
+async def test_a_member_without_a_certificate_is_refused(certificates: Certificates) -> None:
     texts = texts_of("SSL", certificates)
     del texts["ssl.keystore.location"]
     async with Node("SSL", node_texts(certificates)) as node:
@@ -229,7 +229,7 @@ async def test_changed_stores_count_from_the_next_connection_on(certificates: Ce
         ),
     ],
 )
-def test_a_login_that_cannot_be_is_refused_at_the_start(
+def test_an_impossible_login_configuration_is_refused_at_the_start(
     texts: dict[str, str], told: str, certificates: Certificates
 ) -> None:
     with pytest.raises(ConfigError, match=told) as refused:

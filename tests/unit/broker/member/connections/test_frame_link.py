@@ -68,7 +68,7 @@ async def test_answers_come_whole_in_any_pieces(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [FIRST_BYTES, FIRST_BYTES + 1, 5 * FIRST_BYTES + 7])
-async def test_the_buffer_of_a_long_answer_grows_with_what_has_come(size: int) -> None:
+async def test_the_buffer_of_a_long_answer_grows_with_the_received_bytes(size: int) -> None:
     transport = PiecesTransport(FrameLink())
     body = random.Random(size).randbytes(size)
     task = await begin(transport)
@@ -81,7 +81,7 @@ async def test_the_buffer_of_a_long_answer_grows_with_what_has_come(size: int) -
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, MAX_RESPONSE_BYTES + 1, struct.unpack(">i", b"HTTP")[0]])
-async def test_what_is_no_answer_of_a_node_is_told(size: int) -> None:
+async def test_a_frame_of_an_impossible_size_is_an_error(size: int) -> None:
     transport = PiecesTransport(FrameLink())
     task = await begin(transport)
     transport.deliver(struct.pack(">i", size) + b"more", lambda: 5)
@@ -90,7 +90,7 @@ async def test_what_is_no_answer_of_a_node_is_told(size: int) -> None:
     assert transport.is_closed
 
 
-async def test_an_answer_to_nothing_is_nobodys() -> None:
+async def test_a_response_without_a_request_closes_the_connection() -> None:
     transport = PiecesTransport(FrameLink())
     task = await begin(transport)
     transport.deliver(framed(b"answer"), lambda: 100)
@@ -101,7 +101,7 @@ async def test_an_answer_to_nothing_is_nobodys() -> None:
         await transport.link.exchange(b"next")
 
 
-async def test_an_answer_that_nobody_waits_for_any_more_closes_the_connection() -> None:
+async def test_a_cancelled_request_closes_the_connection() -> None:
     transport = PiecesTransport(FrameLink())
     task = await begin(transport)
     transport.deliver(framed(b"half an answer")[:9], lambda: 100)
@@ -113,9 +113,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_closes_the_connection() 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError(104, "Connection reset by peer")])
 @pytest.mark.parametrize("received", [0, 2, 9])
-async def test_a_connection_that_is_lost_fails_what_waits_and_what_comes_after(
-    error: Exception | None, received: int
-) -> None:
+async def test_a_lost_connection_fails_waiting_and_later_requests(error: Exception | None, received: int) -> None:
     transport = PiecesTransport(FrameLink())
     task = await begin(transport)
     transport.deliver(framed(b"half an answer")[:received], lambda: 100)

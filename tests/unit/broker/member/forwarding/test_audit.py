@@ -150,7 +150,7 @@ def test_each_forwarded_api_that_changes_something_has_its_lines() -> None:
 
 
 @pytest.mark.parametrize("key", CASES, ids=lambda key: key.name)
-def test_what_was_changed_has_its_line(caplog: pytest.LogCaptureFixture, key: ApiKey) -> None:
+def test_a_change_has_its_audit_line(caplog: pytest.LogCaptureFixture, key: ApiKey) -> None:
     asked, answered, expected = CASES[key]
     frame, response = messages(key, REGISTRY[key].max_version, asked, answered)
     assert lines_of(caplog, frame, response) == [{**expected, "user": "User:ANONYMOUS", "address": "10.0.0.9"}]
@@ -158,7 +158,7 @@ def test_what_was_changed_has_its_line(caplog: pytest.LogCaptureFixture, key: Ap
 
 
 @pytest.mark.parametrize("key", sorted(WHOLE))
-def test_what_was_refused_as_a_whole_has_no_line(caplog: pytest.LogCaptureFixture, key: ApiKey) -> None:
+def test_a_request_refused_as_a_whole_has_no_audit_line(caplog: pytest.LogCaptureFixture, key: ApiKey) -> None:
     asked, answered, _ = CASES[key]
     frame, response = messages(key, REGISTRY[key].max_version, asked, answered | REFUSED)
     assert not lines_of(caplog, frame, response)
@@ -171,13 +171,13 @@ def test_what_was_refused_as_a_whole_has_no_line(caplog: pytest.LogCaptureFixtur
         ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.UPDATE_FEATURES,
     ],
 )  # fmt: skip
-def test_what_was_only_checked_has_no_line(caplog: pytest.LogCaptureFixture, key: ApiKey) -> None:
+def test_a_validated_change_has_no_audit_line(caplog: pytest.LogCaptureFixture, key: ApiKey) -> None:
     asked, answered, _ = CASES[key]
     frame, response = messages(key, REGISTRY[key].max_version, asked | {"validate_only": True}, answered)
     assert not lines_of(caplog, frame, response)
 
 
-def test_an_answer_that_cannot_be_read_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_response_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     asked, answered, _ = CASES[ApiKey.CREATE_ACLS]
     frame, response = messages(ApiKey.CREATE_ACLS, 3, asked, answered)
     assert not lines_of(caplog, frame, response[:-9])

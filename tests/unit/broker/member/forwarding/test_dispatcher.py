@@ -87,7 +87,7 @@ class Controller:
         return self.answers[-1]
 
 
-def test_what_no_controller_answers_is_refused_by_each_topic_and_counts_as_its_own_api(tmp_path: Path) -> None:
+def test_a_forwarded_request_without_an_answer_is_refused_for_each_topic(tmp_path: Path) -> None:
     data, controller = DataBroker(tmp_path), Controller()
     dispatcher = MemberDispatcher(data.broker, cast(Any, controller), cast(Any, SimpleNamespace()))
     context = data.context(0)
@@ -106,7 +106,7 @@ def test_what_no_controller_answers_is_refused_by_each_topic_and_counts_as_its_o
     data.close()
 
 
-def test_what_is_forwarded_is_bounded(tmp_path: Path) -> None:
+def test_the_size_of_forwarded_requests_is_limited(tmp_path: Path) -> None:
     data, controller = DataBroker(tmp_path), Controller()
     dispatcher = MemberDispatcher(data.broker, cast(Any, controller), cast(Any, SimpleNamespace()))
     request = frame(ApiKey.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]))
@@ -133,7 +133,7 @@ def test_what_is_forwarded_is_bounded(tmp_path: Path) -> None:
         (None, ["mine", "other"]),
     ],
 )
-def test_coordinators_are_asked_only_for_what_the_client_may_write(
+def test_coordinators_are_asked_only_about_partitions_that_the_client_may_write(
     tmp_path: Path, rights: set[str] | None, asked: list[str]
 ) -> None:
     """They take a broker's word: else a stranger could add partitions to a transaction of others."""

@@ -82,7 +82,7 @@ async def test_a_response_is_noted_if_its_client_goes_while_it_is_asked() -> Non
     assert (noted, gone.done) == ([b"gone"], False)
 
 
-async def test_a_refusal_is_told_and_the_next_request_is_asked() -> None:
+async def test_a_refusal_is_answered_and_the_next_request_is_sent() -> None:
     refused = EnvelopeResponse(error_code=ClusterAuthorizationFailedError.code)
     controller = Controller(lambda data: refused if data == b"1" else EnvelopeResponse(response_data=data))
     forwarder = forwarder_to(controller)
@@ -93,7 +93,7 @@ async def test_a_refusal_is_told_and_the_next_request_is_asked() -> None:
     assert answers[1].result() == b"2"
 
 
-async def test_a_controller_that_is_none_is_asked_until_the_clients_time_is_over() -> None:
+async def test_a_request_is_repeated_until_the_clients_timeout() -> None:
     time = ManualTime()
 
     def answer(_: bytes) -> EnvelopeResponse:

@@ -99,7 +99,7 @@ def test_one_request_has_only_so_many_records_converted_and_the_next_ones_the_re
     assert offsets == [50, 50, 50]
 
 
-def test_a_bad_sector_behind_control_batches_is_the_error_of_its_partition(
+def test_a_bad_sector_after_control_batches_is_an_error_of_its_partition(
     data: DataBroker, wire: LongWire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read that only looks where to go on may fail, too; the other partitions have their records."""

@@ -140,7 +140,7 @@ def test_reads_are_those_of_the_log(partition: Partition, dice: random.Random) -
             readers[number] = compare(partition, readers[number], isolation)
 
 
-def test_aborted_transactions_are_told_at_offsets_of_all_sizes(partition: Partition) -> None:
+def test_aborted_transactions_are_returned_at_offsets_of_all_sizes(partition: Partition) -> None:
     """The one in a closed segment, to which a reader has come that goes on without a search."""
     start = (1 << 62) + 5
     log = partition.local_log
@@ -177,7 +177,7 @@ def test_a_damaged_base_offset_leads_no_reader_astray(partition: Partition, base
 
 
 @pytest.mark.parametrize("length", [0, 61, 5000, 8000, 30_000, (1 << 31) - 1])
-def test_a_damaged_length_leads_no_reader_beyond_what_may_be_read(partition: Partition, length: int) -> None:
+def test_a_damaged_length_lets_no_reader_read_beyond_its_bound(partition: Partition, length: int) -> None:
     for _ in range(8):
         partition.append_records(memoryview(batch(bytes(5000))))
     log = partition.local_log
@@ -194,7 +194,7 @@ def test_a_damaged_length_leads_no_reader_beyond_what_may_be_read(partition: Par
             assert len(read) <= log.end.position
 
 
-def test_a_reader_of_large_batches_goes_on_without_a_search(partition: Partition) -> None:
+def test_a_reader_of_large_batches_continues_without_a_search(partition: Partition) -> None:
     for _ in range(8):
         partition.append_records(memoryview(batch(bytes(5000))))
     in_memory = []

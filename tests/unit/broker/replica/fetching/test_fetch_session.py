@@ -136,7 +136,7 @@ def test_a_full_fetch_closes_the_session_it_names(cache: FetchSessionCache) -> N
     assert list(cache.sessions) == [again]
 
 
-def test_what_was_told_is_remembered(cache: FetchSessionCache) -> None:
+def test_a_session_remembers_the_high_watermark_that_was_sent(cache: FetchSessionCache) -> None:
     context = cache.context_for(NAMES, request(asked(0)))
     answer(context, high_watermark=9)
     assert context.targets[0].sent_high_watermark == 9
@@ -164,7 +164,7 @@ def test_a_full_cache_gives_no_session(cache: FetchSessionCache) -> None:
     assert new_session(cache, asked(0), asked(1)) == 0
 
 
-def test_a_session_unused_for_long_makes_room(cache: FetchSessionCache, time: ManualTime) -> None:
+def test_a_session_unused_for_long_is_evicted(cache: FetchSessionCache, time: ManualTime) -> None:
     stale = new_session(cache, asked(0), asked(1), asked(2))
     time.advance(EVICTION_MS + 1)
     used = new_session(cache, asked(0))

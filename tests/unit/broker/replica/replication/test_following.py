@@ -106,7 +106,7 @@ def test_the_log_start_follows_up_to_the_high_watermark(pair: Pair, told: int, t
     assert pair.log.log_start_offset == taken
 
 
-def test_damaged_records_are_told(pair: Pair) -> None:
+def test_damaged_records_are_reported(pair: Pair) -> None:
     work = pair.work()
     damaged = bytearray(work.records)
     damaged[-1] ^= 1

@@ -115,7 +115,7 @@ def test_with_flush_messages_acks_1_waits_for_its_own_sync(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_sync_that_failed_is_told_to_all_who_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int) -> None:
+def test_a_failed_sync_fails_all_waiting_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, acks: int) -> None:
     """On a disk without room for a checkpoint no other broker is elected, and no further append comes."""
     node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
 
@@ -161,7 +161,7 @@ def test_acks_all_ends_with_the_clock(careful: ReplicatedBroker) -> None:
     assert code(answer) == errors.RequestTimedOutError.code
 
 
-def test_lost_leadership_is_told_to_who_waits(node: ReplicatedBroker) -> None:
+def test_lost_leadership_fails_waiting_requests(node: ReplicatedBroker) -> None:
     answer = produce(node)
     node.partition.take_over(FENCED)
     assert code(answer) == errors.NotLeaderOrFollowerError.code
@@ -185,7 +185,7 @@ def test_a_follower_that_becomes_the_only_replica_commits_all_it_has(node: Repli
     assert node.partition.high_watermark == 1
 
 
-def test_a_new_election_here_keeps_who_waits_for_the_same_records(careful: ReplicatedBroker) -> None:
+def test_requests_keep_waiting_if_the_same_broker_is_elected_again(careful: ReplicatedBroker) -> None:
     answer = produce(careful)
     careful.partition.take_over(LED._replace(leader_epoch=6, partition_epoch=8))
     for replica in (2, 3):
@@ -196,7 +196,7 @@ def test_a_new_election_here_keeps_who_waits_for_the_same_records(careful: Repli
 # ---- replica fetches
 
 
-def test_a_replica_gets_what_consumers_do_not_see_yet(node: ReplicatedBroker) -> None:
+def test_a_replica_gets_records_that_consumers_do_not_see_yet(node: ReplicatedBroker) -> None:
     node.append("t", b"a")
     error, watermark, start, records = node.fetch(2, 0)
     assert (error, watermark, start) == (0, 0, 0)
@@ -262,7 +262,7 @@ def test_a_replica_that_waits_is_answered_by_the_clock_and_by_a_new_leader(node:
     assert told(waiting.result())[0] == errors.FencedLeaderEpochError.code
 
 
-def test_a_session_tells_what_moved(node: ReplicatedBroker) -> None:
+def test_a_session_sends_only_partitions_that_moved(node: ReplicatedBroker) -> None:
     node.append("t", b"a")
     first = node.ask(2, 1, session=(0, 0))
     assert isinstance(first, FetchResponse)
@@ -276,7 +276,7 @@ def test_a_session_tells_what_moved(node: ReplicatedBroker) -> None:
     assert told(again)[1] == 1
 
 
-def test_offsets_beside_a_divergence_are_told_again(node: ReplicatedBroker) -> None:
+def test_offsets_sent_with_a_divergence_are_sent_again(node: ReplicatedBroker) -> None:
     """A follower that truncates does not take them over."""
     first = node.ask(2, 0, last_epoch=3, session=(0, 0))
     diverged = node.ask(2, 3, last_epoch=3, session=(first.session_id, 1))  # type: ignore[union-attr]
@@ -342,7 +342,7 @@ def committed(node: ReplicatedBroker) -> None:
         node.fetch(replica, 2)
 
 
-def test_records_are_deleted_when_all_living_replicas_let_go_of_them(node: ReplicatedBroker) -> None:
+def test_records_are_deleted_when_all_living_replicas_have_moved_their_log_start(node: ReplicatedBroker) -> None:
     committed(node)
     answer = delete(node, -1)
     node.fetch(2, 2, log_start=2)

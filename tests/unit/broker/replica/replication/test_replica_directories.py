@@ -43,7 +43,7 @@ def partitions(count: int) -> list[TopicPartition]:
     return [TopicPartition("t", number) for number in range(count)]
 
 
-def test_what_the_metadata_lack_is_told_until_they_say_it() -> None:
+def test_directories_that_the_metadata_lack_are_reported_until_they_have_them() -> None:
     places = {TopicPartition("t", 0): FIRST, TopicPartition("t", 1): SECOND}
     replicas = ReplicaDirectories(OWN, places.get)
     replicas.note(partitions(2))
@@ -53,7 +53,7 @@ def test_what_the_metadata_lack_is_told_until_they_say_it() -> None:
     assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}, "an older request came after it"
 
 
-def test_what_is_not_here_or_not_ours_is_not_told() -> None:
+def test_partitions_without_a_log_or_replica_here_are_not_reported() -> None:
     places = {TopicPartition("t", 1): FIRST, TopicPartition("t", 7): FIRST, TopicPartition("gone", 0): FIRST}
     replicas = ReplicaDirectories(OTHER + 1, places.get)
     replicas.note([*partitions(8), TopicPartition("gone", 0)])
@@ -94,7 +94,7 @@ def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionS
             assert told(replicas.next_request(lost, 9)) == ({0: FIRST} if is_told or not empty else {})
 
 
-def test_a_log_that_was_empty_is_told_of_when_it_has_caught_up() -> None:
+def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
     replicas.note(partitions(1))
     replicas.note_empty(partitions(1))
@@ -113,7 +113,7 @@ def test_a_log_that_was_empty_is_told_of_when_it_has_caught_up() -> None:
     ],
     ids=["alone in sync", "one replica", "caught up", "another is eligible"],
 )
-def test_a_copy_beside_a_directory_that_failed_is_not_offered(state: PartitionState, is_told: bool) -> None:
+def test_a_copy_of_a_log_in_a_failed_directory_is_not_reported(state: PartitionState, is_told: bool) -> None:
     """The metadata say that the log lies in the failed one: this may be a copy from before."""
     known = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
@@ -126,7 +126,7 @@ def test_a_copy_beside_a_directory_that_failed_is_not_offered(state: PartitionSt
 @pytest.mark.parametrize(
     ("place", "is_told"), [(bytes(16), True), (bytes(15) + b"\1", True), (bytes(15) + b"\2", False), (SECOND, False)]
 )
-def test_a_log_that_may_lie_in_a_directory_that_failed_is_told_as_lost(place: bytes, is_told: bool) -> None:
+def test_a_log_that_may_be_in_a_failed_directory_is_reported_as_lost(place: bytes, is_told: bool) -> None:
     """A replica without a directory would be elected."""
     found: dict[TopicPartition, bytes] = {}
     replicas = ReplicaDirectories(OWN, found.get)
@@ -137,7 +137,7 @@ def test_a_log_that_may_lie_in_a_directory_that_failed_is_told_as_lost(place: by
     assert told(replicas.next_request(image([place]), 9)) == {0: FIRST}, "it is here after all"
 
 
-def test_one_request_is_bounded_and_all_are_told() -> None:
+def test_each_request_is_limited_and_all_logs_are_reported() -> None:
     """Whatever order answers and images come in, the metadata end as the logs lie."""
     rng = random.Random(1)
     count = MAX_ASSIGNMENTS + 100
@@ -153,7 +153,7 @@ def test_one_request_is_bounded_and_all_are_told() -> None:
     assert known == list(wanted.values())
 
 
-def test_what_is_refused_holds_nothing_else_up() -> None:
+def test_a_refused_directory_does_not_delay_others() -> None:
     replicas = ReplicaDirectories(OWN, lambda _: FIRST)
     replicas.note(partitions(MAX_ASSIGNMENTS + 1))
     known = image([THEIRS] * (MAX_ASSIGNMENTS + 1))
@@ -179,7 +179,7 @@ def test_elections_hold_no_new_log_up() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_metadata_end_as_the_logs_lie_when_requests_overtake_one_another(seed: int) -> None:
+def test_the_metadata_agree_with_the_logs_in_the_end_when_requests_overtake_one_another(seed: int) -> None:
     """Logs move between directories while requests are lost, refused, or taken late, after newer ones."""
     rng = random.Random(seed)
     places = {partition: rng.choice([FIRST, SECOND]) for partition in partitions(5)}

@@ -348,7 +348,9 @@ class Model:
 
 
 @pytest.mark.parametrize("in_steps", [False, True])
-def test_what_rests_has_someone_who_wakes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_steps: bool) -> None:
+def test_partitions_at_rest_are_woken_in_any_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_steps: bool
+) -> None:
     if in_steps:
         monkeypatch.setattr(replica_fetch, "MANY_TARGETS", 1)
         monkeypatch.setattr(fetch, "MANY_TARGETS", 1)

@@ -124,7 +124,7 @@ def test_orders_that_mean_nothing_make_one_normalized_avro_schema(one: Any, othe
         '{"type":"array","items":' * 500 + '"int"' + "}" * 500,
     ],
 )
-def test_what_is_no_avro_schema_is_refused(text: str) -> None:
+def test_an_invalid_avro_schema_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse(Source("AVRO", text))
 
@@ -175,7 +175,7 @@ def test_any_json_is_a_schema_or_refused(node: Any) -> None:
     "text", ["7", "[]", "{", '{"type":"nothing"}', '{"required":"a"}', '{"$ref":"#/definitions/x"}',
              '{"$ref":"other.json"}', DEEP, '{"not":' * 300 + "{}" + "}" * 300]
 )  # fmt: skip
-def test_what_is_no_json_schema_is_refused(text: str) -> None:
+def test_an_invalid_json_schema_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         parse(Source("JSON", text))
 
@@ -274,7 +274,7 @@ def test_custom_options_without_their_definition_are_left_out() -> None:
     assert "string a = 1;" in found.canonical
 
 
-def test_a_descriptor_of_descriptors_may_be_of_somebodys_own() -> None:
+def test_a_schema_may_define_its_own_file_descriptor_proto() -> None:
     own = 'syntax = "proto2"; package google.protobuf; message FileDescriptorProto { optional string name = 1; }'
     found = parse(Source("PROTOBUF", own))
     assert "message FileDescriptorProto {" in found.normalized
@@ -291,13 +291,13 @@ def test_a_descriptor_that_is_not_whole_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", ["message A {", "AAAA", 'syntax = "proto3"; message A { B b = 1; }'])
-def test_what_is_no_protobuf_schema_is_refused(text: str) -> None:
+def test_an_invalid_protobuf_schema_is_refused(text: str) -> None:
     with pytest.raises(InvalidSchemaError) as raised:
         parse(Source("PROTOBUF", text))
     assert "/tmp" not in str(raised.value)
 
 
-def test_protocs_own_log_lines_are_not_told() -> None:
+def test_log_lines_of_protoc_are_left_out_of_errors() -> None:
     output = b"WARNING: All log messages\nW0000 00:1 parser.cc:1] x\n/d/tidelog_schema.proto:1:2: Expected x.\n"
     assert reason_of(output, "/d/") == "line 1:2: Expected x."
     assert reason_of(b"", "/d/") == "it does not compile"
@@ -358,7 +358,7 @@ def test_draft_3_is_read_as_draft_7() -> None:
 
 
 @pytest.mark.parametrize("names", [("a", "a/b.proto"), ("a/b.proto", "a")])
-def test_imports_that_cannot_lie_beside_one_another_are_refused(names: tuple[str, str]) -> None:
+def test_imports_whose_names_exclude_each_other_are_refused(names: tuple[str, str]) -> None:
     references = tuple((name, 'syntax = "proto3";') for name in names)
     with pytest.raises(InvalidSchemaError, match="cannot be imported beside the others"):
         parse(Source("PROTOBUF", 'syntax = "proto3";', references))

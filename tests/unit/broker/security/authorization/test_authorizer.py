@@ -26,7 +26,7 @@ from tidelog.protocol.metadata_records.records import AccessControlEntryRecord, 
 AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:admin; User:other"}
 
 
-def test_the_configuration_says_who_may_do_everything(tmp_path: Path) -> None:
+def test_super_users_come_from_the_configuration(tmp_path: Path) -> None:
     data = DataBroker(tmp_path, AUTHORIZER)
     authorizer = data.broker.authorizer
     assert authorizer is not None

@@ -179,7 +179,7 @@ def test_decisions_are_those_of_a_naive_model(
     assert len(store.authorizer.rules) == len(set(store.image.acls.values()))
 
 
-def test_all_rules_of_a_resource_stand_when_one_of_them_is_removed() -> None:
+def test_the_other_rules_of_a_resource_stay_when_one_is_removed() -> None:
     """CVE-2024-27309: what is left was read as if no rule named the resource."""
     store = Store(without_acl=True)
     store.put(1, rule("a", READ, DENY))

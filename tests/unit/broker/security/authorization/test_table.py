@@ -237,7 +237,7 @@ def test_a_change_of_acls_holds_with_the_next_request(world: World) -> None:
     assert before.high_watermark == after.high_watermark == -1
 
 
-def test_bits_are_what_may_be_done(world: World) -> None:
+def test_authorized_operations_are_a_bit_field(world: World) -> None:
     world.allow(AclOperation.READ, ResourceType.TOPIC, "orders")
     world.allow(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER, CLUSTER_NAME)
     asked = {"topics": [{"name": "orders"}], "include_topic_authorized_operations": True,
@@ -264,7 +264,7 @@ def test_a_pattern_finds_only_topics_that_the_subscriber_may_know(world: World) 
     assert [topic.topic_id for topic in response.assignment.topic_partitions] == [world.topic_id]
 
 
-def test_internal_topics_of_a_streams_group_are_made_by_who_may_create_them(world: World) -> None:
+def test_internal_topics_of_a_streams_group_need_the_permission_to_create_them(world: World) -> None:
     subtopology = {
         "subtopology_id": "0", "source_topics": ["orders"], "source_topic_regex": [], "repartition_sink_topics": [],
         "state_changelog_topics": [{"name": "app-log", "partitions": 0, "replication_factor": 1, "topic_configs": []}],
@@ -309,7 +309,7 @@ def test_a_fetch_that_waits_is_refused_when_it_ends_after_its_acl(world: World, 
     assert not partition.records
 
 
-def test_a_virtual_topic_needs_what_its_topic_needs(world: World) -> None:
+def test_a_virtual_topic_needs_the_permissions_of_its_topic(world: World) -> None:
     """And a malformed one of a hidden topic is refused as any other, not told to be malformed."""
     names = ("orders?key=1", "orders...key.1", "orders?nonsense")
     asked = [{"topics": [{"name": name}], "allow_auto_topic_creation": True} for name in names]
@@ -359,7 +359,7 @@ def frequent_request(world: World, api: str) -> tuple[str, int, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("api", FREQUENT)
-def test_what_is_asked_again_and_again_is_refused_when_its_acl_is_gone(
+def test_a_repeated_request_is_refused_once_its_acl_is_deleted(
     world: World, api: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The shortcuts of frequent requests know no more than the ACLs say, and each denial is noted once."""
@@ -379,7 +379,7 @@ def test_what_is_asked_again_and_again_is_refused_when_its_acl_is_gone(
     assert denials == [(1, 1)] * 3
 
 
-def test_what_is_known_of_a_client_is_bounded_and_written_where_all_is_written(
+def test_cached_decisions_of_a_client_are_limited_and_still_logged(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.broker.security.authorization.authorizer.MAX_KEPT", 3)

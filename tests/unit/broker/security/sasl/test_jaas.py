@@ -75,6 +75,6 @@ def test_the_text_of_a_mechanism_of_a_listener_wins() -> None:
         ({"sasl_enabled_mechanisms": "OAUTHBEARER"}, "OAUTHBEARER"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_refuses_the_start(texts: dict[str, str], named: str) -> None:
+def test_unusable_sasl_settings_refuse_the_start(texts: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         listener(**texts)

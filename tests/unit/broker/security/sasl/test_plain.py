@@ -15,12 +15,12 @@ USERS = PlainUsers({"ann": "secret", "Jürgen": "pässword"})
     ("token", "user"),
     [("\0ann\0secret", "ann"), ("ann\0ann\0secret", "ann"), ("\0Jürgen\0pässword", "Jürgen")],
 )
-def test_the_right_password_is_let_in(token: str, user: str) -> None:
+def test_the_right_password_is_accepted(token: str, user: str) -> None:
     assert PlainServer(USERS).evaluate(token.encode()) == Reply(b"", user)
 
 
 @pytest.mark.parametrize("token", ["\0ann\0Secret", "\0ann\0secret ", "\0bob\0secret", "\0ANN\0secret"])
-def test_a_wrong_name_or_password_is_told_so(token: str) -> None:
+def test_a_wrong_name_or_password_is_refused(token: str) -> None:
     with pytest.raises(AuthenticationFailedError, match="Invalid username or password"):
         PlainServer(USERS).evaluate(token.encode())
 

@@ -78,7 +78,7 @@ class Client:
 @pytest.mark.parametrize("mechanism", ScramMechanism)
 @pytest.mark.parametrize(("name", "user"), [("user", "user"), ("a=2Cb=3Dc", "a,b=c")])
 @pytest.mark.parametrize("gs2", ["n,,", "y,,"])
-def test_the_right_password_is_let_in(mechanism: ScramMechanism, name: str, user: str, gs2: str) -> None:
+def test_the_right_password_is_accepted(mechanism: ScramMechanism, name: str, user: str, gs2: str) -> None:
     client, ours = Client(mechanism, name, gs2=gs2), server(mechanism)
     assert ours.evaluate(client.final(ours.evaluate(client.first()).token)).user == user
 
@@ -96,7 +96,7 @@ def test_the_right_password_is_let_in(mechanism: ScramMechanism, name: str, user
         ({}, lambda nonce: nonce, "biw="),
     ],
 )
-def test_what_is_wrong_with_the_final_message_is_not_told(
+def test_the_error_does_not_say_what_is_wrong_with_the_final_message(
     mechanism: ScramMechanism, client: dict[str, str], change: Callable[[str], str], binding: str | None
 ) -> None:
     theirs, ours = Client(mechanism, **client), server(mechanism)

@@ -143,7 +143,9 @@ def test_every_suite_of_the_table_is_known_to_openssl_or_refused(certificates: C
         ({"ssl.truststore.location": "/nowhere", "ssl.client.auth": "required"}, "ssl.truststore.location"),
     ],
 )
-def test_what_cannot_be_used_refuses_the_start(certificates: Certificates, texts: dict[str, str], named: str) -> None:
+def test_an_unusable_store_or_setting_refuses_the_start(
+    certificates: Certificates, texts: dict[str, str], named: str
+) -> None:
     with pytest.raises(ConfigError, match=named) as refused:
         TlsListener("SSL", {**certificates.server_texts(), **texts})
     assert "\n" not in str(refused.value)

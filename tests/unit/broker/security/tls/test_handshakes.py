@@ -138,7 +138,9 @@ async def test_a_refused_client_reads_why(
 
 
 @pytest.mark.parametrize("said", [b"\0\0\0\x0a" + bytes(10), b"GET / HTTP/1.1\r\n\r\n", b""])
-async def test_what_is_not_tls_is_closed_at_once(world: World, certificates: Certificates, said: bytes) -> None:
+async def test_a_connection_that_is_not_tls_is_closed_at_once(
+    world: World, certificates: Certificates, said: bytes
+) -> None:
     client = world.connect(listener_of(certificates))
     client.sendall(said)
     client.shutdown(socket.SHUT_WR)
@@ -172,7 +174,7 @@ async def test_half_a_handshake_is_closed_at_the_deadline(
     assert world.failed == 1
 
 
-async def test_room_is_made_by_the_oldest(world: World, certificates: Certificates) -> None:
+async def test_the_oldest_handshake_is_closed_for_a_new_one(world: World, certificates: Certificates) -> None:
     listener = listener_of(certificates)
     first, second = world.connect(listener), world.connect(listener)
     assert world.handshakes.make_room()

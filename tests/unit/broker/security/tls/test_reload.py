@@ -87,7 +87,7 @@ async def test_a_signal_reads_it_in_any_case(world: World) -> None:
     assert world.listener.context is not before
 
 
-async def test_only_another_certificate_is_told_as_a_new_one(
+async def test_only_a_changed_certificate_is_logged_as_new(
     world: World, certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -147,7 +147,7 @@ async def test_a_store_that_is_gone_changes_nothing(world: World, caplog: pytest
 @pytest.mark.parametrize(
     "world", [{"ssl_allow_dn_changes": "true", "ssl_allow_san_changes": "true"}], indirect=True, ids=["allowed"]
 )
-async def test_what_is_allowed_is_taken(world: World, certificates: Certificates, change: str) -> None:
+async def test_an_allowed_change_of_the_store_is_loaded(world: World, certificates: Certificates, change: str) -> None:
     before = world.listener.context
     world.replace(bad_store(certificates, change))
     await world.look()

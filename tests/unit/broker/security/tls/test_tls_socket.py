@@ -143,7 +143,7 @@ def test_a_frame_that_fills_the_buffer_hides_no_bytes_after_it(pair: TlsPair) ->
     assert loop.soon
 
 
-def test_a_paused_reader_gets_what_was_decrypted_when_it_reads_on(pair: TlsPair) -> None:
+def test_a_paused_reader_gets_decrypted_bytes_when_it_resumes(pair: TlsPair) -> None:
     loop, calls = cast(Any, SocketLoop()), []
     pair.tls.add_reader(loop, lambda: calls.append("first"))
     pair.raw.sendall(pair.encrypt(framed(500)))
@@ -187,7 +187,7 @@ def turn_of(loop: SocketLoop) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_frames_are_told_of_however_their_records_come(tcp_pair: TlsPair, seed: int) -> None:
+def test_the_loop_is_notified_of_frames_however_tls_records_split_them(tcp_pair: TlsPair, seed: int) -> None:
     """A part of a record that OpenSSL holds already must not be waited for."""
     rng, loop, reader = random.Random(seed), SocketLoop(), FrameReader(1 << 20)
     received: list[bytes] = []
@@ -212,7 +212,7 @@ def test_frames_are_told_of_however_their_records_come(tcp_pair: TlsPair, seed: 
     assert received == sent
 
 
-def test_little_of_a_large_frame_is_not_told_of_until_much_has_come(tcp_pair: TlsPair) -> None:
+def test_the_loop_is_not_notified_of_small_parts_of_a_large_frame(tcp_pair: TlsPair) -> None:
     tcp_pair.tls.expect(300_000)
     tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(1_000)))
     assert not is_told(tcp_pair.tls, 0)
@@ -225,7 +225,7 @@ def test_little_of_a_large_frame_is_not_told_of_until_much_has_come(tcp_pair: Tl
     assert is_told(tcp_pair.tls, 60)
 
 
-def test_the_end_of_a_stream_is_told_of_in_the_midst_of_a_large_frame(tcp_pair: TlsPair) -> None:
+def test_the_loop_is_notified_of_the_end_of_the_stream_within_a_large_frame(tcp_pair: TlsPair) -> None:
     tcp_pair.tls.expect(300_000)
     tcp_pair.raw.shutdown(socket.SHUT_WR)
     assert is_told(tcp_pair.tls, 60)
@@ -326,7 +326,7 @@ def test_a_full_socket_at_every_chunk_loses_and_repeats_nothing(pair: TlsPair, f
     own.close()
 
 
-def test_a_chunk_that_was_begun_goes_on_whatever_is_offered_next(pair: TlsPair) -> None:
+def test_a_chunk_that_was_begun_continues_whatever_is_offered_next(pair: TlsPair) -> None:
     data = os.urandom(3 * TURN_BYTES)
     sent = 0
     with contextlib.suppress(BlockingIOError):
@@ -435,7 +435,7 @@ def note(calls: list[str], what: str) -> Callable[[], None]:
     return lambda: calls.append(what)
 
 
-def test_a_read_that_wants_to_write_goes_on_when_there_is_room(wanting: SimpleNamespace) -> None:
+def test_a_read_that_wants_to_write_continues_when_the_socket_is_writable(wanting: SimpleNamespace) -> None:
     wanting.tls.add_reader(wanting.loop, note(wanting.calls, "read"))
     wanting.fake.read_raises = ssl.SSLWantWriteError
     with pytest.raises(BlockingIOError):
@@ -445,7 +445,7 @@ def test_a_read_that_wants_to_write_goes_on_when_there_is_room(wanting: SimpleNa
     assert not wanting.loop.writers
 
 
-def test_a_write_that_wants_to_read_goes_on_when_bytes_came_also_while_reading_is_paused(
+def test_a_write_that_wants_to_read_continues_when_bytes_came_also_while_reading_is_paused(
     wanting: SimpleNamespace,
 ) -> None:
     wanting.fake.send_raises = ssl.SSLWantReadError

@@ -189,7 +189,7 @@ def test_slots_are_rebuilt_alike_from_any_entries(stored: bytes, slots: int) -> 
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40), min_size=1, max_size=20), st.integers(1, 20))
-def test_tags_of_offsets_in_no_order_stay_in_their_room(offsets: list[int], capacity: int) -> None:
+def test_tags_of_unordered_offsets_are_not_written_outside_the_buffer(offsets: list[int], capacity: int) -> None:
     found = []
     for routines in (reference, *ENTRIES):
         rows = Rows(capacity)
@@ -308,7 +308,7 @@ def matches_or_error(routines: ModuleType, batch: RecordBatch, section: bytes, q
 
 @given(st.binary(max_size=80), st.integers(-2, 12), st.integers(-(2**63), 2**63 - 1))
 @settings(max_examples=100 * DEPTH)
-def test_what_matches_in_any_bytes_is_what_the_reference_finds(section: bytes, count: int, base: int) -> None:
+def test_matches_in_any_bytes_are_those_of_the_reference(section: bytes, count: int, base: int) -> None:
     query = MatchQuery(None, None, b"kind", base, None, -(2**63), 2**63 - 1)
     for routines in WALKS:
         places = routines.match_records(section, count, query)
@@ -453,7 +453,7 @@ def test_the_nth_record_of_a_batch_is_found_alike() -> None:
     assert [place_or_none(routines, section, 500) for routines in (reference, *WALKS)] == [None] * 3
 
 
-def test_buffers_are_let_go_of() -> None:
+def test_buffers_are_released() -> None:
     rows, chunk = Rows(10), bytearray(build_batch([Record(0, 1, b"k", b"v")]))
     for walks, puts in zip(WALKS, ENTRIES, strict=True):
         rows.count = 0

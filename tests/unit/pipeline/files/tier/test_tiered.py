@@ -219,7 +219,7 @@ def segment_of(base: int, end: int, *epochs: tuple[int, int]) -> TieredSegment:
     return TieredSegment("key", base, end, 1, 1, (), compressed=False, file_size=1, epochs=epochs)
 
 
-def test_what_a_leader_wrote_whom_the_last_one_never_followed_is_no_part_of_the_log() -> None:
+def test_segments_of_a_leader_epoch_that_the_last_leader_never_had_are_left_out() -> None:
     """Two unclean changes: epoch 3 began at 600 of epoch 2; then one led who had epoch 2 up to 999, and not epoch 3."""
     ours = [segment_of(0, 499, (2, 0)), segment_of(500, 999, (2, 500)), segment_of(800, 1100, (2, 800), (4, 1000))]
     others = [
@@ -229,7 +229,7 @@ def test_what_a_leader_wrote_whom_the_last_one_never_followed_is_no_part_of_the_
     assert found == list(zip(ours, (500, 800, MAX_OFFSET), strict=True))
 
 
-def test_uploads_without_epochs_are_taken_by_their_ends() -> None:
+def test_uploads_without_epochs_are_chosen_by_their_ends() -> None:
     earlier, later = segment_of(0, 700), segment_of(500, 999)
     assert _choose_uploads([later, earlier, segment_of(0, 300)], MAX_OFFSET) == [(earlier, 500), (later, MAX_OFFSET)]
 
@@ -271,7 +271,7 @@ def test_encrypted_segments_are_read_with_their_key(
         rows(address(store, prefix, local=data.path))
 
 
-def test_other_keys_are_told(tmp_path: Path, private: RSAPrivateKey) -> None:
+def test_other_keys_are_reported(tmp_path: Path, private: RSAPrivateKey) -> None:
     encryption = parse_encryption(Encryption("tier-1", private).metadata())
     (tmp_path / "none").mkdir()
     with pytest.raises(OSError, match=r"tier-1\.pem is missing"):
@@ -289,7 +289,7 @@ def test_other_keys_are_told(tmp_path: Path, private: RSAPrivateKey) -> None:
         parse_encryption({"dataKey": "../tier-1:AAAA", "aad": ""})
 
 
-def test_a_changed_chunk_is_told(tmp_path: Path, private: RSAPrivateKey) -> None:
+def test_a_changed_chunk_is_reported(tmp_path: Path, private: RSAPrivateKey) -> None:
     secret = Encryption("tier-1", private)
     decrypt = chunk_decrypter(parse_encryption(secret.metadata()), str(write_key(tmp_path / "keys", private)))
     chunk = bytearray(secret.encrypt(b"a chunk"))
@@ -376,19 +376,19 @@ def test_a_manifest_is_parsed() -> None:
         manifest_with(FIXED, remoteLogSegmentMetadata=[]),
     ],
 )
-def test_damaged_manifests_are_told(text: bytes) -> None:
+def test_damaged_manifests_are_reported(text: bytes) -> None:
     with pytest.raises(OSError, match=r"x\.rsm-manifest"):
         parse_manifest(text, "x.rsm-manifest", 7)
 
 
-def test_a_manifest_of_very_many_chunks_is_told() -> None:
+def test_a_manifest_of_very_many_chunks_is_reported() -> None:
     """A test of its own: each worker would encode them while it collects."""
-    test_damaged_manifests_are_told(manifest_with(variable([1] * 1_000_000)))
+    test_damaged_manifests_are_reported(manifest_with(variable([1] * 1_000_000)))
 
 
 @pytest.mark.parametrize("is_compressed", [True, False])
 @pytest.mark.parametrize("size", [9, 11, 10_000_000])
-def test_a_chunk_of_another_size_is_told(is_compressed: bool, size: int) -> None:
+def test_a_chunk_of_another_size_is_reported(is_compressed: bool, size: int) -> None:
     """Else the bytes after it would be taken for those of the next one."""
     chunks = [b"a" * 10, b"b" * size, b"c" * 5]
     if is_compressed:
@@ -401,7 +401,7 @@ def test_a_chunk_of_another_size_is_told(is_compressed: bool, size: int) -> None
             reader.read(1)
 
 
-def test_a_segment_that_is_cut_is_told() -> None:
+def test_a_segment_that_is_cut_is_reported() -> None:
     segment = parse_manifest(manifest_with(FIXED), "x.log", 7)
     reader = SegmentReader(pa.BufferReader(b"a" * 22), segment, None)
     with reader, pytest.raises(OSError, match=r"x\.log, chunk 2: it has 2 bytes, expected 5"):

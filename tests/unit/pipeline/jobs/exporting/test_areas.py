@@ -22,7 +22,7 @@ class FolderStore(ObjectStore):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_only_what_a_run_has_left_is_finished(tmp_path: Path, *, ends: bool) -> None:
+def test_only_files_of_runs_are_cleaned_up(tmp_path: Path, *, ends: bool) -> None:
     runs = tmp_path / "_tidelog" / "runs"
     runs.mkdir(parents=True)
     foreign = {".DS_Store", "notes.txt", "00000001-", "00000001", f"x-{RUN}", f"00000001-{RUN}.bak"}

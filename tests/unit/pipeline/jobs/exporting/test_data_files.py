@@ -100,7 +100,7 @@ def test_a_dead_letter_replaces_no_key(data: DataDirectory, tmp_path: Path, runs
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_a_dead_letter_that_is_missing_is_told(data: DataDirectory, tmp_path: Path, mode: str) -> None:
+def test_a_dead_letter_that_is_missing_is_reported(data: DataDirectory, tmp_path: Path, mode: str) -> None:
     """A record that can be no row is lost where the dead letters do not have it either."""
     target = target_below(tmp_path, ("hour(timestamp)",))
     run(data, target, mode=mode)

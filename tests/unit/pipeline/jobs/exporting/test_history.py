@@ -36,7 +36,7 @@ def append(log: UnifiedLog, epoch: int, records: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_an_export_goes_on_only_where_its_records_are_still_those_of_the_log(data: DataDirectory, seed: int) -> None:
+def test_an_export_continues_only_where_its_records_are_still_those_of_the_log(data: DataDirectory, seed: int) -> None:
     """Random appends, cuts and elections. A leader of a new epoch alone writes after a cut."""
     chance = random.Random(seed)
     log = data.log("orders")
@@ -108,7 +108,7 @@ def test_epochs_that_were_rebuilt_from_a_compacted_log_may_begin_later(data: Dat
     assert run(data).manifest.offsets() == {"orders": {0: 15}}
 
 
-def test_a_replica_that_was_fetched_from_a_compacted_leader_goes_on(data: DataDirectory, tmp_path: Path) -> None:
+def test_a_replica_that_was_fetched_from_a_compacted_leader_continues(data: DataDirectory, tmp_path: Path) -> None:
     """It has holes and later epochs, and no cleaner of its own has said so."""
     log = data.log("orders")
     for epoch in (0, 3):

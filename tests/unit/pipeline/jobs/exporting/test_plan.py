@@ -58,7 +58,7 @@ def test_a_request_for_the_smallest_files_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_log_that_is_shared_out_anew_by_each_run_is_in_the_table_once(
+def test_a_log_divided_differently_by_each_run_is_in_the_table_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Runs one after the other, each with another number of workers."""

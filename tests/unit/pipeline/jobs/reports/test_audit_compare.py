@@ -97,7 +97,7 @@ def test_rows_in_files_of_others_are_compared_too(
     assert [(c.start, c.end) for c in result.partitions[0].comparisons] == [(0, 7), (7, 14), (14, 20)]
 
 
-def test_deleted_added_and_changed_rows_are_told(data: DataDirectory, target: IcebergTarget) -> None:
+def test_deleted_added_and_changed_rows_are_reported(data: DataDirectory, target: IcebergTarget) -> None:
     fill(data.log("orders"), 4)
     export(data, target)
     table = table_of(target)
@@ -122,7 +122,7 @@ def test_rows_of_two_topics_of_one_name_are_refused(data: DataDirectory, target:
         audited(data, target)
 
 
-def test_a_table_that_is_missing_or_nobody_exported_to_is_refused(data: DataDirectory, target: IcebergTarget) -> None:
+def test_a_missing_table_or_one_without_an_export_is_refused(data: DataDirectory, target: IcebergTarget) -> None:
     fill(data.log("orders"), 1)
     with pytest.raises(BadRequestError, match=r"Iceberg table lake\.events is not in the catalog sqlite"):
         audited(data, target)

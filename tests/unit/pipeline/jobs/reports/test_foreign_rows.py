@@ -105,7 +105,7 @@ def table(data: DataDirectory, request: pytest.FixtureRequest) -> Table:
     return Table(data, request.param)
 
 
-def test_rows_beyond_the_recorded_end_are_told(data: DataDirectory, table: Table, tmp_path: Path) -> None:
+def test_rows_beyond_the_recorded_end_are_reported(data: DataDirectory, table: Table, tmp_path: Path) -> None:
     fill(data.log("orders"), 4)
     table.export()
     assert table.audit().unrecorded == ()
@@ -131,7 +131,7 @@ def test_compaction_excuses_no_row_beyond_the_end(data: DataDirectory) -> None:
     assert table.audit().is_wrong
 
 
-def test_rows_of_other_partitions_and_topics_are_told(data: DataDirectory, table: Table) -> None:
+def test_rows_of_other_partitions_and_topics_are_reported(data: DataDirectory, table: Table) -> None:
     fill(data.log("orders"), 4)
     table.export()
     table.append([3], partition=7)
@@ -227,7 +227,7 @@ def test_rows_of_an_earlier_topic_that_the_state_does_not_name_are_known_by_thei
     assert table.audit("payments").unrecorded == (UnrecordedRows("orders", 0, 1, (20,)),)
 
 
-def test_a_file_that_cannot_be_read_is_told_where_its_partition_is_not_audited(data: DataDirectory) -> None:
+def test_an_unreadable_file_of_a_partition_that_is_not_audited_is_reported(data: DataDirectory) -> None:
     table = Table(data, "parquet")
     fill(data.log("orders"), 1)
     fill(data.log("payments"), 1)

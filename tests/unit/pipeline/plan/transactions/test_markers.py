@@ -61,7 +61,7 @@ def committed_by_reader(directory: Path, bytes_per_task: int = 1 << 30) -> list[
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_damaged_indices_do_not_change_what_is_read(tmp_path: Path, damage: Damage) -> None:
+def test_damaged_transaction_indices_do_not_change_the_rows(tmp_path: Path, damage: Damage) -> None:
     for seed in SEEDS:
         chance = random.Random(seed)
         data = DataDirectory(tmp_path / str(seed))
@@ -227,7 +227,7 @@ def whole_kinds(data: DataDirectory) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_audit_and_check_find_what_would_mislead_a_reader(
+def test_audit_and_check_report_wrong_transaction_indices(
     tmp_path: Path, damage: Damage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_transactions, "ENTRY_PATIENCE_S", 0)

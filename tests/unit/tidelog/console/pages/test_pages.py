@@ -90,7 +90,7 @@ def test_configuration_is_chosen_by_name_and_origin(monkeypatch: pytest.MonkeyPa
     assert configuration.configuration_page(view({"find": "x"})).values["count"] == 0
 
 
-def test_what_may_not_be_seen_of_access_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_the_access_page_that_is_refused_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[Acl]:
         raise ClusterAuthorizationFailedError("acls: not allowed")
 
@@ -129,7 +129,7 @@ def test_compacted_partitions_are_those_of_topics_that_the_caller_may_know() -> 
     assert compaction.shown_statuses(asked, cast(Any, found)) == found[:1]
 
 
-def test_the_first_page_shows_what_is_out_of_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_page_shows_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     answer(monkeypatch, overview, describe_cluster=None, describe_log_dirs=[], take_totals=None, take_latencies=[],
            failures_of=[f"orders-{number} is refused" for number in range(MAX_ROWS + 1)])  # fmt: skip
     page: Page = overview.overview(view(log_manager=None, metadata=SimpleNamespace(topics={"orders": 1})))

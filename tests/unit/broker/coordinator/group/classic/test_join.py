@@ -128,7 +128,7 @@ def test_a_lost_answer_in_completing_rebalance_is_repeated_to_the_leader_too() -
 
 
 @pytest.mark.parametrize("who", ["leader", "changed follower"])
-def test_what_rebalances_a_stable_group(who: str) -> None:
+def test_joins_that_rebalance_a_stable_group(who: str) -> None:
     world = GroupWorld()
     leader, follower = world.stable(2)
     waiting = world.join(leader) if who == "leader" else world.join(follower, protocols={"range": b"new"})

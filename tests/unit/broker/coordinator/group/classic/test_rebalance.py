@@ -44,7 +44,7 @@ def test_one_member_is_stable_after_join_and_sync() -> None:
     assert world.group().state is STABLE
 
 
-def test_only_the_leader_hears_of_the_members() -> None:
+def test_only_the_leader_gets_the_list_of_members() -> None:
     world = GroupWorld()
     leader, _ = world.join_twice()
     follower, joined = world.join_twice()
@@ -138,7 +138,7 @@ def test_members_that_never_sync_are_dropped() -> None:
     assert world.group().state is PREPARING_REBALANCE
 
 
-def test_new_member_makes_those_who_wait_for_the_leader_join_again() -> None:
+def test_a_new_member_makes_members_in_sync_join_again() -> None:
     world = GroupWorld()
     leader, _ = world.join_twice()
     follower, _ = world.join_twice()
@@ -252,7 +252,7 @@ def test_a_loaded_group_that_is_too_large_rebalances() -> None:
     assert shrunk.group().state is PREPARING_REBALANCE
 
 
-def test_stopping_answers_who_waits() -> None:
+def test_stopping_answers_waiting_members() -> None:
     world = GroupWorld()
     leader, _ = world.stable(2)
     waiting = world.join(leader)
@@ -260,7 +260,7 @@ def test_stopping_answers_who_waits() -> None:
     assert waiting.result().error_code == NotCoordinatorError.code
 
 
-def test_what_is_written_of_a_rebalance() -> None:
+def test_records_that_a_rebalance_writes() -> None:
     world = GroupWorld()
     world.stable(2)
     keys = [type(record.key) for record in world.log.records()]
@@ -274,7 +274,7 @@ def test_states_pass_through_completing() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_who_vanishes_inside_a_join_is_dropped_after_a_session(known: bool) -> None:
+def test_a_member_that_disconnects_during_a_join_is_removed_after_its_session_timeout(known: bool) -> None:
     world = GroupWorld(group_initial_rebalance_delay_ms=3_000)
     stays, first = world.join_twice()
     world.advance(6_000)

@@ -37,7 +37,7 @@ def leave(world: GroupWorld, *members: MemberIdentity, version: int = 5) -> Leav
         ({"protocol_name": "sticky"}, InconsistentGroupProtocolError),
     ],
 )
-def test_sync_checks_who_asks(fields: dict[str, Any], error: type[KafkaError]) -> None:
+def test_sync_checks_the_member(fields: dict[str, Any], error: type[KafkaError]) -> None:
     world = GroupWorld()
     leader, _ = world.stable(2)
     with pytest.raises(error):
@@ -93,7 +93,7 @@ def test_a_second_sync_replaces_the_first() -> None:
         ({"generation_id": 3}, IllegalGenerationError),
     ],
 )
-def test_heartbeat_checks_who_asks(fields: dict[str, Any], error: type[KafkaError]) -> None:
+def test_heartbeat_checks_the_member(fields: dict[str, Any], error: type[KafkaError]) -> None:
     world = GroupWorld()
     leader, _ = world.stable(2)
     values: dict[str, Any] = {"group_id": "g", "member_id": leader, "generation_id": 2, **fields}
@@ -101,7 +101,7 @@ def test_heartbeat_checks_who_asks(fields: dict[str, Any], error: type[KafkaErro
         world.coordinator.heartbeat(HeartbeatRequest(**values)).result()
 
 
-def test_a_fenced_static_member_hears_so_in_its_heartbeat() -> None:
+def test_a_fenced_static_member_gets_the_error_in_its_heartbeat() -> None:
     world = GroupWorld()
     old = world.join(group_instance_id="i").result().member_id
     world.join(group_instance_id="i")
@@ -153,7 +153,7 @@ def test_several_leave_with_one_rebalance_each_with_its_own_error() -> None:
     assert list(world.group().members) == [first]
 
 
-def test_nobody_known_leaves_and_nothing_happens() -> None:
+def test_an_unknown_member_that_leaves_changes_nothing() -> None:
     world = GroupWorld()
     world.stable(1)
     leave(world, MemberIdentity(member_id="stranger"))
@@ -180,7 +180,7 @@ def test_a_fenced_member_cannot_leave() -> None:
     assert response.members[0].error_code == FencedInstanceIdError.code
 
 
-def test_a_pending_member_leaves_and_others_go_on() -> None:
+def test_a_pending_member_leaves_and_others_continue() -> None:
     world = GroupWorld()
     pending_id = world.join().result().member_id
     _, waiting = world.join_twice()

@@ -139,7 +139,7 @@ def test_a_full_heartbeat_is_told_the_assignment_again() -> None:
         ({"group_id": ""}, InvalidRequestError),
     ],
 )
-def test_what_a_join_must_say(fields: dict[str, Any], error: type[KafkaError]) -> None:
+def test_a_join_without_a_required_field_is_refused(fields: dict[str, Any], error: type[KafkaError]) -> None:
     with pytest.raises(error):
         join(GroupWorld(), "a", **fields)
 
@@ -148,7 +148,9 @@ def test_what_a_join_must_say(fields: dict[str, Any], error: type[KafkaError]) -
     ("member_id", "epoch", "error"),
     [("", 1, InvalidRequestError), ("a", -3, InvalidRequestError), ("a", -2, InvalidRequestError)],
 )
-def test_what_a_heartbeat_must_say(member_id: str, epoch: int, error: type[KafkaError]) -> None:
+def test_a_heartbeat_with_a_wrong_member_or_epoch_is_refused(
+    member_id: str, epoch: int, error: type[KafkaError]
+) -> None:
     with pytest.raises(error):
         beat(GroupWorld(), member_id, epoch)
 
@@ -215,7 +217,7 @@ def test_partitions_move_only_after_they_were_given_back() -> None:
     assert group_of(world).state is ConsumerGroupState.STABLE
 
 
-def test_a_silent_member_is_taken_to_hold_what_it_had() -> None:
+def test_a_member_that_sends_no_partitions_still_owns_its_partitions() -> None:
     world = GroupWorld()
     join(world, "a")
     join(world, "b")
@@ -240,7 +242,7 @@ def test_other_epochs_are_fenced(epoch: int, owned: Any) -> None:
         beat(world, "a", epoch, owned=owned)
 
 
-def test_a_fenced_member_joins_anew_under_its_id() -> None:
+def test_a_fenced_member_joins_again_with_its_id() -> None:
     world = GroupWorld()
     join(world, "a")
     beat(world, "a", 2, subscribed_topic_names=["t", "u"], owned={T: [0, 1, 2, 3]})
@@ -290,7 +292,7 @@ def test_an_empty_pattern_takes_the_pattern_away() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "x" * 2_000])
-def test_patterns_that_are_none_are_refused(pattern: str) -> None:
+def test_invalid_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(InvalidRegularExpressionError):
         join(GroupWorld(), "a", subscribed_topic_names=None, subscribed_topic_regex=pattern)
 
@@ -298,7 +300,7 @@ def test_patterns_that_are_none_are_refused(pattern: str) -> None:
 # -- leaving and static members -------------------------------------------------------------------------------------
 
 
-def test_what_a_member_leaves_goes_to_the_others() -> None:
+def test_partitions_of_a_member_that_leaves_go_to_the_others() -> None:
     world = GroupWorld()
     join(world, "a")
     join(world, "b")
@@ -548,7 +550,7 @@ def test_describing_a_consumer_group() -> None:
 
 
 @pytest.mark.parametrize(("group_id", "error"), [("", InvalidGroupIdError), ("none", GroupIdNotFoundError)])
-def test_describing_what_is_not_there(group_id: str, error: type[KafkaError]) -> None:
+def test_describing_a_missing_group_is_an_error(group_id: str, error: type[KafkaError]) -> None:
     group = GroupWorld().coordinator.describe_consumer_group(group_id, {}, operations=False)
     assert group.error_code == error.code
 
@@ -609,7 +611,7 @@ def half_given_up(world: GroupWorld) -> list[int]:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_what_was_given_in_an_older_epoch_may_be_committed_with_it(is_restarted: bool) -> None:
+def test_partitions_assigned_in_an_older_epoch_may_be_committed_with_that_epoch(is_restarted: bool) -> None:
     world = GroupWorld()
     kept = half_given_up(world)
     if is_restarted:
@@ -625,7 +627,7 @@ def test_what_was_given_in_an_older_epoch_may_be_committed_with_it(is_restarted:
         commit(world, "b", epoch + 1, lost)
 
 
-def test_what_is_yet_to_be_given_up_may_be_committed() -> None:
+def test_partitions_that_are_still_to_be_revoked_may_be_committed() -> None:
     world = GroupWorld()
     join(world, "a")
     join(world, "b")

@@ -41,7 +41,7 @@ def test_more_members_than_partitions_share_them() -> None:
     assert Counter(place for assignment in target.values() for place in places(assignment)) == {(T, 0): 2, (T, 1): 2}
 
 
-def test_nobody_gets_what_is_not_there() -> None:
+def test_missing_topics_are_not_assigned() -> None:
     assert assign(specs("a", "b"), {}) == {"a": {}, "b": {}}
     assert assign(specs("a"), {U: 3}) == {"a": {}}
     assert assign({}, {T: 3}) == {}

@@ -67,5 +67,5 @@ def test_a_newcomer_takes_its_share_only() -> None:
     assert len(second["b"].active["0"]) == 2
 
 
-def test_nobody_gets_nothing() -> None:
+def test_a_group_without_members_has_no_assignment() -> None:
     assert assign_sticky({}, parts(4), 1) == {}

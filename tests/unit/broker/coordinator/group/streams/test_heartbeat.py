@@ -214,7 +214,7 @@ def test_no_task_is_in_two_hands(world: StreamsWorld, seed: int) -> None:
     assert sorted(task for member in members for task in member.has()[0]) == sorted(ALL)
 
 
-def test_a_changed_setting_assigns_anew(world: StreamsWorld) -> None:
+def test_a_changed_setting_starts_a_new_assignment(world: StreamsWorld) -> None:
     first, second = ready(world), ready(world, "b")
     settle(first, second)
     assert first.has()[1] | second.has()[1] == set()
@@ -277,7 +277,7 @@ def test_source_topics_are_missed(world: StreamsWorld) -> None:
     assert member.has() == (ALL, set())
 
 
-def test_a_topic_that_does_not_fit_is_told(world: StreamsWorld) -> None:
+def test_a_topic_that_does_not_fit_is_reported(world: StreamsWorld) -> None:
     create_topic(world, "counts-changelog", 5)
     answer = Member(world, "a").join()
     assert codes(answer) == [StatusCode.INCORRECTLY_PARTITIONED_TOPICS]
@@ -286,7 +286,7 @@ def test_a_topic_that_does_not_fit_is_told(world: StreamsWorld) -> None:
     )
 
 
-def test_a_topic_that_cannot_be_made_is_told(world: StreamsWorld) -> None:
+def test_a_topic_that_cannot_be_made_is_reported(world: StreamsWorld) -> None:
     topology = word_count()
     topology.subtopologies[1].state_changelog_topics[0].topic_configs = [KeyValue(key="cleanup.policy", value="none")]
     answer = Member(world, "a").join(topology)
@@ -294,7 +294,7 @@ def test_a_topic_that_cannot_be_made_is_told(world: StreamsWorld) -> None:
     assert "; Creation failed: counts-changelog (" in details(answer)[0]
 
 
-def test_a_member_with_an_older_topology_is_told(world: StreamsWorld) -> None:
+def test_a_member_with_an_older_topology_is_reported(world: StreamsWorld) -> None:
     Member(world, "a").join(word_count(epoch=1))
     answer = Member(world, "b").join(word_count(epoch=0))
     assert codes(answer) == [StatusCode.STALE_TOPOLOGY]
@@ -309,7 +309,7 @@ def test_another_topology_is_refused(world: StreamsWorld) -> None:
     )
 
 
-def test_the_end_of_the_application_is_told_to_all(world: StreamsWorld) -> None:
+def test_a_shutdown_of_the_application_is_sent_to_all_members(world: StreamsWorld) -> None:
     first, second = ready(world), ready(world, "b")
     assert codes(first.beat(shutdown_application=True)) == [StatusCode.SHUTDOWN_APPLICATION]
     assert codes(second.beat()) == [StatusCode.SHUTDOWN_APPLICATION]
@@ -318,13 +318,13 @@ def test_the_end_of_the_application_is_told_to_all(world: StreamsWorld) -> None:
     assert codes(Member(world, "c").join()) == []
 
 
-def test_who_leaves_may_end_the_application(world: StreamsWorld) -> None:
+def test_a_leaving_member_may_shut_down_the_application(world: StreamsWorld) -> None:
     first, second = ready(world), ready(world, "b")
     first.beat(-1, shutdown_application=True)
     assert codes(second.beat()) == [StatusCode.SHUTDOWN_APPLICATION]
 
 
-def test_endpoints_are_told_with_their_partitions(world: StreamsWorld) -> None:
+def test_responses_have_endpoints_with_their_partitions(world: StreamsWorld) -> None:
     first = ready(world, port=1_001)
     second = ready(world, "b", port=1_002)
     settle(first, second)
@@ -402,7 +402,7 @@ PATTERN = Topology(subtopologies=[Subtopology(subtopology_id="0", source_topic_r
         ({"member_epoch": 1, "topology": None}, GroupIdNotFoundError, "Streams group g not found."),
     ],
 )
-def test_what_a_request_may_not_say(
+def test_a_request_with_wrong_fields_is_refused(
     world: StreamsWorld, fields: dict[str, Any], error: type[KafkaError], text: str
 ) -> None:
     values = {**JOIN, "topology": word_count(), **fields}
@@ -427,7 +427,7 @@ def test_what_a_request_may_not_say(
         ),
     ],
 )
-def test_topologies_that_cannot_be(world: StreamsWorld, part: Subtopology, text: str) -> None:
+def test_impossible_topologies_are_refused(world: StreamsWorld, part: Subtopology, text: str) -> None:
     answer = Member(world, "a").join(Topology(subtopologies=[part]))
     assert (answer.error_code, answer.error_message) == (StreamsInvalidTopologyError.code, text)
 
@@ -447,7 +447,7 @@ def test_epochs_are_checked(world: StreamsWorld) -> None:
     assert answer.error_message == "Subtopology x does not exist in the topology."
 
 
-def test_a_full_group_takes_nobody(tmp_path: Path) -> None:
+def test_a_full_group_accepts_no_member(tmp_path: Path) -> None:
     world = StreamsWorld(tmp_path, {"group.streams.max.size": "1"})
     create_topic(world, "lines", 2)
     ready(world)

@@ -36,7 +36,7 @@ def test_counts_go_through_repartition_topics() -> None:
     assert {part.subtopology_id: part.tasks for part in (found.subtopologies or {}).values()} == dict.fromkeys("012", 5)
 
 
-def test_what_is_read_together_is_partitioned_alike() -> None:
+def test_copartitioned_topics_get_the_same_number_of_partitions() -> None:
     group = CopartitionGroup((0,), (), (0,))
     writer = Subtopology("0", ("many",), repartition_sinks=("words",))
     reader = Subtopology("1", ("few",), repartition_sources=(InternalTopic("words"),), copartition_groups=(group,))
@@ -79,7 +79,7 @@ def test_repartition_topics_alone_take_the_most() -> None:
         ),
     ],
 )
-def test_counts_that_cannot_be_worked_out(parts: tuple[Subtopology, ...], text: str) -> None:
+def test_numbers_of_partitions_that_cannot_be_computed(parts: tuple[Subtopology, ...], text: str) -> None:
     with pytest.raises(StreamsInvalidTopologyError, match=text):
         configured(*parts, a=1)
 

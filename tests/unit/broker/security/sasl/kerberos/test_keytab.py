@@ -107,7 +107,7 @@ def test_an_error_of_gssapi_is_the_reason_of_a_refusal_and_is_cut(asked: list[tu
 
 
 @pytest.mark.parametrize(("ticket", "reason"), [(b"replayed", "Request is a replay"), (b"latin", "can't decode")])
-def test_what_the_context_says_late_is_a_refusal_too(
+def test_an_error_of_a_later_step_is_a_refusal_too(
     asked: list[tuple[str | None, Any]], ticket: bytes, reason: str
 ) -> None:
     exchange = build_server("OUT", texts_of())()
@@ -145,7 +145,7 @@ def test_the_options_name_the_key(
         (texts_of(principal_to_local_rules="RULE"), r"principal\.to\.local\.rules"),
     ],
 )
-def test_what_names_no_key_refuses_the_start(
+def test_options_that_name_no_key_refuse_the_start(
     asked: list[tuple[str | None, Any]], texts: dict[str, str], named: str
 ) -> None:
     with pytest.raises(ConfigError, match=named):

@@ -115,7 +115,7 @@ def test_a_look_that_is_asked_for_during_another_is_not_lost() -> None:
     assert world.reads == 2
 
 
-def test_the_thread_ends_when_it_is_told() -> None:
+def test_the_thread_ends_when_it_is_stopped() -> None:
     world = World()
     thread = threading.Thread(target=world.keys.run)
     thread.start()
@@ -144,7 +144,7 @@ def test_no_wait_is_longer_than_a_lock_can_wait() -> None:
     "data",
     [b"", b"[]", b"{}", b'{"keys": {}}', b"\xff", b"[" * 50_000, json.dumps({"keys": [1] * (MAX_KEYS + 1)}).encode()],
 )
-def test_what_is_no_jwks_is_refused(data: bytes) -> None:
+def test_an_invalid_jwks_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedKeysError):
         parse(data)
 
@@ -187,7 +187,7 @@ def test_no_redirect_is_followed() -> None:
         fetch_url(url, None)
 
 
-def test_no_more_is_taken_than_keys_need() -> None:
+def test_a_response_that_is_too_long_is_refused() -> None:
     with endpoint(200, bytes(MAX_BYTES + 1)) as url, pytest.raises(MalformedKeysError, match="bytes"):
         fetch_url(url, None)
 

@@ -51,7 +51,7 @@ def check(host: str = "127.0.0.1", **texts: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_cannot_be_checked_refuses_the_start(texts: dict[str, str], named: str) -> None:
+def test_settings_that_allow_no_check_refuse_the_start(texts: dict[str, str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         check(**OWN | texts)
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_checked_refuses_the_start(texts: dict[str, str], named: 
         {HANDLER: UNSECURED_HANDLER},
     ],
 )
-def test_what_can_be_checked_starts(texts: dict[str, str]) -> None:
+def test_settings_that_allow_a_check_are_accepted(texts: dict[str, str]) -> None:
     check(**OWN | texts)
 
 

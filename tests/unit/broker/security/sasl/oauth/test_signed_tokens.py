@@ -167,7 +167,7 @@ def test_a_key_is_for_the_algorithm_that_it_names(issuer: Issuer) -> None:
     assert tokens.validate(signed).user == "ann"
 
 
-def test_changed_tokens_are_refused_and_never_escape(issuer: Issuer, world: World) -> None:
+def test_randomly_changed_tokens_are_refused_without_another_error(issuer: Issuer, world: World) -> None:
     rng, given = random.Random(11), issuer.token()
     signed = given.rindex(".")
     for _ in range(300):
