@@ -17,7 +17,6 @@ from typing import ClassVar
 NONE = 0  # the code of success, which has no exception
 
 _by_code: dict[int, type[KafkaError]] = {}
-_codes: dict[type, int] = {}
 
 
 class KafkaError(Exception):
@@ -36,7 +35,6 @@ class KafkaError(Exception):
         cls.retriable = retriable
         cls.default_message = cls.__doc__ or ""
         _by_code[code] = cls
-        _codes[cls] = code
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(self.default_message if message is None else message)
@@ -63,15 +61,6 @@ def error_for_code(code: int) -> type[KafkaError]:
 def error_classes() -> list[type[KafkaError]]:
     """Return the classes of all codes, in the order of the codes."""
     return [error for _, error in sorted(_by_code.items())]
-
-
-def code_for_exception(error: BaseException) -> int:
-    """Return the code of the nearest base class that has one, UNKNOWN_SERVER_ERROR (-1) if none has."""
-    for cls in type(error).__mro__:
-        code = _codes.get(cls)
-        if code is not None:
-            return code
-    return UnknownServerError.code
 
 
 class UnknownServerError(KafkaError, code=-1):

@@ -11,8 +11,7 @@ One bytearray per connection holds what arrived and was not taken yet, between `
 Invariants: a frame is a view of that array, writable, and valid until the next ``get_buffer`` or ``receive_data``,
 which may move or replace its bytes. The array is never resized, because views of it may be in use, but only replaced.
 It grows by doubling when bytes that have *arrived* fill it, never by a length that a peer merely claims: a peer that
-announces a frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections;
-``release_buffer`` frees a large one.
+announces a frame of 100 MB and stops costs what it sent. It starts small, for ten thousand idle connections.
 
 A buffer of LAZY_BYTES or more is anonymous memory as large as the frame, not an array. The system allocates a
 page when a byte arrives in it, so a claimed length still costs nothing, and nothing is zeroed or copied again. With
@@ -28,23 +27,19 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 
 from tidelog.protocol.errors import InvalidReceiveError
-from tidelog.protocol.transferable import TransferableRecords
-from tidelog.protocol.types import Buffer, Part
+from tidelog.protocol.types import Buffer
 
 INITIAL_BUFFER_BYTES = 4_096
 READ_AHEAD_BYTES = 262_144  # a buffer that a receive fills is doubled up to this size, even if no frame needs it
 MIN_ROOM_BYTES = 1_024  # get_buffer returns at least this much, so that a receive is worth its system call
 LAZY_BYTES = 1024 * 1024  # buffers from this size on are mapped, and as large as their frame
 OWNED_BYTES = 4 * 1024 * 1024  # the memory of a larger frame is not reused
-KEEP_BUFFER_BYTES = 16_384  # release_buffer keeps buffers up to this size
 
 TLS_HANDSHAKE = 0x1603  # first two bytes of a TLS client's first record
 
 _LENGTH = Struct(">i")
 _unpack_length = _LENGTH.unpack_from
 _unpack_api_key = Struct(">h").unpack_from
-_PREFIX_V0 = Struct(">ii")
-_PREFIX_V1 = Struct(">iix")
 _EMPTY = memoryview(bytearray())
 
 
@@ -133,11 +128,6 @@ class FrameReader:
         key: int = _unpack_api_key(self._view, self._start + 4)[0]
         return key
 
-    def release_buffer(self) -> None:
-        """Free a large buffer in which no bytes wait, as in that of an idle connection."""
-        if self._start == self._end and self._capacity > KEEP_BUFFER_BYTES:
-            self._replace(0)
-
     def _make_room(self) -> None:
         """Move the waiting bytes to the start of the buffer: of a larger one if they fill more than half of this one,
         or the last receive filled it.
@@ -182,17 +172,3 @@ def anonymous_memory(capacity: int) -> mmap:
     """Map memory that takes no pages until it is written. Private: freeing 100 MB of it takes 4 ms, and
     of shared memory 9 ms."""
     return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-
-
-def encode_response(correlation_id: int, header_version: int, parts: list[Part]) -> list[Part]:
-    """Encode a response as pieces to send in order: length and header, joined with the first piece if it is small; the
-    rest.
-    """
-    prefix = _PREFIX_V0 if header_version == 0 else _PREFIX_V1
-    size = prefix.size - 4
-    for part in parts:
-        size += len(part)
-    start = prefix.pack(size, correlation_id)
-    if parts and not isinstance(parts[0], TransferableRecords) and len(parts[0]) <= INITIAL_BUFFER_BYTES:
-        return [start + parts[0], *parts[1:]]
-    return [start, *parts]

@@ -34,7 +34,6 @@ MAX_ELEMENTS = 1 << 20  # of all arrays in one message: an element of 3 bytes on
 MAX_TAGGED_FIELDS = 1024  # in one struct; Kafka's widest has nine. So a frame full of two-byte tags is refused early
 
 INT16 = Struct(">h")
-INT32 = Struct(">i")
 
 # One-byte forms of 0..127: a length below 128 costs a tuple look-up instead of a call.
 SMALL_VARINTS = tuple(bytes((value,)) for value in range(128))
@@ -126,31 +125,6 @@ def unsigned_varint(value: int) -> bytes:
         value >>= 7
     encoded.append(value)
     return bytes(encoded)
-
-
-def varint(value: int) -> bytes:
-    """Encode ``value`` (signed, 32 bits) as a zigzag varint."""
-    return unsigned_varint((value << 1) ^ (value >> 31))
-
-
-def varlong(value: int) -> bytes:
-    """Encode ``value`` (signed, 64 bits) as a zigzag varint."""
-    return unsigned_varint((value << 1) ^ (value >> 63))
-
-
-def size_of_unsigned_varint(value: int) -> int:
-    """Return the number of bytes that :func:`unsigned_varint` takes for ``value``."""
-    return max(1, (value.bit_length() + 6) // 7)
-
-
-def size_of_varint(value: int) -> int:
-    """Return the number of bytes that :func:`varint` takes for ``value``."""
-    return size_of_unsigned_varint((value << 1) ^ (value >> 31))
-
-
-def size_of_varlong(value: int) -> int:
-    """Return the number of bytes that :func:`varlong` takes for ``value``."""
-    return size_of_unsigned_varint((value << 1) ^ (value >> 63))
 
 
 def records_size(records: RecordsValue) -> int:

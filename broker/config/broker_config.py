@@ -181,11 +181,6 @@ class BrokerConfig:
         value: int = self._values[name]
         return value
 
-    def get_float(self, name: str) -> float:
-        """Return the value of a key of type double."""
-        value: float = self._values[name]
-        return value
-
     def get_bool(self, name: str) -> bool:
         """Return the value of a key of type boolean."""
         value: bool = self._values[name]

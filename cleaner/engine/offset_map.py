@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -32,25 +32,6 @@ _NO_OFFSET = -1
 
 #: The secret key of this process's digests; it is never stored, so that files cannot reveal it.
 PROCESS_SECRET = os.urandom(16)
-
-
-class OffsetMap(Protocol):
-    """Kafka's interface of a map from keys to last offsets."""
-
-    def put(self, key: bytes, offset: int) -> None: ...
-    def get(self, key: bytes) -> int: ...
-    def update_latest_offset(self, offset: int) -> None: ...
-    def clear(self) -> None: ...
-    @property
-    def latest_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def slots(self) -> int: ...
-    @property
-    def utilization(self) -> float: ...
-    @property
-    def collision_rate(self) -> float: ...
 
 
 class OffsetMapFullError(Exception):
@@ -117,7 +98,6 @@ class SkimpyOffsetMap:
         self._view = self.buffer.data
         self._free = bytes(self.bytes_per_entry)
         self._entries = self._lookups = self._probes = 0
-        self._latest_offset = _NO_OFFSET
 
     @property
     def slots(self) -> int:
@@ -130,11 +110,6 @@ class SkimpyOffsetMap:
         return self._entries
 
     @property
-    def latest_offset(self) -> int:
-        """The last offset that the map covers; -1 when none."""
-        return self._latest_offset
-
-    @property
     def utilization(self) -> float:
         """Share of the slots in use."""
         return self._entries / self._slots
@@ -144,15 +119,10 @@ class SkimpyOffsetMap:
         """Probes after the first one, on average for each look-up."""
         return (self._probes - self._lookups) / self._lookups if self._lookups else 0.0
 
-    def update_latest_offset(self, offset: int) -> None:
-        """Set the last offset that the map covers, which may belong to a record without a key."""
-        self._latest_offset = offset
-
     def clear(self) -> None:
         """Forget keys and statistics."""
         self.buffer[:] = 0
         self._entries = self._lookups = self._probes = 0
-        self._latest_offset = _NO_OFFSET
 
     def put(self, key: bytes, offset: int) -> None:
         """Set the last offset of ``key``, unless it has a higher one already.
@@ -175,7 +145,6 @@ class SkimpyOffsetMap:
             self._entries += 1
         latest = max(before, offset)
         self._view[position : position + self.bytes_per_entry] = digest + latest.to_bytes(8, "big", signed=True)
-        self._latest_offset = max(self._latest_offset, offset)
         return before
 
     def get(self, key: bytes) -> int:

@@ -49,10 +49,6 @@ class OffsetIndex(AbstractIndex):
         relative, position = self.ENTRY.unpack(data)
         return OffsetPosition(self.base_offset + relative, position)
 
-    def can_append_offset(self, offset: int) -> bool:
-        """Return whether ``offset``, relative to the base offset, fits into an entry's four bytes."""
-        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
-
     def lookup(self, offset: int) -> OffsetPosition:
         """Find the last entry at or below ``offset``; (base offset, 0) when there is none. Any thread.
 

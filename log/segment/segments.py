@@ -46,11 +46,6 @@ class LogSegments:
         return self._segments[-1]
 
     @property
-    def base_offsets(self) -> tuple[int, ...]:
-        """The base offsets, ascending."""
-        return tuple(self._bases)
-
-    @property
     def size_bytes(self) -> int:
         """Bytes of records in all segments."""
         return sum(segment.size for segment in self._segments)

@@ -75,14 +75,6 @@ class CompressionType(IntEnum):
     ZSTD = 4
 
 
-def compression_type_for_name(name: str) -> CompressionType:
-    """Return the codec of a config value such as ``"lz4"``. Raises UnsupportedCompressionTypeError."""
-    try:
-        return CompressionType[name.upper()]
-    except KeyError:
-        raise UnsupportedCompressionTypeError(f"Unknown compression name: {name}") from None
-
-
 def decompress(data: Buffer, codec: int, max_bytes: int, *, magic: int = 2) -> Buffer:
     """Decompress ``data`` to at most ``max_bytes``; with codec none return ``data`` itself.
 

@@ -3,8 +3,7 @@
 A length or CRC is filled in after those bytes are written, without a copy of them. The writer is a stream, whose bytes
 are in a chain of segments of one size. ``reserve(n)`` skips n bytes and returns a :class:`ReservedOutput`, which fills
 them later, even across segments. The context managers ``with_length_prefix`` and ``with_crc32_prefix`` reserve
-four bytes, let the body write, and fill them from the bytes it wrote. ``write_to`` passes all segments to one
-``writev``.
+four bytes, let the body write, and fill them from the bytes it wrote.
 
     segments   [##########][##########][####------]         written #, free -
                    ^ reserved 4 |                            ReservedOutput: absolute position, bytes left
@@ -16,7 +15,7 @@ divmod. A stream belongs to one thread.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tidelog.protocol.record.compression import compress
@@ -80,9 +79,6 @@ class BufferingOutputStream:
         self._room = 0
         self.size = 0
 
-    def write_byte(self, value: int) -> None:
-        self.write(bytes((value & 0xFF,)))
-
     def write_int(self, value: int) -> None:
         self.write(_INT.pack(value))
 
@@ -132,10 +128,6 @@ class BufferingOutputStream:
             end = min(self._segment_bytes, start + self.size - position)
             yield memoryview(self._segments[index])[start:end]
             position += end - start
-
-    def write_to(self, writev: Callable[[list[memoryview]], int]) -> int:
-        """Pass all segments to ``writev`` in one call, and return its result."""
-        return writev(list(self.slices()))
 
     def to_bytes(self) -> bytes:
         """Join everything that was written: one copy."""

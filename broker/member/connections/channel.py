@@ -83,11 +83,6 @@ class Channel:
             version = self._version(address, request, connection.served, highest)
             return await self._run_in_time(self._exchange(connection, request, response_type, version))
 
-    async def find_served(self, address: Address) -> dict[int, tuple[int, int]]:
-        """Return the lowest and highest version of each API that a node serves. Raises ChannelError."""
-        with self._failures(address):
-            return (await self._run_in_time(self._connect(address))).served
-
     def turn_to(self, address: Address) -> None:
         """Let a request to any other node fail now, so that its sender can ask this one."""
         if self._limit is not None and self._asked != address and not self._limit.expired():

@@ -19,7 +19,6 @@ from tidelog.protocol.config_def import (
     non_empty,
     one_of,
 )
-from tidelog.protocol.errors import code_for_exception
 
 BYTES = ConfigKey("segment.bytes", ConfigType.INT, 1024, between(14, 4096), Importance.HIGH, "Size of a segment.")
 
@@ -73,7 +72,7 @@ def test_error_names_key_value_and_allowed_values() -> None:
     with pytest.raises(ConfigError) as raised:
         BYTES.parse("5000")
     assert str(raised.value) == "Invalid value '5000' for configuration segment.bytes; allowed: 14 to 4096"
-    assert code_for_exception(raised.value) == 40
+    assert raised.value.code == 40
 
 
 def test_error_never_shows_a_password() -> None:

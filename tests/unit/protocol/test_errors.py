@@ -25,12 +25,6 @@ def test_success_is_no_error() -> None:
         errors.error_for_code(errors.NONE)
 
 
-def test_code_of_an_exception_is_that_of_its_nearest_base() -> None:
-    assert errors.code_for_exception(errors.NotCoordinatorError()) == 16
-    assert errors.code_for_exception(_FullDiskError()) == 56
-    assert errors.code_for_exception(RuntimeError()) == -1
-
-
 def test_subclass_shares_code_and_retriable() -> None:
     assert (_FullDiskError.code, _FullDiskError.retriable) == (56, True)
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog.protocol import frames
 from tidelog.protocol.errors import InvalidReceiveError
-from tidelog.protocol.frames import FrameReader, encode_response
-from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.frames import FrameReader
 
 LIMIT = 1 << 24
 
@@ -146,45 +145,6 @@ def test_waiting_bytes_move_to_the_start_when_room_runs_out() -> None:
     room[:104] = b"b" * 104
     reader.buffer_updated(104)
     assert all_frames(reader) == [b"b" * 200]
-
-
-def test_idle_reader_gives_a_large_buffer_back() -> None:
-    reader = FrameReader(LIMIT)
-    assert reader.capacity_bytes == 0
-    reader.receive_data(framed(b"a" * 100_000) + b"\0")
-    assert len(all_frames(reader)) == 1
-    reader.release_buffer()
-    assert reader.capacity_bytes > 100_000, "a byte is waiting in it"
-    reader.receive_data(b"\0\0\0")
-    assert all_frames(reader) == [b""]
-    reader.release_buffer()
-    assert reader.capacity_bytes == 0
-    reader.receive_data(framed(b"again"))
-    assert all_frames(reader) == [b"again"]
-
-
-class _NoFile:
-    def fileno(self) -> int:
-        return -1
-
-    def retain(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
-
-
-def test_response_of_small_parts_is_one_piece() -> None:
-    assert encode_response(7, 0, [b"abc"]) == [bytes.fromhex("00000007 00000007") + b"abc"]
-    assert encode_response(7, 1, [b"abc"]) == [bytes.fromhex("00000008 00000007 00") + b"abc"]
-    assert encode_response(7, 0, []) == [bytes.fromhex("00000004 00000007")]
-
-
-def test_response_keeps_promises_and_large_parts_apart() -> None:
-    promise = TransferableRecords(_NoFile(), 0, 1000)
-    assert encode_response(1, 0, [promise, b"x"]) == [(4 + 1001).to_bytes(4, "big") + b"\0\0\0\x01", promise, b"x"]
-    large = b"x" * (frames.INITIAL_BUFFER_BYTES + 1)
-    assert encode_response(1, 0, [large])[1] is large
 
 
 def test_the_next_api_key_is_seen_before_its_frame_is_whole() -> None:

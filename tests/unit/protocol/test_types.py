@@ -27,21 +27,19 @@ class _NoFile:
 @given(st.integers(0, (1 << 32) - 1))
 def test_unsigned_varint_round_trip(value: int) -> None:
     encoded = types.unsigned_varint(value)
-    assert len(encoded) == types.size_of_unsigned_varint(value)
+    assert len(encoded) == max(1, (value.bit_length() + 6) // 7)
     assert types.read_unsigned_varint(b"x" + encoded + b"y", 1) == (value, 1 + len(encoded))
 
 
 @given(st.integers(-(1 << 31), (1 << 31) - 1))
 def test_varint_round_trip(value: int) -> None:
-    encoded = types.varint(value)
-    assert len(encoded) == types.size_of_varint(value)
+    encoded = types.unsigned_varint((value << 1) ^ (value >> 31))
     assert types.read_varint(encoded, 0) == (value, len(encoded))
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_varlong_round_trip(value: int) -> None:
-    encoded = types.varlong(value)
-    assert len(encoded) == types.size_of_varlong(value)
+    encoded = types.unsigned_varint((value << 1) ^ (value >> 63))
     assert types.read_varlong(encoded, 0) == (value, len(encoded))
 
 
@@ -50,7 +48,7 @@ def test_varlong_round_trip(value: int) -> None:
     [(0, "00"), (-1, "01"), (1, "02"), (63, "7e"), (-64, "7f"), (64, "8001"), (-65, "8101"), (2**31 - 1, "feffffff0f")],
 )
 def test_varints_are_zigzag(value: int, encoded: str) -> None:
-    assert types.varint(value).hex() == encoded
+    assert types.read_varint(bytes.fromhex(encoded), 0) == (value, len(encoded) // 2)
 
 
 @pytest.mark.parametrize("data", ["808080808000", "ffffffffff", "ffffffff7f", "8080808010"])

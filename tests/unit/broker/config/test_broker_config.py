@@ -257,7 +257,6 @@ def test_typed_access() -> None:
     assert config.get_list("controller.listener.names") == ["A", "B"]
     assert config.get_list("log.dirs") == []
     assert config.get_str("broker.rack") == "r"
-    assert config.get_float("log.cleaner.min.cleanable.ratio") == 0.5
     assert config.values["num.partitions"] == 1
 
 

@@ -152,7 +152,7 @@ def test_engines_leave_equal_bytes(steps: list[Any]) -> None:
                 (Path(segment.offset_index.path).read_bytes(), Path(segment.time_index.path).read_bytes())
                 for segment in list(log.segments)[:-1]
             ]
-            contents.append((log.segments.base_offsets, log_bytes(log), indices))
+            contents.append(([segment.base_offset for segment in log.segments], log_bytes(log), indices))
             log.close()
 
     assert all(content == contents[0] for content in contents)

@@ -30,7 +30,6 @@ from tidelog.protocol.record.compression import (
     _affordable_zstd_parameters,
     compress,
     compress_many,
-    compression_type_for_name,
     decompress,
     decompress_zstd_frames,
     zstd_size,
@@ -106,15 +105,12 @@ def test_damaged_streams_give_a_value_or_the_documented_error(
         return
 
 
-def test_unknown_codecs_and_names_are_refused() -> None:
+def test_unknown_codecs_are_refused() -> None:
     for codec in (5, 6, 7):
         with pytest.raises(UnsupportedCompressionTypeError):
             decompress(b"", codec, 10)
         with pytest.raises(UnsupportedCompressionTypeError):
             compress(b"", codec)
-    with pytest.raises(UnsupportedCompressionTypeError):
-        compression_type_for_name("brotli")
-    assert compression_type_for_name("lz4") is LZ4
 
 
 # --- streams of several members, other writers -----------------------------------------------------------------------

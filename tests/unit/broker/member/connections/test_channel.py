@@ -258,7 +258,7 @@ async def test_a_connection_whose_login_was_refused_is_not_used_again(certificat
         channel = node.channel(security)
         for number in (1, 2):
             with pytest.raises(ChannelError, match="does not accept PLAIN"):
-                await channel.find_served(node.address)
+                await channel.ask(node.address, REQUEST, AllocateProducerIdsResponse)
             assert node.connections == number
 
 
