@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, build_write_data, written_of
-from tidelog.broker.coordinator.share_state.spans import overlay
-from tidelog.broker.coordinator.share_state.state import UNCHANGED_OFFSET, ShareState, StateKey, Written
+from tidelog.broker.coordinator.share_state.spans import merge
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol import errors
 from tidelog.protocol.api_keys import ApiKey
@@ -244,6 +244,6 @@ def epochs_of(asked: WritePartition) -> tuple[int, int]:
 
 def join_written(earlier: Written, later: Written) -> Written:
     """Join two changes of one state; where both change the same, the later one counts."""
-    start_offset = earlier.start_offset if later.start_offset == UNCHANGED_OFFSET else later.start_offset
-    spans = overlay(list(earlier.batches), later.batches)
+    start_offset = max(earlier.start_offset, later.start_offset)
+    spans = merge(list(earlier.batches), later.batches)
     return later._replace(start_offset=start_offset, batches=[one for one in spans if one.last >= start_offset])

@@ -101,6 +101,21 @@ def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
     return result
 
 
+def merge(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
+    """Return the spans with the changes in place of what they cover. A record keeps its state if its delivery count is
+    higher than the change's, or equal and its state has the higher value. So a change that arrives twice, or late,
+    undoes none that was made after it. The changes must be in order and not overlap. Source: Kafka's
+    PersisterStateBatchCombiner."""
+    changes = list(changes)
+    newer = [
+        part
+        for change in changes
+        for part in clip_between(spans, change.first, change.last)
+        if (part.delivery_count, part.state) > (change.delivery_count, change.state)
+    ]
+    return overlay(overlay(spans, changes), newer)
+
+
 def join_terminal(spans: Iterable[Span]) -> list[Span]:
     """Join neighbours in the same terminal state, with the same delivery count, to one span. Without that, each
     acknowledgement could make a list longer."""

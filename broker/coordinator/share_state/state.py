@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator.runtime.replay import ReplayContext
 from tidelog.broker.coordinator.runtime.result import CoordinatorRecord, CoordinatorResult, Parts, TimerResult
-from tidelog.broker.coordinator.share_state.spans import RecordState, Span, overlay
+from tidelog.broker.coordinator.share_state.spans import RecordState, Span, merge
 from tidelog.protocol.coordinator_records.share import (
     ShareSnapshotKey,
     ShareSnapshotValue,
@@ -146,10 +146,16 @@ class ShareStateShard:
         return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, news).records)
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
-        """Create the state, or replace it when the group's offsets are reset. Raises FencedStateEpochError."""
+        """Create the state, or replace it when the group's offsets are reset. Raises FencedStateEpochError.
+
+        Members' heartbeats ask for states without a start offset. If such a state exists already, it is kept: another
+        heartbeat asked for it, or a repeated call arrives late, and records may have been finished since.
+        """
         held = self._held.get(key)
         if held is not None:
             check_epoch(state_epoch, held.state.state_epoch, FencedStateEpochError)
+            if start_offset < 0:
+                return CoordinatorResult(None)
         state = ShareState(
             start_offset,
             delivery_complete_count=-1 if start_offset < 0 else 0,
@@ -271,9 +277,13 @@ def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
 
 
 def apply_update(state: ShareState, written: Written) -> ShareState:
-    """Return the state after a change. If the change's start offset or leader epoch is -1, the state keeps its own."""
-    start_offset = state.start_offset if written.start_offset == UNCHANGED_OFFSET else written.start_offset
-    spans = overlay(list(state.batches), written.batches)
+    """Return the state after a change. If the change's start offset or leader epoch is -1, the state keeps its own.
+
+    A change that its leader sent again, because it got no answer, may arrive late: the start offset never moves back,
+    and no finished record becomes available again (``merge``).
+    """
+    start_offset = max(state.start_offset, written.start_offset)
+    spans = merge(list(state.batches), written.batches)
     return replace(
         state,
         start_offset=start_offset,

@@ -30,6 +30,7 @@ from tidelog.broker.coordinator.share_state.state import (
 from tidelog.broker.loop.deferred import Deferred, deferred_error, error_of
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import FencedLeaderEpochError, KafkaError, NotCoordinatorError
+from tidelog.protocol.messages.initialize_share_group_state import PartitionData as InitializePartition
 from tidelog.protocol.messages.read_share_group_state import PartitionData as ReadPartition
 
 KEY = StateKey("g", b"t" * 16, 0)
@@ -52,22 +53,40 @@ class Flight(NamedTuple):
     outcomes: dict[StateKey, Deferred[Any]] | None
 
 
-class PartitionLeader:
+class Caller:
+    """A broker that calls the coordinator: one request at a time."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.persister = ShareStatePersister(lambda _: None if world.topic.leader < 0 else world.topic.leader)
+        self.flight: Flight | None = None
+        self.late: list[Batch] = []
+        """Requests that the coordinator has still to take, although their connections have closed."""
+
+
+class GroupCoordinator(Caller):
+    """The coordinator of the group, whose members' heartbeats ask for the state again."""
+
+    def create(self) -> None:
+        asked = InitializePartition(partition=KEY.partition, start_offset=-1, state_epoch=STATE_EPOCH)
+        self.persister.ask(ApiKey.INITIALIZE_SHARE_GROUP_STATE, KEY, asked, self.world.now_ms)
+
+
+class PartitionLeader(Caller):
     """A leader of the share partition: what it read, and what it asked for since."""
 
     def __init__(self, world: World, epoch: int) -> None:
-        self.world = world
+        super().__init__(world)
         self.epoch = epoch
-        self.persister = ShareStatePersister(lambda _: None if world.topic.leader < 0 else world.topic.leader)
-        self.flight: Flight | None = None
         self.states: list[ShareState] = []
         """The state that was read, and the states that each of its changes makes of it."""
         self.is_over = False
         self.begin()
 
     def begin(self) -> None:
-        """Read the state, and go on from there."""
+        """Read the state, and go on from there. A change that was refused does not arrive any more."""
         self.states = []
+        self.late = []
         asked = ReadPartition(partition=KEY.partition, leader_epoch=self.epoch)
         self.persister.ask(ApiKey.READ_SHARE_GROUP_STATE, KEY, asked, self.world.now_ms).on_done(self._take_read)
 
@@ -129,6 +148,7 @@ class World:
         for follower in BROKERS[1:]:
             self.topic.copy(follower)
         self.possible = [(0, ())]
+        self.group = GroupCoordinator(self)
         self.leaders = [PartitionLeader(self, 1)]
         self.serve(self.leaders[0])
 
@@ -165,7 +185,7 @@ class World:
 
     # -- steps ----------------------------------------------------------------------------------------------------
 
-    def send(self, leader: PartitionLeader) -> None:
+    def send(self, leader: Caller) -> None:
         """Send the next request, or have the coordinator take the one that is sent, or take its answer."""
         flight = leader.flight
         if flight is None:
@@ -199,11 +219,21 @@ class World:
         for node in list(self.topic.nodes.values()):
             node.loop.advance(LONG_MS)
 
-    def lose(self, leader: PartitionLeader) -> None:
-        """Close the connection: the answer is lost, and the request too if it was not taken."""
+    def lose(self, leader: Caller, *, is_late: bool = False) -> None:
+        """Close the connection: the answer is lost. A request that was not taken is lost too, or taken later."""
         flight, leader.flight = leader.flight, None
         if flight is not None:
+            if is_late and flight.outcomes is None:
+                leader.late.append(flight.batch)
             leader.persister.take_failure(flight.batch, "no answer", self.now_ms)
+
+    def arrive(self) -> None:
+        """Have the coordinator take the late requests."""
+        for caller in (self.group, *self.leaders):
+            late, caller.late = caller.late, []
+            for batch in late:
+                if batch.node_id in self.topic.nodes:
+                    take(self.topic.nodes[batch.node_id], batch)
 
     def step(self, what: str, number: int) -> None:
         """Take one step of a drawn order."""
@@ -214,6 +244,11 @@ class World:
             "serve": lambda: self.serve(leader),
             "hurry": lambda: self.hurry(leader),
             "lose": lambda: self.lose(leader),
+            "delay": lambda: self.lose(leader, is_late=True),
+            "arrive": self.arrive,
+            "create": self.group.create,
+            "send creation": lambda: self.send(self.group),
+            "delay creation": lambda: self.lose(self.group, is_late=True),
             "take over": lambda: self.leaders.append(PartitionLeader(self, self.leaders[-1].epoch + 1)),
             "prune": self.prune,
         }
@@ -233,7 +268,7 @@ class World:
             "start": self.topic.start, "move": self.topic.move,
         }  # fmt: skip
         changes[what](broker)
-        for leader in self.leaders if what == "kill" else ():
+        for leader in (self.group, *self.leaders) if what == "kill" else ():
             if leader.flight is not None and leader.flight.batch.node_id == broker:
                 self.lose(leader)
 
@@ -280,7 +315,8 @@ def take(node: Node, batch: Batch) -> dict[StateKey, Deferred[Any]]:
 
 
 OFTEN = ["write"] * 4 + ["serve"] * 4 + ["hurry", "hurry", "send", "start", "start"]
-KINDS = [*OFTEN, "kill leader", "kill", "copy", "starve", "move", "lose", "take over", "wait", "prune"]
+LATE = ["delay", "arrive", "create", "send creation", "send creation", "delay creation"]
+KINDS = [*OFTEN, "kill leader", "kill", "copy", "starve", "move", "lose", "take over", "wait", "prune", *LATE]
 STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 11)), min_size=20, max_size=60)
 
 
@@ -289,6 +325,14 @@ STEPS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 11)), min_size
 @example([("write", 1), ("send", 1), ("take over", 0), ("serve", 1), ("hurry", 0)])
 @example([("write", 0)] * 3 + [("hurry", 0), ("take over", 0), ("serve", 1)])
 @example([step for number in range(12) for step in [("write", number), ("serve", 1)]])
+@example([("write", 1), ("serve", 1), ("create", 0), ("send creation", 0), ("send creation", 0), ("take over", 0)])
+@example(
+    [
+        *[("write", 1), ("send", 1), ("delay", 1), ("wait", 0)],
+        *[step for _ in range(6) for step in [("write", 7), ("serve", 1)]],
+        *[("arrive", 0), ("take over", 0)],
+    ]
+)
 @settings(max_examples=25 * DEPTH)
 def test_acknowledged_states_are_read_after_a_failover(steps: list[tuple[str, int]]) -> None:
     world = World()

@@ -115,6 +115,34 @@ def test_a_reset_replaces_the_whole_state() -> None:
     assert (state.start_offset, state.batches, state.state_epoch) == (20, (), 2)
 
 
+@pytest.mark.parametrize("state_epoch", [1, 2])
+def test_a_state_that_exists_is_not_created_again(state_epoch: int) -> None:
+    """The heartbeats of two members asked for it: records may have been finished between their calls."""
+    world = StateWorld()
+    world.share.initialize(KEY, -1, 1)
+    world.write(3, Span(5, 6, ACKNOWLEDGED, 1))
+    before = world.share.read(KEY)
+    world.share.initialize(KEY, -1, state_epoch)
+    assert world.share.read(KEY) == StateWorld(world.log).share.read(KEY) == before
+
+
+@pytest.mark.parametrize("updates", [1, 4])
+def test_a_change_that_arrives_again_undoes_no_later_one(updates: int) -> None:
+    """Its leader got no answer in time and sent it again, but the coordinator was only slow."""
+    world = StateWorld()
+    world.share.initialize(KEY, 0, 1)
+    late = (0, Span(4, 4, AVAILABLE, 1), Span(5, 6, ACKNOWLEDGED, 1))
+    world.write(*late)
+    for _ in range(updates):
+        world.write(2, Span(4, 4, ACKNOWLEDGED, 2), Span(5, 6, ACKNOWLEDGED, 1))
+    before = world.share.read(KEY)
+    world.write(*late)
+    state = world.share.read(KEY)
+    assert before is not None
+    assert state is not None
+    assert (state.start_offset, state.batches) == (2, before.batches)
+
+
 def test_deleted_states_are_gone() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 1)
