@@ -16,7 +16,7 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 #: Terminal colours, arrows and stack frames in the errors of libraries.
 _DECORATION = re.compile(r"\x1b\[[0-9;]*m|↳")
-_FRAME = re.compile(r"\d+: <unknown>")
+_FRAMES = re.compile(r"\n\s*0: .*", re.DOTALL)
 
 
 class PipelineError(Exception):
@@ -83,8 +83,8 @@ class CorruptBatchError(PipelineError):
 def one_line(error: BaseException) -> str:
     """Write an error's message in one line, without colours and stack frames; without a message the name of its
     class."""
-    lines = (_DECORATION.sub("", line).strip() for line in str(error).splitlines())
-    return ": ".join(line for line in lines if line and not _FRAME.match(line)) or type(error).__name__
+    text = _FRAMES.sub("", _DECORATION.sub("", str(error)))
+    return ": ".join(line.strip() for line in text.splitlines() if line.strip()) or type(error).__name__
 
 
 def hide_frames(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:

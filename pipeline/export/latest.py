@@ -247,5 +247,5 @@ def _find_remaining(path: str, gone: dict[PartitionKey, Any], plan: MergePlan) -
         is_there: Any = pc.and_(pc.equal(table.column("topic"), topic), pc.equal(table.column("partition"), partition))
         if pc.any(is_there).as_py():
             has_key: Any = pc.is_in(table.column("key"), value_set=keys)
-            stays &= ~pc.and_(is_there, has_key).to_numpy()
+            stays &= ~pc.and_(is_there, has_key).fill_null(False).to_numpy()
     return stays

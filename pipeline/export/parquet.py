@@ -123,9 +123,10 @@ class RowWriter:
         import pyarrow.compute as pc
 
         table = pa.Table.from_batches(group)
-        latest: Any = pc.max(table.column("timestamp").cast(pa.int64()))
+        latest: Any = pc.max(table.column("timestamp").cast(pa.int64())).as_py()
         self.rows += table.num_rows
-        self.largest_timestamp = max(self.largest_timestamp, latest.as_py() // 1000)
+        if latest is not None:  # only rows of other writers may have no time
+            self.largest_timestamp = max(self.largest_timestamp, latest // 1000)
         self._write_group(table.cast(self._schema))
 
     def _write_group(self, table: pa.Table) -> None:

@@ -10,7 +10,7 @@ from tidelog.pipeline.options.offset_json import EARLIEST, LATEST
 from tidelog.pipeline.options.options import OffsetSpec, SourceOptions, TopicChoice, parse_options
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.request import find_bounds
-from tidelog.pipeline.plan.selection import PartitionDirectory, find_partitions
+from tidelog.pipeline.plan.selection import PartitionDirectory, PartitionFinder, find_partitions
 
 ALL_PATTERN = "(?!__).*"
 """Every topic but the broker's own, whose names begin with ``__``."""
@@ -26,6 +26,11 @@ class LogSource:
     bootstrap: str | None = None
     read_committed: bool = True
     security: Security = field(default=PLAIN, repr=False, compare=False, kw_only=True)
+
+    def topics(self) -> list[str]:
+        """Find the names of the topics. Raises SelectionError."""
+        found = PartitionFinder(self.paths, self.choice).find_replicas()
+        return sorted({replicas[0].topic for replicas in found})
 
     def directories(self) -> list[PartitionDirectory]:
         """Find the partitions' directories, by topic and partition. Raises SelectionError."""

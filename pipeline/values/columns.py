@@ -1,14 +1,16 @@
 """Columns of a table that come from decoded values: their schema, which the table keeps, how it widens, and the columns
 of a batch.
 
-A field has the column of its name, or ``value_<name>`` where records have a column of that name. All are nullable. The
-table's schema only widens: a new field adds a column, in a struct too. A field whose type changes is refused.
+A field has the column of its name, or ``value_<name>`` where that is the name of another column in any case: Spark and
+Delta do not distinguish ``key`` and ``Key``. All are nullable. The table's schema only widens: a new field adds a
+column, in a struct too. A field whose type changes is refused.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +23,45 @@ from tidelog.pipeline.values.registry import Registry, UndecodableError, split_h
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Metadata of an encoded type whose columns have distinct names in any case; those of former releases do not have it.
+_IN_ANY_CASE = {b"names": b"in any case"}
 FORMATS = ("json", "registry")
 """Formats of values: plain JSON, and values that begin with the id of a schema in a registry."""
 
 
-def encode_type(schema: pa.StructType) -> str:
-    """Encode a struct type as text."""
+def encode_type(schema: pa.StructType, earlier: str = "") -> str:
+    """Encode a struct type as text. ``earlier``: the text of the table so far, whose columns keep their names."""
     import pyarrow as pa
 
-    return base64.b64encode(pa.schema(list(schema)).serialize().to_pybytes()).decode()
+    names = _read_schema(earlier).metadata if earlier else _IN_ANY_CASE
+    return base64.b64encode(pa.schema(list(schema), names).serialize().to_pybytes()).decode()
 
 
 def decode_type(text: str) -> pa.StructType:
     """Decode a struct type from the text of ``encode_type``."""
     import pyarrow as pa
 
-    return pa.struct(list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))))
+    return pa.struct(list(_read_schema(text)))
 
 
-def column_fields(schema: pa.StructType) -> list[pa.Field]:
-    """Return the table columns for the fields of its values."""
-    return [one.with_name(f"value_{one.name}" if one.name in NAMES else one.name) for one in schema]
+def _read_schema(text: str) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def column_fields(text: str) -> list[pa.Field]:
+    """Return the table columns for the fields of its values, whose type is encoded in ``text``."""
+    schema = _read_schema(text)
+    fold = str.lower if schema.metadata == _IN_ANY_CASE else str
+    known, found = {fold(name) for name in NAMES}, []
+    for one in schema:
+        name = one.name
+        while fold(name) in known:
+            name = f"value_{name}"
+        known.add(fold(name))
+        found.append(one.with_name(name).remove_metadata())
+    return found
 
 
 def widen(known: Any, new: Any, path: str = "") -> Any:
@@ -83,7 +103,7 @@ class ValueColumns:
 
     def fields(self) -> list[pa.Field]:
         """Return the columns of values, which follow those of the record in a table."""
-        return column_fields(decode_type(self.pinned))
+        return column_fields(self.pinned)
 
     def add_to(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[int, str]]:
         """Add the columns to the batch. Also return row -> reason of the values that could not be decoded, whose
@@ -147,10 +167,11 @@ def _array(rows: list[Any], schema: pa.StructType, wrong: dict[int, str]) -> pa.
         return pa.array(rows, schema)
 
 
-def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructType | None) -> pa.StructType | None:
+def registered_type(registry: Registry, topics: Sequence[str], known: pa.StructType | None) -> pa.StructType | None:
     """Return the type that has the fields of ``known`` and of all schemas of the topics' subjects, ``<topic>-value``.
 
-    Raises BadRequestError.
+    Deleted versions count, too, because records may have their ids, but only if their fields fit. Raises
+    BadRequestError.
     """
     for topic in topics:
         for schema in registry.versions(f"{topic}-value"):
@@ -162,6 +183,11 @@ def registered_type(registry: Registry, topics: Iterable[str], known: pa.StructT
                     f"schema {schema.id} of {topic}-value does not fit: {error}. "
                     f"The table has {known}, the schema {new}"
                 ) from None
+    for topic in topics:
+        for schema in registry.deleted_versions(f"{topic}-value"):
+            with suppress(TypeError, BadRequestError):
+                new = arrow_type(schema)
+                known = new if known is None else widen(known, new)
     return known
 
 
@@ -175,8 +201,11 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
     for value in values:
         try:
             rows.append(None if value is None else read_json(value))
+            pa.infer_type(rows[-1:])
         except UndecodableError:
             continue
+        except (pa.ArrowException, UnicodeError):  # a list of several types, a name that is no text: a dead letter
+            rows.pop()
     try:
         found = pa.infer_type(rows)
     except pa.ArrowException as error:

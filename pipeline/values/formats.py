@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tidelog.pipeline.job_errors import BadRequestError
@@ -299,45 +301,96 @@ def read_json(payload: bytes) -> Any:
 
 
 @lru_cache(maxsize=1000)
-def _protobuf_file(schema: RegisteredSchema) -> Any:
-    """Return the file descriptor of a schema. It has a pool of its own, so equal names of schemas do not clash."""
-    from google.protobuf import descriptor_pb2, descriptor_pool
+def protobuf_file(schema: RegisteredSchema) -> Any:
+    """Return the file descriptor of a schema. It has a pool of its own, so equal names of schemas do not clash.
 
-    pool = descriptor_pool.DescriptorPool()
-    known = descriptor_pool.Default()
-    added = set[str]()
+    Raises BadRequestError for a schema that is no file of Protobuf, or imports one that is not known.
+    """
+    from google.protobuf.message import DecodeError
 
-    def add(one: RegisteredSchema, name: str) -> Any:
-        proto = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(one.text))
+    try:
+        return _FilePool(schema.id).add(schema, f"schema-{schema.id}.proto")
+    except (ValueError, TypeError, DecodeError) as error:
+        raise BadRequestError(f"schema {schema.id}: {error}, expected the descriptor of a Protobuf file") from error
+
+
+class _FilePool:
+    """The files that one schema imports, directly or not: those of its references, and those that Protobuf and
+    registries have built in."""
+
+    def __init__(self, number: int) -> None:
+        from google.protobuf import descriptor_pool
+
+        self._number = number
+        self._pool = descriptor_pool.DescriptorPool()
+        self._added = set[str]()
+
+    def add(self, schema: RegisteredSchema, name: str) -> Any:
+        """Add the file of a schema under a name, after its imports. Raises BadRequestError, ValueError, TypeError,
+        DecodeError."""
+        from google.protobuf import descriptor_pb2
+
+        proto = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(schema.text))
         proto.name = name
-        given = dict(one.references)
+        given = dict(schema.references)
         for dependency in proto.dependency:
-            if dependency in added:
+            if dependency in self._added:
                 continue
-            added.add(dependency)
             if dependency in given:
-                add(given[dependency], dependency)
+                self._added.add(dependency)
+                self.add(given[dependency], dependency)
             else:
-                __import__("google.protobuf." + dependency.rpartition("/")[2].removesuffix(".proto") + "_pb2")
-                pool.Add(descriptor_pb2.FileDescriptorProto.FromString(known.FindFileByName(dependency).serialized_pb))
-        pool.Add(proto)
-        return pool.FindFileByName(name)
+                self._add_built_in(_built_in_file(dependency), dependency)
+        self._pool.Add(proto)
+        return self._pool.FindFileByName(name)
 
-    return add(schema, f"schema-{schema.id}.proto")
+    def _add_built_in(self, file: Any, name: str) -> None:
+        from google.protobuf import descriptor_pb2
+
+        if file is None:
+            raise BadRequestError(
+                f"schema {self._number}: it imports {name}, which is neither among its references nor built in"
+            )
+        if name not in self._added:
+            self._added.add(name)
+            for one in file.dependencies:
+                self._add_built_in(one, one.name)
+            self._pool.Add(descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb))
+
+
+_BUILT_IN = re.compile(r"(?P<folder>google/(protobuf|type)|confluent(/types?)?)/(?P<name>[a-z_]+)\.proto")
+"""Files that schemas import without a reference: a registry has them built in."""
+
+
+def _built_in_file(name: str) -> Any:
+    """Return the descriptor of a file that is built in, None if there is none of this name."""
+    match = _BUILT_IN.fullmatch(name)
+    if match is None:
+        return None
+    module = f"{match['folder'].replace('/', '.')}.{match['name']}_pb2"
+    try:
+        return import_module(
+            module if module.startswith("google") else f"confluent_kafka.schema_registry.{module}"
+        ).DESCRIPTOR
+    except ImportError:
+        return None
 
 
 def _protobuf_type(schema: RegisteredSchema) -> pa.DataType:
-    return _MessageColumns(schema.id).type_of(message_at(schema, [0]))
+    try:
+        return _MessageColumns(schema.id).type_of(message_at(schema, [0]))
+    except UndecodableError as error:
+        raise BadRequestError(str(error)) from error
 
 
 def message_at(schema: RegisteredSchema, indices: list[int]) -> Any:
     """Return the descriptor of a message. ``indices``: its index in the file, then those of messages nested in it.
 
-    Raises UndecodableError.
+    Raises UndecodableError, and BadRequestError as ``protobuf_file``.
     """
     from google.protobuf import descriptor_pb2
 
-    file = _protobuf_file(schema)
+    file = protobuf_file(schema)
     order = descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb).message_type
     try:
         message = file.message_types_by_name[order[indices[0]].name]

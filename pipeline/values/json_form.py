@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.values.avro_json import AvroJson
-from tidelog.pipeline.values.formats import checked_bounds, message_at, parsed_avro
+from tidelog.pipeline.values.formats import checked_bounds, message_at, parsed_avro, protobuf_file
 from tidelog.pipeline.values.registry import MAGIC, RegisteredSchema, UndecodableError, read_indices
 
 FIRST_MESSAGE = b"\0"
@@ -135,6 +135,8 @@ def _protobuf_form(schema: RegisteredSchema) -> JsonForm:
     from google.protobuf import json_format
     from google.protobuf.message import DecodeError
     from google.protobuf.message_factory import GetMessageClass
+
+    protobuf_file(schema)  # raises BadRequestError now, not with each value
 
     def read(payload: bytes) -> Any:
         indices, body = read_indices(payload)

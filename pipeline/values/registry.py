@@ -80,17 +80,35 @@ class Registry:
         return _load_schema(self.settings, number)
 
     def versions(self, subject: str) -> list[RegisteredSchema]:
-        """List all schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
-        client = _client(self.settings)
+        """List the schemas of a subject, the oldest first; empty if there is no such subject. Raises JobError."""
+        return self._load_versions(subject, self._numbers(subject))
+
+    def deleted_versions(self, subject: str) -> list[RegisteredSchema]:
+        """List the schemas whose versions were deleted softly: their ids can still be looked up. Raises JobError."""
+        known = self._numbers(subject)
+        return self._load_versions(
+            subject, [number for number in self._numbers(subject, deleted=True) if number not in known]
+        )
+
+    def _numbers(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """List the numbers of a subject's versions, with ``deleted`` also of those that were deleted."""
         try:
             with _registry_errors(self.settings, f"subject {subject}"):
-                numbers = [client.get_version(subject, version).schema_id for version in client.get_versions(subject)]
+                return sorted(_client(self.settings).get_versions(subject, deleted=deleted))
         except UndecodableError:
             return []
+
+    def _load_versions(self, subject: str, numbers: list[int]) -> list[RegisteredSchema]:
+        client, found = _client(self.settings), []
         try:
-            return [self.schema_by_id(number) for number in numbers if number is not None]
+            for number in numbers:
+                with _registry_errors(self.settings, f"version {number} of subject {subject}"):
+                    version = client.get_version(subject, number, deleted=True)
+                if version.schema_id is not None:
+                    found.append(self.schema_by_id(version.schema_id))
         except UndecodableError as error:
             raise BadRequestError(f"subject {subject}: {error}") from error
+        return found
 
     def latest_schema(self, subject: str) -> RegisteredSchema:
         """Return the newest schema of a subject. Raises UndecodableError if there is none, JobError."""
@@ -221,6 +239,6 @@ def _load_schema(settings: Settings, number: int) -> RegisteredSchema:
 
 
 def _load_referenced(settings: Settings, reference: Any) -> RegisteredSchema:
-    found = _client(settings).get_version(reference.subject, reference.version)
+    found = _client(settings).get_version(reference.subject, reference.version, deleted=True)
     assert found.schema_id is not None
     return _load_schema(settings, found.schema_id)

@@ -24,6 +24,8 @@ class SchemaRegistry:
         #: If set, the response to every request, as of a gateway before the registry.
         self.gateway: tuple[int, Any] | None = None
         self.subjects: dict[str, list[int]] = {}
+        #: Subjects and versions that were deleted softly: they are only answered with ``deleted=true``.
+        self.deleted: set[tuple[str, int]] = set()
         self.url = ""
 
     def register(self, subject: str, text: str, kind: str = "AVRO", references: Any = ()) -> int:
@@ -60,8 +62,12 @@ class SchemaRegistry:
             return 200, {"id": number}
         if parts[0] == "subjects" and parts[1] in self.subjects:
             known = self.subjects[parts[1]]
+            gone = set() if "deleted=true" in urlsplit(path).query.lower() else self.deleted
             if len(parts) == 3:
-                return 200, list(range(1, len(known) + 1))
+                there = [one for one in range(1, len(known) + 1) if (parts[1], one) not in gone]
+                return (200, there) if there else (404, {"error_code": 40401, "message": "Subject not found"})
+            if (parts[1], parts[3]) in {(subject, str(one)) for subject, one in gone}:
+                return 404, {"error_code": 40402, "message": "Version not found"}
             version = len(known) if parts[3] == "latest" else int(parts[3])
             number = known[version - 1]
             return 200, {"subject": parts[1], "version": version, "id": number, **self.schemas[number - 1]}

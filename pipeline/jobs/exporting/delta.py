@@ -22,6 +22,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tidelog.pipeline.export.delta_columns import (
+    add_columns,
+    require_distinct_names,
+    require_fitting_columns,
+)
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import LOCAL, AddressStore, TableStore
 from tidelog.pipeline.files.delta_address import DeltaAddress, delta_errors
@@ -44,7 +49,7 @@ from tidelog.pipeline.jobs.progress import Progress
 from tidelog.pipeline.options.columns import COMPARED, Columns, require_columns
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable, Field
+    from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
 LETTERS = f"{DIRECTORY}/{DEAD_LETTER}"
@@ -150,11 +155,6 @@ class _States:
         return found[commit.run]
 
 
-def _type_text(found: Any) -> str:
-    """Write a column's type with Delta's name."""
-    return str(getattr(found, "type", found))
-
-
 def _state_name(number: int, run: str) -> str:
     return f"delta-{number:08d}-{run}.json"
 
@@ -189,47 +189,13 @@ class _DeltaCommits:
 
         table = self._address.open_if_there()
         with delta_errors(self._address):
-            self._require_columns(table)
+            require_fitting_columns(table, self._address.uri, self._schema)
             if request.columns is None:
                 return
             self._schema = pa.schema([*self._schema, *request.columns.fields()])
+            require_distinct_names(self._address.uri, self._schema)
             if table is not None:
-                self._add_columns(table)
-
-    def _add_columns(self, table: DeltaTable) -> None:
-        wanted, known = self._fields(), {one.name: one for one in table.schema().fields}
-        changed = [one.name for one in wanted if one.name in known and one.type != known[one.name].type]
-        if changed:
-            raise JobError(
-                f"Delta table {self._address.uri}: the type of {', '.join(changed)} has changed, which Delta does not "
-                "support; expected a new table"
-            )
-        new = [one for one in wanted if one.name not in known]
-        if new:
-            table.alter.add_columns(new)
-
-    def _fields(self) -> list[Field]:
-        """Return the columns of the files that the export adds."""
-        from deltalake import Schema
-
-        schema: Any = Schema.from_arrow(self._schema)
-        fields: list[Field] = schema.fields
-        return fields
-
-    def _require_columns(self, table: DeltaTable | None) -> None:
-        """Raise JobError if the table lacks a column of the new files, or has it with another type: its readers would
-        not see the column, or not be able to read the files."""
-        if table is None:
-            return
-        known = {one.name: one.type for one in table.schema().fields}
-        wanted = self._fields()
-        require_columns(f"Delta table {self._address.uri}", known, [one.name for one in wanted])
-        for one in wanted:
-            if one.type != known[one.name]:
-                raise JobError(
-                    f"Delta table {self._address.uri}: column {one.name} is {_type_text(known[one.name])}: expected "
-                    f"{_type_text(one.type)}"
-                )
+                add_columns(table, self._address.uri, self._schema)
 
     def begin_run(self, run: str) -> StagingRun:
         """Create the staging for the files of one part. Raises JobError."""
@@ -242,7 +208,7 @@ class _DeltaCommits:
             with delta_errors(self._address):
                 if position_of(table) != self._position:
                     raise self._conflict("export")
-                self._require_columns(table)
+                require_fitting_columns(table, self._address.uri, self._schema)
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._states.write(state)
             try:

@@ -43,13 +43,13 @@ def choose_value_columns(request: ExportRequest, before: Manifest) -> tuple[Expo
     found = _find_registered_type(request, known) if request.registry is not None else known or _infer_type(request)
     if found is None:
         return request, before  # no value yet
-    encoded = encode_type(found)
+    encoded = encode_type(found, before.values)
     return replace(request, columns=ValueColumns(encoded, request.registry)), replace(before, values=encoded)
 
 
 def _find_registered_type(request: ExportRequest, known: pa.StructType | None) -> pa.StructType:
     assert request.registry is not None
-    topics = sorted({directory.topic for directory in request.source.directories()})
+    topics = request.source.topics()
     found = registered_type(request.registry, topics, known)
     if found is None:
         names = ", ".join(f"{topic}-value" for topic in topics)

@@ -67,6 +67,16 @@ def test_rows_whose_key_comes_again_go_and_those_of_other_partitions_stay(tmp_pa
     assert rows_of(target) == [(0, b"c", b"4")]
 
 
+def test_rows_without_topic_and_time_stay(tmp_path: Path) -> None:
+    """Another writer may add them; they ended the export in a traceback."""
+    strange = pa.RecordBatch.from_pylist([{"key": b"a"}, {"key": None, "topic": "t"}], SCHEMA)
+    old = write(tmp_path / "old", batch([(b"a", b"1")]), strange)
+    new = write(tmp_path / "new", batch([(b"a", b"2")], 9))
+    target = str(tmp_path / "target")
+    assert merge_files(MergePlan((old,), (new,), target, is_new=False)) == MergeResult((), (("target", 2),))
+    assert rows_of(target) == [(None, b"a", None), (None, None, None)]
+
+
 def test_a_file_that_keeps_its_rows_is_not_written_again(tmp_path: Path) -> None:
     old = write(tmp_path / "old", batch([(b"a", b"1")]))
     new = write(tmp_path / "new", batch([(b"b", b"2")], 9))

@@ -55,7 +55,8 @@ def test_references_may_be_some_deep() -> None:
 
 
 def test_a_subject_whose_schema_is_refused_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = SimpleNamespace(get_versions=lambda _subject: [1], get_version=lambda *_: SimpleNamespace(schema_id=7))
+    found = SimpleNamespace(schema_id=7)
+    client = SimpleNamespace(get_versions=lambda *_, **__: [1], get_version=lambda *_, **__: found)
 
     def refused(_settings: object, number: int) -> RegisteredSchema:
         raise UndecodableError(f"schema {number} has over 1000 paths of references")

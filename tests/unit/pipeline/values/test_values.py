@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, write
 from tests.support.schema_registry import SchemaRegistry, schema_registry
+from tidelog.log.files.checkpoints import REPLICATION_OFFSET_FILE, write_offset_checkpoint
+from tidelog.log.files.topic_partition import TopicPartition
+from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.export.manifest import Manifest
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -35,8 +40,10 @@ from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.exporting.values import choose_value_columns
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
-from tidelog.pipeline.values.columns import decode_type, encode_type, inferred_type, widen
+from tidelog.pipeline.jobs.source import LogSource
+from tidelog.pipeline.values.columns import column_fields, decode_type, encode_type, inferred_type, widen
 from tidelog.pipeline.values.formats import arrow_type, read_json, reader_of
+from tidelog.pipeline.values.json_form import json_form
 from tidelog.pipeline.values.registry import (
     RegisteredSchema,
     Registry,
@@ -156,6 +163,72 @@ def test_a_schema_that_came_after_the_run_began_is_reported(data: DataDirectory,
         run(data, registry)
 
 
+def test_values_of_a_deleted_version_are_decoded(data: DataDirectory, registry: SchemaRegistry) -> None:
+    """Its id stays valid. Its fields were in no column, so each run ended with: newer than this run; run it again."""
+    put(data, serialized(registry, avro(), ORDER))
+    priced = serialized(registry, avro({"name": "price", "type": "double"}), {**ORDER, "price": 2.5})
+    registry.register("orders-value", json.dumps({"type": "record", "name": "O", "fields": [FIELDS[1]]}))
+    wrong = registry.register(
+        "orders-value", json.dumps({"type": "record", "name": "O", "fields": [{"name": "id", "type": "string"}]})
+    )
+    registry.deleted |= {("orders-value", 2), ("orders-value", 4)}
+    put(data, priced)
+    run(data, registry)
+    assert [(row["id"], row["price"]) for row in rows(data)] == [(1, None), (1, 2.5)]
+    put(data, b"\0" + wrong.to_bytes(4, "big") + b"\2a")
+    with pytest.raises(JobError, match=r"offset 2 has schema \d+, which does not fit the table's: id is int64"):
+        run(data, registry)
+
+
+def test_a_deleted_subject_still_has_its_schemas(data: DataDirectory, registry: SchemaRegistry) -> None:
+    put(data, serialized(registry, avro(), ORDER))
+    registry.deleted.add(("orders-value", 1))
+    run(data, registry)
+    assert rows(data)[0]["name"] == "ann"
+
+
+def test_directories_of_several_brokers(data: DataDirectory, registry: SchemaRegistry, tmp_path: Path) -> None:
+    """They were refused, because each has the partition."""
+    put(data, serialized(registry, avro(), ORDER))
+    write_offset_checkpoint(OsFileSystem(), str(data.path / REPLICATION_OFFSET_FILE), {TopicPartition("orders", 0): 1})
+    data.close()
+    shutil.copytree(data.path, tmp_path / "other")
+    asked = replace(request(data, registry), source=LogSource((str(data.path), str(tmp_path / "other"))))
+    assert export(None, asked).rows == 1
+    assert rows(data)[0]["name"] == "ann"
+
+
+def test_columns_have_names_that_differ_in_any_case(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark and Delta take ``key`` and ``Key`` for one; two columns ``value_key`` could not be read at all."""
+    put(data, b'{"key": 1, "value_key": 2, "Offset": 3, "a": 4, "A": 5}')
+    found = {"value_key": 1, "value_value_key": 2, "value_Offset": 3, "a": 4, "value_A": 5}
+    run(data, None)
+    put(data, b'{"key": 1, "value_key": 2, "Offset": 3, "a": 4, "A": 5}')
+    run(data, None)
+    export_to_delta(None, replace(request(data, None), table=str(table_at(data) / "delta")))
+    with closed_catalogs(monkeypatch):
+        target = target_below(data.path.parent)
+        export_to_iceberg(None, request(data, None), target)
+        tables = [rows(data), table_of(target).scan().to_arrow().to_pylist(),
+                  DeltaTable(str(table_at(data) / "delta")).to_pyarrow_table().to_pylist()]  # fmt: skip
+    for table in tables:
+        assert [{name: row[name] for name in found} for row in table] == [found, found]
+
+
+def test_a_table_keeps_the_names_that_an_earlier_release_gave() -> None:
+    known = pa.struct([("Key", pa.int64())])
+    earlier = base64.b64encode(pa.schema(list(known)).serialize().to_pybytes()).decode()
+    wider = pa.struct([*known, ("key", pa.int64())])
+    assert [one.name for one in column_fields(encode_type(wider, earlier))] == ["Key", "value_key"]
+    assert [one.name for one in column_fields(encode_type(wider))] == ["value_Key", "value_value_key"]
+
+
+def test_fields_that_delta_takes_for_one_are_told(data: DataDirectory) -> None:
+    put(data, b'{"a": [{"x": 1, "X": 2}]}')
+    with pytest.raises(JobError, match="column a has two fields 'X' in different case"):
+        export_to_delta(None, request(data, None))
+
+
 def test_json_with_a_schema(data: DataDirectory, registry: SchemaRegistry) -> None:
     schema = {
         "title": "order", "type": "object",
@@ -218,6 +291,50 @@ def test_plain_json_is_inferred_once(data: DataDirectory) -> None:
         (1, None, {"y": [1]}), (None, None, None), (2, "ann", None), (3, None, None), (None, None, None),
     ]  # fmt: skip
     assert [offset for offset, _ in letters(data)] == [1, 4]
+
+
+def protobuf(*imports: str, content: bytes | None = None) -> RegisteredSchema:
+    """Return a schema with a message of one field, whose file has imports; ``content`` replaces the file."""
+    file = descriptor_pb2.FileDescriptorProto(name="o.proto", package="x", syntax="proto3", dependency=imports)
+    file.message_type.add(name="M").field.add(name="a", number=1, type=3, label=1)
+    data = file.SerializeToString() if content is None else content
+    return RegisteredSchema(7, "PROTOBUF", base64.b64encode(data).decode())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["google/protobuf/api.proto", "google/type/date.proto", "confluent/meta.proto", "confluent/types/decimal.proto"],
+)
+def test_files_that_registries_have_built_in_may_be_imported(name: str) -> None:
+    """A module of google.protobuf was looked for, and google was told as not installed."""
+    assert arrow_type(protobuf(name)) == pa.struct([("a", pa.int64())])
+    assert reader_of(protobuf(name, "google/protobuf/any.proto"))(b"\0\x08\x07") == {"a": 7}
+    assert json_form(protobuf(name)).read(b"\0\x08\x07") == {"a": "7"}
+
+
+@pytest.mark.parametrize("name", ["other.proto", "google/protobuf/none.proto", "../google/protobuf/any.proto"])
+def test_files_that_are_not_known_are_named(name: str) -> None:
+    for read in (arrow_type, reader_of, json_form):
+        with pytest.raises(
+            BadRequestError, match=f"schema 7: it imports {name}, which is neither among its references"
+        ):
+            read(protobuf(name))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xff"])
+def test_a_file_that_is_no_descriptor_is_told(content: bytes) -> None:
+    with pytest.raises(BadRequestError, match="schema 7"):
+        arrow_type(protobuf(content=content))
+    with pytest.raises(BadRequestError, match=r"schema 7: .*, expected the descriptor of a Protobuf file"):
+        arrow_type(RegisteredSchema(7, "PROTOBUF", 'syntax = "proto3"; message Text {}'))
+
+
+def test_values_without_a_type_do_not_decide_the_columns(data: DataDirectory) -> None:
+    """Each of the first two ended the export: one in a traceback."""
+    put(data, b'{"\\ud800": 1}', b'{"a": [1, "x"]}', b'{"a": [2]}')
+    run(data, None)
+    assert [row["a"] for row in rows(data)] == [None, None, [2]]
+    assert [offset for offset, _ in letters(data)] == [1]
 
 
 def test_into_iceberg_and_delta(

@@ -1,0 +1,78 @@
+"""The columns of a Delta table beside those of an export's files.
+
+Delta checks neither: readers of a table see the columns of its schema alone, and cannot read a file that has one of
+them with another type. It takes two names for one if they differ only in case.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.pipeline.job_errors import JobError
+from tidelog.pipeline.options.columns import require_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable, Field
+
+
+def require_fitting_columns(table: DeltaTable | None, uri: str, schema: pa.Schema) -> None:
+    """Raise JobError if a table lacks a column of ``schema``, or has it with another type."""
+    if table is None:
+        return
+    known = {one.name: one.type for one in table.schema().fields}
+    wanted = _fields(schema)
+    require_columns(f"Delta table {uri}", known, [one.name for one in wanted])
+    for one in wanted:
+        if one.type != known[one.name]:
+            found, expected = _type_text(known[one.name]), _type_text(one.type)
+            raise JobError(f"Delta table {uri}: column {one.name} is {found}: expected {expected}")
+
+
+def require_distinct_names(uri: str, schema: pa.Schema) -> None:
+    """Raise JobError if a record in a value has two fields whose names differ only in case."""
+    for one in schema:
+        repeated = _repeated_name(one.type)
+        if repeated is not None:
+            raise JobError(
+                f"Delta table {uri}: column {one.name} has two fields {repeated!r} in different case, which Delta "
+                "takes for one; expected another kind of table"
+            )
+
+
+def add_columns(table: DeltaTable, uri: str, schema: pa.Schema) -> None:
+    """Add the columns of ``schema`` that a table lacks. Raises JobError if a column would have to change its type."""
+    wanted, known = _fields(schema), {one.name: one for one in table.schema().fields}
+    changed = [one.name for one in wanted if one.name in known and one.type != known[one.name].type]
+    if changed:
+        raise JobError(
+            f"Delta table {uri}: the type of {', '.join(changed)} has changed, which Delta does not support; expected "
+            "a new table"
+        )
+    new = [one for one in wanted if one.name not in known]
+    if new:
+        table.alter.add_columns(new)
+
+
+def _fields(schema: pa.Schema) -> list[Field]:
+    from deltalake import Schema
+
+    converted: Any = Schema.from_arrow(schema)
+    fields: list[Field] = converted.fields
+    return fields
+
+
+def _repeated_name(kind: Any) -> str | None:
+    """Return the first name that two fields of a struct in a type have in any case, None without any."""
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    seen = set[str]()
+    for one in fields:
+        if one.name.lower() in seen:
+            return str(one.name)
+        seen.add(one.name.lower())
+    return next((found for one in fields if (found := _repeated_name(one.type)) is not None), None)
+
+
+def _type_text(found: Any) -> str:
+    """Write a column's type with Delta's name."""
+    return str(getattr(found, "type", found))
