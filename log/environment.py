@@ -8,11 +8,13 @@ import itertools
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidelog.log.damage import DamageCounts
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.producer.state import DEFAULT_PRODUCER_ID_EXPIRATION_MS
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 from tidelog.log.system.reserve import Reserve, lacks_room
@@ -282,6 +284,16 @@ class LogEnvironment:
     damage: DamageCounts = field(default_factory=DamageCounts)
     producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS
     max_decompressed_bytes: int = 64 * 1024 * 1024
+    service_changes: deque[TopicPartition] = field(default_factory=deque)
+    """Partitions whose logs were taken out of service, refused or are served again, since this was last emptied, for
+    the caller that reports their log directories."""
+    failed_logs: int = 0
+    """Number of logs that were taken out of service. Other threads may lose one of several that fail at once."""
 
     def __post_init__(self) -> None:
         self.deletions = DeletionQueue(self.time)
+
+    def note_failed_log(self, partition: TopicPartition) -> None:
+        """Note that a log was taken out of service. Any thread."""
+        self.failed_logs += 1
+        self.service_changes.append(partition)

@@ -40,6 +40,7 @@ from tidelog.log.directories.entries import (
     directory_id_of,
     entry_of,
     error_of,
+    is_out_of_service,
     is_unopened,
     may_lie_offline,
     refuse,
@@ -125,10 +126,8 @@ class LogManager:
         """Partitions created since this was last emptied, for the caller that reports their log directories. It stays
         empty with a single log directory."""
         self.default_config = default_config
-        self._commits_alone = commits_alone
-        self._recovery_threads = recovery_threads
-        self._file_system = file_system
-        self._time = time
+        self._commits_alone, self._recovery_threads = commits_alone, recovery_threads
+        self._file_system, self._time = file_system, time
         self._lock = threading.Lock()
         self._entries: dict[TopicPartition, Entry] = {}
         self._configs: TopicConfigs = lambda _: None
@@ -138,8 +137,10 @@ class LogManager:
         """The id of the log directory that holds a partition; None without a directory or a known id."""
         self.may_lie_offline = partial(may_lie_offline, self._entries, self.directories)
         """Whether a partition has no log in an online directory, but may have one in a directory that failed."""
+        self.is_out_of_service = partial(is_out_of_service, self._entries)
+        """Whether a partition's log was refused or has failed, although its directory works."""
         self.room = RoomWatch(
-            file_system, self.directories, self._entries, lambda one: self._open(one, self._entries[one])
+            self.environment, self.directories, self._entries, lambda one: self._open(one, self._entries[one])
         )
         self._retention_clock = RetentionClock(time)
 
@@ -319,6 +320,7 @@ class LogManager:
                 entry.log = self._open(partition, entry, opening)
             except KafkaError as error:
                 entry.error = error
+                self.environment.service_changes.append(partition)
                 logger.error("%s is refused: %s", entry.path, error)
         return entry
 
@@ -497,6 +499,11 @@ class LogManager:
                     logger.warning("sizes in %s cannot be read: %s", directory.path, error)
             described.append(DirectoryDescription(directory.path, directory.state.failure, sizes, total, usable))
         return described
+
+
+def count_failures(manager: LogManager) -> int:
+    """Return a number that changes whenever a log or a directory fails."""
+    return manager.environment.failed_logs + sum(not directory.is_online for directory in manager.directories)
 
 
 def remove_old_segments(manager: LogManager, logs: Mapping[TopicPartition, UnifiedLog]) -> int:

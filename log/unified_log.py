@@ -351,6 +351,7 @@ class UnifiedLog:
         if self._directory_state.failure is None:
             logger.error("%s is out of service: %s", self.topic_partition, error)
             self._fail(error)
+            self.environment.note_failed_log(self.topic_partition)
 
     def _fail(self, error: KafkaStorageError) -> None:
         # The log gets a DirectoryState of its own, so that appends and reads have only one state to check.

@@ -34,7 +34,7 @@ from tidelog.broker.metadata.image import TopicImage
 from tidelog.broker.metrics.registry import Metrics, Sample
 from tidelog.broker.replica.replication.following import Following, following_of
 from tidelog.broker.replica.replication.quotas import ReplicationQuota
-from tidelog.log.manager import LogManager
+from tidelog.log.manager import LogManager, count_failures
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import CorruptMessageError, KafkaError, KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -74,6 +74,8 @@ class ReplicaFetcher:
         """Partitions whose logs could be opened."""
         self._unopened: dict[FetchKey, str] = {}
         """Reasons why partitions are not followed; a reason that stays the same is logged once."""
+        self._failures = 0
+        """The result of ``count_failures`` when the partitions were looked at last."""
         self._applying = asyncio.Lock()
         """Held while the work of an answer is done, and while the partitions change."""
         self._wanted = asyncio.Event()
@@ -84,13 +86,25 @@ class ReplicaFetcher:
         """Fetch these partitions from now on. Waits until the work of the last answer is done."""
         async with self._applying:
             self._partitions = dict(partitions)
-            self._unopened = {key: reason for key, reason in self._unopened.items() if key in partitions}
-            found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
-            opened = {key: (followed, following) for key, followed, following in found if following is not None}
-            self._followed = {key: following for key, (_, following) in opened.items()}
-            self.core.set_partitions(
-                {key: Followed(*followed, following.position) for key, (followed, following) in opened.items()}
-            )
+            self._follow_all()
+
+    async def _take_again(self) -> None:
+        """Fetch the same partitions from now on, with those whose logs can be opened, without those whose logs have
+        failed.
+        """
+        async with self._applying:
+            self._follow_all()
+
+    def _follow_all(self) -> None:
+        partitions = self._partitions
+        self._failures = count_failures(self._broker.log_manager)
+        self._unopened = {key: reason for key, reason in self._unopened.items() if key in partitions}
+        found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
+        opened = {key: (followed, following) for key, followed, following in found if following is not None}
+        self._followed = {key: following for key, (_, following) in opened.items()}
+        self.core.set_partitions(
+            {key: Followed(*followed, following.position) for key, (followed, following) in opened.items()}
+        )
         self._wanted.set()
 
     async def keep(self, partitions: Mapping[FetchKey, FollowedEpoch]) -> None:
@@ -104,12 +118,14 @@ class ReplicaFetcher:
         now.
         """
         if len(self._followed) < len(self._partitions):
-            await self.take(self._partitions)
+            await self._take_again()
 
     def _following_of(self, key: FetchKey) -> Following | None:
-        """Return the follower's side of a partition; None, after logging the reason, if its log cannot be opened."""
+        """Return the follower's side of a partition; None, after logging the reason, if its log cannot be opened or has
+        failed.
+        """
         former = self._followed.get(key)
-        if former is not None:
+        if former is not None and former.log.is_serving:
             return former
         try:
             partition = self._broker.replica_manager.partition_by_id(*key)
@@ -135,6 +151,11 @@ class ReplicaFetcher:
             name = key.topic_id.hex()
             logger.error("partition %d of topic %s is not followed: %s", key.partition, name, reason, exc_info=defect)
 
+    @property
+    def failed_count(self) -> int:
+        """The number of partitions that are not fetched although this broker should follow them."""
+        return self.core.failed_count + len(self._unopened)
+
     # ---- the task
 
     async def run_on(self, connect: Callable[[], Channel]) -> None:
@@ -146,12 +167,14 @@ class ReplicaFetcher:
                 logger.exception("the fetch loop for leader %d failed, and begins again", self._id.leader)
             await asyncio.sleep(self.core.config.backoff_ms / 1000)
             self.core = LeaderFetcher(self.core.config)
-            await self.take(self._partitions)
+            await self._take_again()
 
     async def _run(self, channel: Channel) -> None:
         core, time = self.core, self._broker.time
         try:
             while True:
+                if self._failures != count_failures(self._broker.log_manager):
+                    await self._take_again()  # a fetch would bring a replica whose log has failed back into the ISR
                 request = core.next_request(time.monotonic_ms(), self._find_throttled())
                 if request is None:
                     await self._wait()
@@ -388,7 +411,7 @@ class Replication:
         fetchers = [fetcher for fetcher, _ in self._tasks.values()]
         prefix = "kafka_server_replicafetchermanager_"
         yield Sample(f"{prefix}maxlag", "gauge", {}, max((one.core.max_lag for one in fetchers), default=0))
-        yield Sample(f"{prefix}failedpartitionscount", "gauge", {}, sum(one.core.failed_count for one in fetchers))
+        yield Sample(f"{prefix}failedpartitionscount", "gauge", {}, sum(one.failed_count for one in fetchers))
         topics = "kafka_server_brokertopicmetrics_"
         bytes_in = self._bytes_in + sum(one.bytes_in for one in fetchers)
         yield Sample(f"{topics}replicationbytesin_total", "counter", {}, bytes_in)

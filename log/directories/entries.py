@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from tidelog.log.directories.log_directory import LogDirectory
+from tidelog.log.file_use import LogDeletedError
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import note_proofs
 from tidelog.log.segment.segment import LOG_SUFFIX
@@ -110,6 +111,15 @@ def sizes_in(
                 if entries.get(partition) is entry:  # else it was deleted meanwhile
                     logger.warning("the size of %s cannot be read: %s", partition, error)
     return sizes
+
+
+def is_out_of_service(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bool:
+    """Return whether the log of a partition was refused or has failed, although its directory works."""
+    entry = entries.get(partition)
+    if entry is None or entry.is_gone or entry.is_doomed or not entry.directory.is_online:
+        return False
+    error = error_of(entry)
+    return error is not None and not isinstance(error, LogDeletedError)
 
 
 def close_cleanly(entry: Entry) -> bool:

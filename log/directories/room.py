@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tidelog.log.environment import DirectoryState
+from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.system.file_system import FileSystem, LogStorageError
+from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
@@ -45,16 +45,16 @@ class RoomWatch:
     thread.
     """
 
-    __slots__ = ("_directories", "_entries", "_file_system", "_open_log")
+    __slots__ = ("_directories", "_entries", "_environment", "_open_log")
 
     def __init__(
         self,
-        file_system: FileSystem,
+        environment: LogEnvironment,
         directories: Sequence[Directory],
         entries: Mapping[TopicPartition, Entry],
         open_log: Callable[[TopicPartition], UnifiedLog],
     ) -> None:
-        self._file_system = file_system
+        self._environment = environment
         self._directories = directories
         self._entries = entries
         self._open_log = open_log
@@ -63,7 +63,7 @@ class RoomWatch:
         """Check the space of every directory once, and try refused logs again. Call it each second."""
         for directory in self._directories:
             was_short = directory.state.shortage is not None
-            directory.state.check_room(self._file_system)
+            directory.state.check_room(self._environment.file_system)
             if was_short and directory.state.shortage is None:
                 self._save_indices()
         self.try_refused_again(every=False)
@@ -98,6 +98,7 @@ class RoomWatch:
             entry.error = error
             return
         entry.error = None
+        self._environment.service_changes.append(partition)
         logger.info("%s is served from now on", entry.path)
 
 

@@ -42,7 +42,7 @@ class Disk:
         self._random = chance
         self._clock = clock
         self._files = FaultyFileSystem(root, chance.randrange(1 << 30))
-        self._environment = LogEnvironment(self._files, clock)
+        self.environment = LogEnvironment(self._files, clock)
         self._state = DirectoryState(root)
         self._is_clean = False
         self._watermarks: dict[TopicPartition, int] = {}
@@ -67,7 +67,7 @@ class Disk:
                 partition,
                 directory,
                 self._config,
-                self._environment,
+                self.environment,
                 self._state,
                 topic_id,
                 recovery_point=points.get(partition, 0),
@@ -124,5 +124,5 @@ class Disk:
         shutil.rmtree(self._root)
         os.makedirs(self._root)
         self._files = FaultyFileSystem(self._root, self._random.randrange(1 << 30))
-        self._environment = LogEnvironment(self._files, self._clock)
+        self.environment = LogEnvironment(self._files, self._clock)
         self._watermarks.clear()

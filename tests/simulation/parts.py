@@ -57,6 +57,7 @@ class Parts:
         self.replicas: dict[int, Replica] = {}
         self.config = self.metadata = self.nodes = self.log_manager = self.replica_manager = self.services = self
         self.topics: dict[str, Any] = {}
+        self.environment, self.directories = disk.environment, ()
         self._disk = disk
         self._proofs = IndexProofs(self.in_thread)
 

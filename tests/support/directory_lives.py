@@ -82,8 +82,9 @@ class Cluster:
             states = tuple(self.states[TopicPartition(name, number)] for number in range(count))
             topics[name.encode().ljust(16)] = TopicState(name, name.encode().ljust(16), states)
         own = BrokerRegistration(OWN, self.epoch, b"i" * 16, (), {}, None, True, False, tuple(self.directories))
+        other = own._replace(broker_id=OTHER, is_fenced=OTHER not in self.active, directories=(OTHERS_DIRECTORY,))
         ids = {topic.name: topic_id for topic_id, topic in topics.items()}
-        return MetadataImage(offset=self.epoch, topics=topics, topic_ids=ids, brokers={OWN: own})
+        return MetadataImage(offset=self.epoch, topics=topics, topic_ids=ids, brokers={OWN: own, OTHER: other})
 
     def _change(self, partition: TopicPartition, **changes: Any) -> None:
         self.states[partition] = self.states[partition]._replace(**changes)
@@ -104,12 +105,14 @@ class Cluster:
         self.active.discard(broker)
         for partition in self.states:
             self.shrink(partition, broker)
+        self.remote.image = self.image()
 
     def unfence(self, broker: int) -> None:
         """Elect a broker for partitions without a leader."""
         self.active.add(broker)
         for partition in self.states:
             self.elect(partition)
+        self.remote.image = self.image()
 
     def shrink(self, partition: TopicPartition, broker: int, *, is_clean: bool = True) -> None:
         """Remove a broker from the ISR. Below min ISR it stays eligible unless it stopped uncleanly (KIP-966);
@@ -328,7 +331,7 @@ class Lives:
         """Do one random thing, and check the result."""
         acts = [self.produce, self.produce, self.replicate, self.replicate, self.turn_other]
         acts += (
-            [self.fail_running, self.end]
+            [self.fail_running, self.fail_log, self.end]
             if self.manager is not None
             else [self.change_disks, self.change_disks, self.start]
         )
@@ -343,13 +346,21 @@ class Lives:
     def check(self, *, is_told: bool) -> None:
         """Check that this broker has all committed records of partitions that it leads.
 
-        ``is_told``: the controllers know the state of the directories, so each such partition must have a log.
+        ``is_told``: the controllers know the state of the directories, so each such partition must have a log, or no
+        other replica that could lead.
         """
         for partition, state in self.cluster.states.items():
+            if self._has_failed_alone(partition, state):
+                continue
             if state.leader == OWN and (is_told or self.log_of(partition) is not None):
                 assert self.log_of(partition) is not None, f"{partition} is led without a log: {self.events}"
                 count = len(self.committed[partition])
                 assert self.content(partition)[:count] == self.committed[partition], f"{partition}: {self.events}"
+
+    def _has_failed_alone(self, partition: TopicPartition, state: PartitionState) -> bool:
+        """Return whether a partition's log here has failed, and the other broker cannot lead."""
+        can_turn = OTHER in self.cluster.active and OTHER in (*state.isr, *state.elr)
+        return self.manager is not None and self.manager.is_out_of_service(partition) and not can_turn
 
     def produce(self) -> None:
         """Write a record to each leader; the record is committed if all replicas are in the ISR."""
@@ -402,6 +413,13 @@ class Lives:
         directory.state.mark_offline(KafkaStorageError("the disk is gone"))
         if not any(one.is_online for one in self.manager.directories):
             self.stop(is_clean=False)
+
+    def fail_log(self) -> None:
+        """Let one log of the running broker fail, whose directory works."""
+        logs = list(self.opened())
+        if logs:
+            log = self.random.choice(logs)
+            log.take_out_of_service(KafkaStorageError("a bad sector"))
 
     def end(self) -> None:
         """Stop or kill the broker."""

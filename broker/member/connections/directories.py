@@ -3,6 +3,7 @@
     a log was created              assigned to its directory (AssignReplicasToDirs) within half a second
     a log was found at the start   assigned if the metadata name another directory, because its disk was replaced
     an empty log was found         the same, but not while it could be elected over the copies of other replicas
+    a log fails, its directory works   the replica is assigned to DirectoryId.LOST, if another one can lead
     a directory fails              a heartbeat at once; the controller elects other leaders for its partitions
     no controller confirms that    within ``log.dir.failure.timeout.ms``: the broker ends
     no directory is left           the broker ends
@@ -23,7 +24,7 @@ from tidelog.broker.controller.metadata_controller import Publisher
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.delta import MetadataDelta
-from tidelog.broker.metadata.image import LAST_RESERVED_DIRECTORY
+from tidelog.broker.metadata.image import LAST_RESERVED_DIRECTORY, LOST_DIRECTORY
 from tidelog.broker.metadata.metadata_image import MetadataImage
 from tidelog.broker.replica.replication.replica_directories import ReplicaDirectories
 from tidelog.log.environment import DirectoryState
@@ -55,7 +56,7 @@ class DirectoryNews:
         self._lifecycle = lifecycle
         self._now_ms = now_ms
         self._beat = beat
-        self._replicas = ReplicaDirectories(controller.node_id, log_manager.directory_id_of)
+        self._replicas = ReplicaDirectories(controller.node_id, self._directory_id_of)
         self._loop = asyncio.get_running_loop()
         self._is_warned = False
 
@@ -90,6 +91,11 @@ class DirectoryNews:
                 elif named is not None and named > LAST_RESERVED_DIRECTORY and named not in working:
                     self._replicas.note_displaced([partition])
 
+    def _directory_id_of(self, partition: TopicPartition) -> bytes | None:
+        """Return the id of a log's directory, LOST_DIRECTORY if the log cannot be served; None if there is no log."""
+        logs = self._log_manager
+        return LOST_DIRECTORY if logs.is_out_of_service(partition) else logs.directory_id_of(partition)
+
     def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
         if delta.configs.changed:
             self._note_cordoned()
@@ -116,8 +122,8 @@ class DirectoryNews:
         """
         while True:
             self._check(limit_ms)
-            placed = self._log_manager.placed
-            self._replicas.note(placed.popleft() for _ in range(len(placed)))
+            for changed in (self._log_manager.placed, self._log_manager.environment.service_changes):
+                self._replicas.note(changed.popleft() for _ in range(len(changed)))
             request = self._replicas.next_request(self._controller.image, self._lifecycle.broker_epoch)
             self._warn()
             if request is not None:

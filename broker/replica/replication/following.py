@@ -30,6 +30,7 @@ from tidelog.log.follower.truncation import (
     truncate_to_epoch_end,
 )
 from tidelog.log.unified_log import UnifiedLog
+from tidelog.protocol.errors import KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.broker.replica.partition import Partition
@@ -38,11 +39,14 @@ Cut = StartAt | TruncateTo | TruncateToEpochEnd
 
 
 def following_of(partition: Partition, write_checkpoints: Callable[[UnifiedLog], object]) -> Following:
-    """Return the follower's side of a partition. Opens the log if it is not open yet. Raises KafkaStorageError.
+    """Return the follower's side of a partition. Opens the log if it is not open yet. Raises KafkaStorageError, also if
+    the log has failed.
 
     ``write_checkpoints`` gets the log.
     """
     log = partition.local_log
+    if not log.is_serving:
+        raise KafkaStorageError(f"{log.topic_partition} is out of service: {log.failure}")
     return Following(log, partial(write_checkpoints, log), partition.offsets_moved)
 
 

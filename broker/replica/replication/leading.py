@@ -184,8 +184,10 @@ class Leading:
         self._advance_if(self.core.take_min_isr(min_isr, self._now_ms))
 
     def propose(self) -> IsrProposal | None:
-        """Return an ISR to propose to the controller, pending from now on; None if it need not change."""
-        return self.core.propose(self._now_ms)
+        """Return an ISR to propose to the controller, pending from now on; None if it need not change, or if this log
+        has failed: its followers cannot fetch, and without them in the ISR no other replica could lead.
+        """
+        return self.core.propose(self._now_ms) if self._partition.local_log.is_serving else None
 
     def close(self, error: KafkaError) -> None:
         """End leadership: fail the waits for followers with ``error``."""

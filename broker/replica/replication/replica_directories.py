@@ -8,9 +8,13 @@ is compared with the directory of its log.
 The loss of a copy is reported late. At its start a broker may find a log empty that should have records, or in another
 directory while one has failed. Then only the old directory in the metadata keeps the controller from electing this
 replica, whose followers would truncate their logs to its end. The new directory is reported once this replica is in
-sync again, or cannot be elected. Sans-io, not thread-safe.
+sync again, or cannot be elected.
 
-Source: AssignmentsManager of Kafka 4.3, which reports lost copies at once.
+A replica whose log cannot be served, though its directory works, is reported as lost if another replica can lead. Then
+the controller removes it from the ISR and elects another leader. Sans-io, not thread-safe.
+
+Source: AssignmentsManager of Kafka 4.3, which reports lost copies at once. Kafka's broker takes the whole directory
+offline if one log fails.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ class ReplicaDirectories:
     """Replicas of one broker whose directories the metadata may lack or name wrongly."""
 
     def __init__(self, node_id: int, directory_id_of: Callable[[TopicPartition], bytes | None]) -> None:
-        """``directory_id_of`` returns the id of a log's directory, None if there is no log."""
+        """``directory_id_of`` returns the id of a log's directory, LOST_DIRECTORY if the log cannot be served; None if
+        there is no log.
+        """
         self._node_id = node_id
         self._directory_id_of = directory_id_of
         self._unassigned: dict[TopicPartition, None] = {}
@@ -84,6 +90,8 @@ class ReplicaDirectories:
                 self._forget(partition)
                 continue
             self._unassigned[partition] = None
+            if self._leads_alone(image, partition):
+                continue
             if self._may_be_elected_wrongly(image, partition):
                 self.held_back += 1
                 continue
@@ -107,6 +115,21 @@ class ReplicaDirectories:
         if directory_id is None or directory_id == known or self._node_id not in state.replicas:
             return None
         return directory_id, topic.topic_id
+
+    def _leads_alone(self, image: MetadataImage, partition: TopicPartition) -> bool:
+        """Return whether a log cannot be served, and no other replica could lead if that was reported. Then the report
+        would help no client, and after the next start Kafka's controller might elect no leader: it elects none when a
+        broker that is unfenced reports a directory.
+        """
+        topic = image.topic_by_name(partition.topic)
+        if topic is None or self._directory_id_of(partition) != LOST_DIRECTORY:
+            return False
+        state = topic.partitions[partition.partition]
+        able = {*state.isr, *state.elr}
+        others = (image.brokers.get(one) for one in able if one != self._node_id)
+        return self._node_id in able and all(
+            one is None or one.is_fenced or one.in_controlled_shutdown for one in others
+        )
 
     def _forget(self, partition: TopicPartition) -> None:
         self._empty.discard(partition)

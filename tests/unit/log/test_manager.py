@@ -19,7 +19,7 @@ from tidelog.log.files.checkpoints import (
     read_partition_metadata,
 )
 from tidelog.log.files.topic_partition import TopicPartition
-from tidelog.log.manager import LogManager
+from tidelog.log.manager import LogManager, count_failures
 from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.protocol.errors import InconsistentTopicIdError, KafkaStorageError
@@ -216,12 +216,31 @@ def test_a_log_refused_for_now_is_tried_again(tmp_path: Path, code: int) -> None
             again.get_or_create_log(T0, ID, CONFIG)
     again.room.run()
     assert list(again.refused) == [T0]
+    assert again.is_out_of_service(T0)
     disk.code = 0
     again.room.run()
     assert again.refused == {}
+    assert not again.is_out_of_service(T0)
+    assert list(again.environment.service_changes) == [T0, T0]
     log = again.get_log(T0)
     assert log is not None
     assert len(values(log)) == 3
+
+
+def test_a_log_that_fails_is_out_of_service_until_it_is_deleted(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create_log(T0, ID, CONFIG)
+    assert not manager.is_out_of_service(T0)
+    log.take_out_of_service(KafkaStorageError("a bad sector"))
+    assert manager.is_out_of_service(T0)
+    assert list(manager.environment.service_changes) == [T0]
+    assert count_failures(manager) == 1
+    log.abandon()
+    assert not manager.is_out_of_service(T0), "it is being deleted"
+    manager.delete_log(T0)
+    assert not manager.is_out_of_service(T0)
+    manager.directories[0].state.mark_offline(KafkaStorageError("the disk is gone"))
+    assert count_failures(manager) == 2
 
 
 def test_deleted_name_is_free_at_once(tmp_path: Path) -> None:

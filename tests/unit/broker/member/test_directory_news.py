@@ -18,7 +18,8 @@ from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.delta import MetadataDelta
-from tidelog.broker.metadata.metadata_image import MetadataImage, PartitionState, TopicState
+from tidelog.broker.metadata.image import LOST_DIRECTORY
+from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState, TopicState
 from tidelog.log.environment import DirectoryState
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.system.time import ManualTime
@@ -84,7 +85,10 @@ class World:
             placed=made,
             directory_id_of=lambda _: SECOND,
             cordoned=frozenset({self.directories[0].path}),
+            environment=SimpleNamespace(service_changes=deque()),
+            is_out_of_service=lambda partition: partition in self.out_of_service,
         )
+        self.out_of_service: set[TopicPartition] = set()
         self.quorum = RemoteController(image, 1)
         self.news = DirectoryNews(
             cast(Any, self.logs), self.quorum, self.lifecycle, self.time.monotonic_ms, self.beaten.set
@@ -103,6 +107,12 @@ class World:
 
     def offline(self) -> list[bytes]:
         return self.heartbeat().offline_log_dirs
+
+
+async def let_run() -> None:
+    """Let the other tasks run a few times."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("world_of", [World, partial(World, SECOND, placed=False)], ids=["a new log", "a new disk"])
@@ -131,11 +141,33 @@ async def test_an_empty_disk_is_not_reported_while_it_would_be_elected_over_copi
     empty = (TopicPartition("t", 0),) if is_empty else ()
     world = World(SECOND, placed=False, image=image, empty=empty)
     task = asyncio.ensure_future(world.report())
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await let_run()
     task.cancel()
     assert (world.controller.asked == []) is is_empty
     assert caplog.text.count("1 logs are empty") == is_empty
+
+
+async def test_a_log_that_fails_is_told_as_lost_until_it_is_served_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directories, "ROUND_S", 0.0)
+    partition = TopicPartition("t", 0)
+    brokers = {2: BrokerRegistration(2, 9, b"i" * 16, (), {}, None, False, False, ())}
+    states = [PartitionState((1, 2), (1, 2), 1, directories=(one, FIRST)) for one in (SECOND, LOST_DIRECTORY)]
+    topics = [{b"t" * 16: TopicState("t", b"t" * 16, (state,))} for state in states]
+    images = [IMAGE._replace(topics=one, brokers=brokers) for one in topics]
+    world = World(placed=False, image=images[0])
+    task = asyncio.ensure_future(world.report())
+    await let_run()
+    assert world.controller.asked == []
+    for change, shown, told in (
+        (world.out_of_service.add, images[0], LOST_DIRECTORY),
+        (world.out_of_service.discard, images[1], SECOND),
+    ):
+        change(partition)
+        world.quorum.image = shown
+        world.logs.environment.service_changes.append(partition)
+        await let_run()
+        assert [one.id for one in world.controller.asked[-1].directories] == [told]
+    task.cancel()
 
 
 async def test_a_failure_that_another_thread_meets_is_in_the_next_heartbeat() -> None:

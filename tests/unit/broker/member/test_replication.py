@@ -97,10 +97,11 @@ class World:
     async def follow(self, until: Callable[[], bool], then: Callable[[Replication], Any] | None = None) -> Replication:
         """Follow the leader until a state is reached."""
         manager = SimpleNamespace(partition_by_id=self.partition_by_id)
+        logs = SimpleNamespace(environment=self.log.environment, directories=())
         with ThreadPoolExecutor(2, "worker") as executor:
             broker = SimpleNamespace(
                 node_id=NODE, time=SystemTime(), executor=executor, loop=asyncio.get_running_loop(),
-                replica_manager=manager, log_manager=None, metadata=SimpleNamespace(topic_by_id=self.topic_by_id),
+                replica_manager=manager, log_manager=logs, metadata=SimpleNamespace(topic_by_id=self.topic_by_id),
             )  # fmt: skip
             loops = Replication(cast("Broker", broker), RemoteController(IMAGE, NODE), CONFIG, SETTINGS, self.quota)
             loops.take_topic(self.topic(FOLLOWED))
@@ -222,12 +223,25 @@ def test_damaged_records_are_counted_and_fetched_again(world: World) -> None:
     assert sample(loops, "invalidmessagecrcrecords_total") == 2
 
 
-def test_a_log_out_of_service_is_fetched_no_more(world: World) -> None:
-    append(world.leader, batch(1))
-    world.log.take_out_of_service(KafkaStorageError("the disk is gone"))
-    loops = asyncio.run(world.follow(lambda: len(world.asked) == 1, settled))
+@pytest.mark.parametrize("has_records", [True, False])
+def test_a_log_out_of_service_is_fetched_no_more(world: World, has_records: bool) -> None:
+    """Each fetch would bring a replica that has all records back into the ISR."""
+
+    async def fail(loops: Replication) -> None:
+        world.log.take_out_of_service(KafkaStorageError("the disk is gone"))
+        if has_records:
+            append(world.leader, batch(1))
+        await settled(loops)
+        before = len(world.asked)
+        loops.take_topic(world.topic(FOLLOWED._replace(leader_epoch=EPOCH + 1)))
+        await loops.share_out()
+        await settled(loops)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(world.asked) == before
+
+    loops = asyncio.run(world.follow(lambda: len(world.asked) == 1, fail))
     assert sample(loops, "failedpartitionscount") == 0, "none is left"
-    assert len(world.asked) == 1
 
 
 def test_a_partition_that_is_led_here_is_fetched_no_more(world: World) -> None:

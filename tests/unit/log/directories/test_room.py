@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -53,9 +54,16 @@ def entry(
     )
 
 
-def watch(disk: Disk, entries: list[SimpleNamespace], open_log: Callable[[Any], Any]) -> RoomWatch:
+def watch(
+    disk: Disk,
+    entries: list[SimpleNamespace],
+    open_log: Callable[[Any], Any],
+    served: deque[TopicPartition] | None = None,
+) -> RoomWatch:
     by_partition = {TopicPartition("t", number): one for number, one in enumerate(entries)}
-    return RoomWatch(cast(Any, None), cast(Any, [SimpleNamespace(state=disk)]), cast(Any, by_partition), open_log)
+    directories = [SimpleNamespace(state=disk)]
+    environment = SimpleNamespace(file_system=None, service_changes=deque() if served is None else served)
+    return RoomWatch(cast(Any, environment), cast(Any, directories), cast(Any, by_partition), open_log)
 
 
 def never(_: object) -> UnifiedLog:
@@ -90,12 +98,13 @@ def test_a_refusal_that_can_pass_is_tried_again_each_time() -> None:
             raise answer
         return answer
 
-    room = watch(Disk(), [refused, broken], open_log)
+    served: deque[TopicPartition] = deque()
+    room = watch(Disk(), [refused, broken], open_log, served)
     seen: list[object] = []
     for _ in range(2):
         room.run()
-        seen.append((refused.log, refused.error is None))
-    assert seen == [(None, False), ("log", True)]
+        seen.append((refused.log, refused.error is None, len(served)))
+    assert seen == [(None, False, 0), ("log", True, 1)]
     room.run()
     assert isinstance(broken.error, CorruptMessageError)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.leaders import brokers
+from tests.support.leaders import LAG_MS, brokers
 from tests.support.replicated import LED, ReplicatedBroker, told
 from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import batch
@@ -183,6 +183,16 @@ def test_a_follower_that_becomes_the_only_replica_commits_all_it_has(node: Repli
     node.partition.take_over(FENCED)
     node.partition.take_over(PartitionState((1,), (1,), 1, 7, 9))
     assert node.partition.high_watermark == 1
+
+
+def test_a_leader_whose_log_failed_proposes_no_isr(node: ReplicatedBroker) -> None:
+    """Its followers cannot fetch: were they to leave the ISR, no other replica could lead."""
+    leading = node.partition.leading
+    assert leading is not None
+    node.append("t", b"a")
+    node.loop.advance(LAG_MS + 1)
+    node.partition.local_log.take_out_of_service(errors.KafkaStorageError("a bad sector"))
+    assert leading.propose() is None
 
 
 def test_requests_keep_waiting_if_the_same_broker_is_elected_again(careful: ReplicatedBroker) -> None:

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, MetadataImage, PartitionState, TopicState
+from tidelog.broker.metadata.image import LOST_DIRECTORY
+from tidelog.broker.metadata.metadata_image import (
+    EMPTY_IMAGE,
+    BrokerRegistration,
+    MetadataImage,
+    PartitionState,
+    TopicState,
+)
 from tidelog.broker.replica.replication.replica_directories import MAX_ASSIGNMENTS, ReplicaDirectories
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
@@ -59,6 +66,38 @@ def test_partitions_without_a_log_or_replica_here_are_not_reported() -> None:
     replicas.note([*partitions(8), TopicPartition("gone", 0)])
     assert replicas.next_request(image([FIRST, SECOND]), 9) is None
     assert replicas.next_request(EMPTY_IMAGE, 9) is None
+
+
+SERVED = PartitionState((OTHER, OWN), (OTHER, OWN), directories=(THEIRS, FIRST))
+"""A partition of whose two replicas this broker's is in its first directory."""
+
+
+@pytest.mark.parametrize(
+    ("state", "active", "is_told"),
+    [
+        (SERVED._replace(leader=OWN), {OTHER}, True),
+        (SERVED._replace(leader=OTHER), {OTHER}, True),
+        (SERVED._replace(leader=OTHER, isr=(OTHER,)), {OTHER}, True),
+        (SERVED._replace(leader=OWN, isr=(OWN,), elr=(OTHER,)), {OTHER}, True),
+        (SERVED._replace(leader=OWN, isr=(OWN,), elr=(OTHER,)), set(), False),
+        (SERVED._replace(leader=OWN, isr=(OWN,)), {OTHER}, False),
+        (SERVED._replace(leader=OWN, replicas=(OWN,), isr=(OWN,), directories=(FIRST,)), {OTHER}, False),
+    ],
+)
+def test_a_log_out_of_service_is_told_as_lost_if_another_replica_can_lead(
+    state: PartitionState, active: set[int], is_told: bool
+) -> None:
+    """Else it would have no leader after the next start: Kafka's controller elects none when a directory is told."""
+    replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): LOST_DIRECTORY}.get)
+    replicas.note(partitions(1))
+    registered = {
+        one: BrokerRegistration(one, 9, b"i" * 16, (), {}, None, one not in {OWN, *active}, False, ())
+        for one in (OWN, OTHER)
+    }
+    shown = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC}, brokers=registered)
+    for _ in range(2):
+        assert told(replicas.next_request(shown, 9)) == ({0: LOST_DIRECTORY} if is_told else {})
+    assert replicas.held_back == 0
 
 
 LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
