@@ -47,5 +47,7 @@ cdef class BatchDecider:
                                   long long* markers) noexcept nogil
     @cython.locals(slot=longlong)
     cdef void _open_transaction(self, long long producer_id) noexcept nogil
+    @cython.locals(is_data=bint)
+    cdef void _note_poison(self, long long row) noexcept nogil
     @cython.locals(entry=longlong, is_aborted=bint)
     cdef long long _decide_data(self, long long row, long long last_offset) noexcept nogil

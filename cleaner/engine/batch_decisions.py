@@ -3,8 +3,8 @@
 A transactional batch is aborted if an aborted transaction of its producer spans it. A marker may be removed once no
 batch of its transaction is left: it gets a delete horizon then, and is removed when that has passed (KIP-534). To know
 what is left, an open-addressing table has the producers with a batch since their last marker; it is kept from chunk to
-chunk. A batch with the last sequence of an active producer, or with the last offset of the round, is kept even if all
-its records are removed.
+chunk. Batches that cannot be read count too, because they stay. A batch with the last sequence of an active producer,
+or with the last offset of the round, is kept even if all its records are removed.
 
 Tables are arrays of 64-bit integers; a table of pairs is sorted. C types are in ``batch_decisions.pxd``.
 """
@@ -173,6 +173,7 @@ class BatchDecider:
         for number in range(first, end):
             row = number * COLUMNS
             if self.table[row + STATE] == _POISON:
+                self._note_poison(row)
                 continue
             decision = 0
             last_offset = self.table[row + BASE_OFFSET] + self.table[row + LAST_OFFSET_DELTA]
@@ -233,6 +234,12 @@ class BatchDecider:
         if self.producers[2 * slot] == _FREE:
             self.added += 1
         self.producers[2 * slot], self.producers[2 * slot + 1] = producer_id, 1
+
+    def _note_poison(self, row: int) -> None:
+        """Note the transaction of a batch that stays as it is, so that its marker stays too."""
+        is_data = self.table[row + ATTRIBUTES] & (TRANSACTIONAL_MASK | CONTROL_MASK) == TRANSACTIONAL_MASK
+        if is_data and self.table[row + PRODUCER_ID] >= 0:
+            self._open_transaction(self.table[row + PRODUCER_ID])
 
     def _decide_data(self, row: int, last_offset: int) -> int:
         """Return DECISION bits of a transactional batch: whether it was aborted."""

@@ -46,6 +46,7 @@ OUT_COUNT = 4
 OUT_CODEC = 5  # 0: finished bytes; else the codec by which the records still have to be compressed
 OUT_CHANGED = 6  # 1 if the bytes differ from those on disk
 OUT_COLUMNS = 7
+UNKNOWN_OFFSET = -1  # the last offset of a POISON batch: its header may be wrong
 
 # Bits of DECISION.
 DISCARD = 1  # its records are dropped whatever their keys: aborted, or a marker after its delete horizon (KIP-534)

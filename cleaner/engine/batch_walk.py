@@ -64,6 +64,7 @@ from tidelog.cleaner.engine.batch_table import (
     STAT_TOMBSTONES_DROPPED,
     STATE,
     TIMESTAMP_TYPE_MASK,
+    UNKNOWN_OFFSET,
     BatchState,
     FilterOutput,
     FilterTimes,
@@ -603,6 +604,7 @@ class BatchFilter:
         at = self._emit(row, start, size)
         if self.table[row + STATE] == _POISON:
             self.out_table[at + OUT_COUNT] = 0
+            self.out_table[at + OUT_LAST_OFFSET] = UNKNOWN_OFFSET
             self.out_table[at + OUT_MAX_TIMESTAMP] = _NO_TIMESTAMP
         return start + size
 
@@ -658,7 +660,7 @@ def _index_entries(table: Integers, written: int, interval: int, state: Integers
         row = number * OUT_COLUMNS
         if table[row + OUT_MAX_TIMESTAMP] > state[2]:
             state[2], state[3] = table[row + OUT_MAX_TIMESTAMP], table[row + OUT_LAST_OFFSET]
-        if state[1] > interval:
+        if state[1] > interval and table[row + OUT_LAST_OFFSET] >= 0:
             entry = found * _ENTRY_COLUMNS
             entries[entry], entries[entry + 1] = table[row + OUT_LAST_OFFSET], state[0]
             entries[entry + 2], entries[entry + 3] = state[2], state[3]

@@ -298,7 +298,9 @@ class BatchFilter:
         position, size = int(row[at.POSITION]), int(row[at.SIZE])
         is_poison = row[at.STATE] == BatchState.POISON
         return self.data[position : position + size], {
-            at.OUT_LAST_OFFSET: _signed64(int(row[at.BASE_OFFSET]) + int(row[at.LAST_OFFSET_DELTA])),
+            at.OUT_LAST_OFFSET: at.UNKNOWN_OFFSET
+            if is_poison
+            else int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA]),
             at.OUT_MAX_TIMESTAMP: _NO_TIMESTAMP if is_poison else int(row[at.MAX_TIMESTAMP]),
             at.OUT_COUNT: 0 if is_poison else int(row[at.COUNT]),
         }
@@ -398,13 +400,14 @@ def index_entries(
     """Build the index entries of the written batches, for the same batches as appends of each would; return how many.
 
     ``state`` is carried from call to call: position, bytes since the last entry, largest timestamp so far and its
-    offset. ``entries`` receives rows of last offset, position, largest timestamp and its offset.
+    offset. ``entries`` receives rows of last offset, position, largest timestamp and its offset. A batch without a
+    known last offset (below 0) gets no entry; the next one does.
     """
     found = 0
     for row in out_table[:written]:
         if row[at.OUT_MAX_TIMESTAMP] > state[2]:
             state[2], state[3] = row[at.OUT_MAX_TIMESTAMP], row[at.OUT_LAST_OFFSET]
-        if state[1] > interval:
+        if state[1] > interval and row[at.OUT_LAST_OFFSET] >= 0:
             entries[found] = row[at.OUT_LAST_OFFSET], state[0], state[2], state[3]
             found += 1
             state[1] = 0
@@ -458,6 +461,12 @@ class BatchDecisions:
                 decision = at.DISCARD | at.NOT_INDEXED
         return decision | (at.RETAIN_EMPTY if self._stays_empty(row) else 0)
 
+    def note_poison(self, row: IntegerArray) -> None:
+        """Note the transaction of a batch that stays as it is, so that its marker stays too."""
+        is_data = row[at.ATTRIBUTES] & (at.TRANSACTIONAL_MASK | at.CONTROL_MASK) == at.TRANSACTIONAL_MASK
+        if is_data and row[at.PRODUCER_ID] >= 0:
+            self.open.add(int(row[at.PRODUCER_ID]))
+
     def _last_offset(self, row: IntegerArray) -> int:
         return int(row[at.BASE_OFFSET] + row[at.LAST_OFFSET_DELTA])
 
@@ -494,6 +503,8 @@ def decide_batches(
     """Fill DECISION of ``rows``; return the rows of ``transactions.aborted`` whose marker is kept."""
     decisions = BatchDecisions(_bytes_of(buffer, table, rows), transactions)
     for row in table[rows[0] : rows[1]]:
-        if row[at.STATE] != BatchState.POISON:
+        if row[at.STATE] == BatchState.POISON:
+            decisions.note_poison(row)
+        else:
             row[at.DECISION] = decisions.decide(row)
     return decisions.markers

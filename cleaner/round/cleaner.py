@@ -5,17 +5,20 @@
 
 A *group* is neighbouring segments that one new segment replaces. A round works on a snapshot of segments, whose files
 it holds open while it reads them. Truncation, deletion and retention may go on meanwhile: a group is swapped only if
-all its segments are still in the log and ``check`` has not raised. A group in which nothing changes is not rewritten. A
-segment with a wrong length field cannot be divided into batches (framed): it is not rewritten either, and it is
-reported. After each group that ends above the first dirty offset the log is clean up to the group's end, and that
-offset is saved.
+all its segments are still in the log and ``check`` has not raised. A group in which nothing changes is not rewritten.
+After each group that ends above the first dirty offset the log is clean up to the group's end, and that offset is
+saved.
+
+A segment with a wrong length field cannot be divided into batches (framed): it is not rewritten either, and it is
+reported. Records that cannot be read stay, and readers may get them all the same. So the tombstones after them stay
+too, and the markers of their transactions.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,6 +41,9 @@ from tidelog.log.segment.segment import LogSegment
 from tidelog.protocol.errors import KafkaStorageError
 
 logger = logging.getLogger(__name__)
+
+_NEVER_MS = 2**63 - 1
+_BEFORE_ALL_MS = -(2**63)
 
 #: Dirty bytes for each byte of a new map: with a key in every third record of 100 bytes, the map need not grow.
 DATA_PER_MAP_BYTE = 16
@@ -138,7 +144,7 @@ class CleaningRound:
         self._log = log = cleanable.log
         self._cleanable = cleanable
         self._hooks = hooks
-        self._times = at.FilterTimes(now_ms, now_ms + log.config.delete_retention_ms)
+        self._times = at.FilterTimes(now_ms, min(now_ms + log.config.delete_retention_ms, _NEVER_MS))
         self._reader = SegmentReader(
             engine, options.io_buffer_bytes, options.max_decompressed_bytes, reads_ahead=options.reads_ahead
         )
@@ -223,9 +229,14 @@ class CleaningRound:
         ends = dict(zip((s.base_offset for s in section.segments), section.ends, strict=True))
         transactions = self._transactions()
         unframed = dict(self._index.unframed)
+        passed: set[int] = set()
         groups = self._groups(section, unframed)
         while groups:
             group = groups.pop(0)
+            for segment in section.segments:
+                if segment.base_offset < group[0].base_offset and segment.base_offset in unframed.keys() - passed:
+                    passed.add(segment.base_offset)
+                    self._pass_over_unframed(segment, ends[segment.base_offset], transactions)
             state, counts = transactions.snapshot(), self._counts.copy()
             unreadable = (self.stats.unreadable_batches, list(self.stats.unreadable))
             try:
@@ -244,6 +255,22 @@ class CleaningRound:
         for fault in unframed.values():
             reason = f"the segment is not cleaned: {fault}"
             self._report([UnreadableBatch(fault.base_offset, fault.position, -1, reason)])
+
+    def _pass_over_unframed(self, segment: LogSegment, end: int, transactions: TransactionRows) -> None:
+        """Note the transactions with records in a segment that stays as it is, and keep the tombstones after it."""
+        self._times = self._times._replace(now=_BEFORE_ALL_MS)
+        reader, read_before = self._reader, self._reader.bytes_read
+        with suppress(UnframedSegmentError):
+            for rows in reader.steps(Reading(segment, end, 0, (0, segment.size))):
+                self._hooks.check(reader.bytes_read - read_before)
+                read_before = reader.bytes_read
+                self._engine.decide(reader.buffer, reader.table, rows, transactions)
+        # After the fault there may be records of any transaction that overlaps the segment.
+        aborted = [one for one in self._aborted if one.first_offset < end and one.last_offset >= segment.base_offset]
+        table: IntegerArray = np.zeros((len(aborted), at.COLUMNS), np.int64)
+        table[:, at.PRODUCER_ID] = [one.producer_id for one in aborted]
+        table[:, at.ATTRIBUTES], table[:, at.BASE_OFFSET] = at.TRANSACTIONAL_MASK, segment.base_offset
+        self._engine.decide(np.zeros(at.PADDING, np.uint8), table, (0, len(aborted)), transactions)
 
     def _groups(self, section: Section, unframed: dict[int, UnframedSegmentError]) -> list[list[LogSegment]]:
         config = self._log.config
@@ -306,10 +333,21 @@ class CleaningRound:
         for stretch in self._index.find_superseded(segment, copy.transactions.last_offsets):
             if stretch.start > position:
                 self._clean_span(segment, end, ordinal, (position, stretch.start), copy)
+                self._compare_ordinal(segment, stretch.ordinal)
             self._drop(stretch, copy)
             position, ordinal = stretch.end, stretch.ordinal_end
         if segment.size > position:
             self._clean_span(segment, end, ordinal, (position, segment.size), copy)
+            self._compare_ordinal(segment, self._index.end_ordinal(segment))
+
+    def _compare_ordinal(self, segment: LogSegment, expected: int | None) -> None:
+        """Raise KafkaStorageError if the copy pass has numbered the records so far otherwise than the index pass: the
+        disk returned other bytes, and the superseded bits would be those of other records."""
+        if expected is None or self._reader.ordinal == expected:
+            return
+        if segment is self._log.segments.active:
+            raise CleaningAbortedError(f"the log of {self._log.topic_partition} was truncated")
+        raise KafkaStorageError(f"{segment.records.path} was read twice with different results")
 
     def _drop(self, stretch: Stretch, copy: _Copy) -> None:
         """Count the records of a stretch that is dropped."""
@@ -328,6 +366,8 @@ class CleaningRound:
             for number in markers:  # indices of ``_aborted``, as the transactions' state has the same order
                 copy.target.add_aborted(self._aborted[number])
             superseded = self._index.find_superseded_bits(self._reader, rows)
+            if (self._reader.table[rows[0] : rows[1], at.STATE] == at.BatchState.POISON).any():
+                self._times = self._times._replace(now=_BEFORE_ALL_MS)  # it may hold a value that a tombstone deletes
             position = self._filter(segment, position, rows, superseded, copy)
             self._report(self._reader.find_unreadable(rows))
 

@@ -63,6 +63,7 @@ class KeyIndex:
         self._dirty = Bits(directory)
         self._spill: Spill | None = None
         self._first_ordinals: dict[int, int] = {}
+        self._end_ordinals: dict[int, int] = {}
         self._stretches = Stretches()
         self._keys = KeyTable()
         # Two tables for keys that are parsed ahead: one is filled while the other's keys are put into the map.
@@ -123,7 +124,7 @@ class KeyIndex:
                     self._stretches.note(segment.base_offset, reader.position, reader.table[slice(*rows)])
             except UnframedSegmentError as error:
                 self.unframed[segment.base_offset] = error
-            ordinal = reader.ordinal
+            ordinal = self._end_ordinals[segment.base_offset] = reader.ordinal
 
     def _parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: KeyTable) -> IntegerArray:
         """Return the keys of the rows' records; valid until ``keys`` is filled again."""
@@ -164,6 +165,10 @@ class KeyIndex:
     def first_ordinal(self, segment: LogSegment) -> int:
         """Return the first ordinal of a segment in the copy pass; 0 if the index pass did not walk the segment."""
         return self._first_ordinals.get(segment.base_offset, 0)
+
+    def end_ordinal(self, segment: LogSegment) -> int | None:
+        """Return the ordinal after a segment's last record; None if the index pass did not walk the segment."""
+        return self._end_ordinals.get(segment.base_offset)
 
     def close(self) -> None:
         """Free memory and files."""

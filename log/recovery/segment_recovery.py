@@ -267,7 +267,7 @@ def _is_intact_batch(segment: LogSegment, chunk: bytes, at: int, position: int, 
         return False
     if header.last_offset - segment.base_offset > 0x7FFFFFFF:
         return False
-    return crc_matches(header, memoryview(segment.records.read_at(position, header.size)))
+    return _is_intact(segment, header)
 
 
 def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
@@ -282,8 +282,7 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
     while resumed is not None:
         position = resumed
         try:
-            for header in iter_headers(segment.records, position, segment.size):
-                _ensure_follows(segment, header, end)
+            for header in _headers_in_order(segment, position, end):
                 builder.add(header)
                 position, end = header.position + header.size, header.last_offset + 1
         except CorruptMessageError as error:
@@ -293,12 +292,33 @@ def rebuild_indices(segment: LogSegment, interval_bytes: int) -> int | None:
     return end if position == segment.size else None
 
 
-def _ensure_follows(segment: LogSegment, header: BatchHeader, end: int) -> None:
-    """Raise CorruptMessageError if a batch does not come after offset ``end``, or is too far from the base offset."""
-    if header.base_offset < end or header.last_offset - segment.base_offset > 0x7FFFFFFF:
-        raise CorruptMessageError(
-            f"impossible offset {header.base_offset} at byte {header.position} of {segment.records.path}, after {end}"
-        )
+def _headers_in_order(segment: LogSegment, position: int, end: int) -> Iterator[BatchHeader]:
+    """Yield the headers from byte ``position`` on; ``end`` is the lowest offset that the first may have.
+
+    If a batch goes back behind the one before it, whose checksum is wrong, that one is damaged and left out. Raises
+    CorruptMessageError at an impossible header, and if it is unknown which of two batches has a wrong offset.
+    """
+    held: BatchHeader | None = None
+    try:
+        for header in iter_headers(segment.records, position, segment.size):
+            if held is not None and (header.base_offset > held.last_offset or _is_intact(segment, held)):
+                yield held
+                end, held = held.last_offset + 1, None
+            if header.base_offset < end or header.last_offset - segment.base_offset > 0x7FFFFFFF:
+                raise CorruptMessageError(
+                    f"impossible offset {header.base_offset} at byte {header.position} of {segment.records.path}"
+                )
+            held = header
+    except CorruptMessageError:
+        if held is not None:
+            yield held
+        raise
+    if held is not None:
+        yield held
+
+
+def _is_intact(segment: LogSegment, header: BatchHeader) -> bool:
+    return crc_matches(header, memoryview(segment.records.read_at(header.position, header.size)))
 
 
 def rebuild_transaction_index(segment: LogSegment, state: ProducerStateManager) -> None:
@@ -358,10 +378,9 @@ def end_after_entries(segment: LogSegment, interval_bytes: int) -> int | None:
     start = index.entry(index.entries - 1).position if index.entries else 0
     position = start
     try:
-        for header in segment.headers(start):
+        for header in _headers_in_order(segment, start, end):
             if header.position - start > interval_bytes:
                 return None
-            _ensure_follows(segment, header, end)
             position, end = header.position + header.size, header.last_offset + 1
     except CorruptMessageError:
         return None

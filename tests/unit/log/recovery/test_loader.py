@@ -230,3 +230,26 @@ def test_an_aborted_transaction_after_an_opening_makes_the_index_that_was_not_th
     log.close()
     again = bench.open(clean=True)
     assert list(again.segments.active.transaction_index) == [AbortedTxn(7, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("number", [1, 5, -2])
+def test_a_wrong_delta_hides_no_later_batches_at_a_clean_start(tmp_path: Path, number: int) -> None:
+    """The batch's last offset is too high, as its checksum shows: those after it do not go back."""
+    bench = LogBench(str(tmp_path), index_interval_bytes=200)
+    log = bench.open()
+    for _ in range(10):
+        append(log, batch(1))
+    path, damaged = log.segments.active.records.path, list(log.segments.active.headers())[number]
+    log.close()
+    for name in Path(path).parent.glob("*index"):
+        name.unlink()
+    with open(path, "r+b") as file:
+        file.seek(damaged.position + 24)
+        file.write(b"\x01")
+    log = bench.open(clean=True, recovery_point=10)
+    assert log.log_end_offset == 10
+    index = log.segments.active.offset_index
+    offsets = [index.entry(slot).offset for slot in range(index.entries)]
+    assert offsets == sorted(set(offsets) - {damaged.last_offset})
+    assert len(offsets) >= 2
+    assert offsets[-1] < 10
