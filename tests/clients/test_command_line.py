@@ -260,7 +260,8 @@ def test_a_compose_file_for_apaches_image_works_unchanged(tmp_path: Path) -> Non
     finally:
         process.terminate()
     _, errors = process.communicate(timeout=TIMEOUT_S)
-    assert (process.returncode, errors) == (0, ""), "no warning about any of these variables"
+    printed = [line for line in errors.splitlines() if "turn_clock" not in line]  # a busy machine has slow turns
+    assert (process.returncode, printed) == (0, []), "no warning about any of these variables"
 
 
 def test_files_of_the_environment_come_first_and_may_be_missing(tmp_path: Path) -> None:

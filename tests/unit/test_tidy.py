@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
 import re
+import threading
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
@@ -146,6 +148,32 @@ def faults_of(path: Path, facts: ModuleFacts) -> Iterator[str]:
 
 def long_functions(facts: ModuleFacts, most: int) -> list[str]:
     return [function for function, lines in facts.functions if lines > most]
+
+
+def test_a_thread_replaces_nothing_private_of_its_base() -> None:
+    """A method called ``_delete`` would run when the thread ends, in place of Thread's own method of that name."""
+    taken = {name for name in (*dir(threading.Thread), *vars(threading.Thread())) if re.match(r"_[a-z]", name)}
+    found = [
+        f"{relative(path)}: {node.name}.{name}"
+        for folder in FOLDERS
+        for path in modules_in(folder)
+        if "threading.Thread)" in (source := path.read_text())
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "threading.Thread" for base in node.bases)
+        for name in sorted(names_given_by(node) & taken)
+    ]
+    assert not found, "\n".join(found)
+
+
+def names_given_by(node: ast.ClassDef) -> set[str]:
+    """Return the names of a class's methods, and of the attributes that they assign to ``self``."""
+    methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    stored = {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+    }
+    return methods | stored
 
 
 def test_every_long_function_is_one() -> None:

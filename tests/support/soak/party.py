@@ -1,4 +1,5 @@
-"""The base class of the soak's parties: a thread that acts as a client, and checks the broker's data at the end."""
+"""The base class of the soak's parties: each acts as a client in a thread of its own, and checks the broker's data at
+the end."""
 
 from __future__ import annotations
 
@@ -30,14 +31,18 @@ class World:
         return f"127.0.0.1:{self.port}"
 
 
-class Party(threading.Thread):
-    """One or a few clients. ``counts`` has how often they did what, ``faults`` what went wrong, as lines of text."""
+class Party:
+    """One or a few clients. ``counts`` has how often they did what, ``faults`` what went wrong, as lines of text.
+
+    A party has a thread and is none: a method called ``_delete`` would replace one of ``threading.Thread``.
+    """
 
     pause_s = 0.05
     """The pause between two turns."""
 
     def __init__(self, world: World, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+        self.name = name
+        self.thread = threading.Thread(target=self.run, name=name, daemon=True)
         self.world = world
         self.chance = random.Random(f"{world.seed} {name}")
         self.counts: Counter[str] = Counter()
@@ -74,7 +79,7 @@ class Party(threading.Thread):
 
     def stack(self) -> str:
         """Return the thread's call stack as text, for a fault."""
-        frame = sys._current_frames().get(self.ident or 0)
+        frame = sys._current_frames().get(self.thread.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame)[-6:])
 
     def fault_lines(self) -> list[str]:

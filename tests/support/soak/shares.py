@@ -113,7 +113,7 @@ class ShareGroup(Party):
             self.counts["confirmed"] += len(confirmed)
 
     def finish(self) -> None:
-        self.source.join()
+        self.source.thread.join()
         patience = Patience()
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < self._final_wait_s():

@@ -99,7 +99,7 @@ def make_parties(world: World) -> list[Party]:
 
 def count_progress(parties: list[Party]) -> int:
     """Return a number that changes whenever a party did something, or ended. The parties may run meanwhile."""
-    return sum(sum(list(party.counts.values())) + (not party.is_alive()) for party in parties)
+    return sum(sum(list(party.counts.values())) + (not party.thread.is_alive()) for party in parties)
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ class Soak:
             world = World(self.broker.port, self.broker.data_directory, self.broker.directory, self.seed)
             parties = make_parties(world)
             for party in parties:
-                party.start()
+                party.thread.start()
             self._live()
             world.stopped.set()
             return self.faults + self._judge_growth() + self._check_parties(parties) + self._find_suspicious_lines()
@@ -195,10 +195,10 @@ class Soak:
     def _check_parties(self, parties: list[Party]) -> list[str]:
         patience = Patience(LONGEST_END_S)
         for party in parties:
-            while party.is_alive() and not patience.is_over(count_progress(parties)):
-                party.join(1.0)
+            while party.thread.is_alive() and not patience.is_over(count_progress(parties)):
+                party.thread.join(1.0)
         for party in parties:
-            if party.is_alive():
+            if party.thread.is_alive():
                 party.faults.append(f"does not end: {party.stack()}")
                 continue
             party.run_check()

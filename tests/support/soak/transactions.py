@@ -167,7 +167,7 @@ class Copier(Party):
             found = await consumer.getmany(timeout_ms=300, max_records=100)
             if found:
                 await self._copy(found, producer)
-            elif self.world.stopped.is_set() and not self.source.is_alive():
+            elif self.world.stopped.is_set() and not self.source.thread.is_alive():
                 return await self._is_done(consumer)
         return False
 
