@@ -89,7 +89,7 @@ class World:
         self.make_group(ApiKey(api_key).name)
 
     def answer(self, sent: bytes) -> bytes:
-        """Return the frame that answers a request, without its records that stand in files."""
+        """Return the frame that answers a request, without records that are sent from files."""
         answers: list[Any] = []
         answer = self.dispatcher.dispatch(self.data.context(0), memoryview(bytearray(sent)))
         if isinstance(answer, Pending):

@@ -32,10 +32,10 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 
 HOUR_S, DAY_S = 3_600, 86_400
 JUMPS_S = (5 * HOUR_S, 0, -5 * HOUR_S, 3 * DAY_S, -3 * DAY_S, 0)
-"""Each is the clock's error from then on."""
+"""Errors of the clock in seconds, set one after the other."""
 JOBS_MS = 200
 ROUNDS = 5
-"""Runs of each job that a jump has to last."""
+"""Number of runs of each job during one jump."""
 LIMIT_S = 60.0
 SHIFTED = """
 import sys, time
@@ -65,7 +65,7 @@ OVERRIDES = {
 
 
 class ShiftedProcess(TidelogProcess):
-    """A broker whose wall clock is wrong by what a file says, in seconds."""
+    """A broker whose wall clock has an error, which a file gives in seconds."""
 
     @property
     def clock(self) -> Path:
@@ -76,14 +76,14 @@ class ShiftedProcess(TidelogProcess):
         return [sys.executable, "-I", "-c", SHIFTED, str(self.clock), *super().command()[4:]]
 
     def set_clock(self, error_s: int) -> None:
-        """Set the clock's error, as a whole: a file that is being written would be read as 0."""
+        """Set the clock's error by replacing the file: a file that is being written would be read as 0."""
         written = self.directory / "clock.new"
         written.write_text(str(error_s))
         written.replace(self.clock)
 
 
 class Member(Beside):
-    """A member of a group, by a thread that polls; counts its assignments and remembers what it read."""
+    """A group member that polls in a thread; it counts its assignments and keeps the values that it read."""
 
     def __init__(self, bootstrap: str, protocol: str) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ def share_member(client: Client) -> ShareClient:
 
 
 def committed_values(bootstrap: str) -> list[bytes]:
-    """Read what was committed to ``transactions``."""
+    """Read the committed values of ``transactions``."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.partition.eof": True})
     consumer.assign([TopicPartition("transactions", 0, 0)])
     found: list[bytes] = []
@@ -187,7 +187,7 @@ def test_jumps_of_hours_and_days_expire_nothing_and_remove_no_member(broker: Shi
             broker.set_clock(error_s)
             for turn in range(ROUNDS):
                 write(b"%d-%d" % (number, turn))
-                time.sleep(2 * JOBS_MS / 1000)  # the jobs are to run; nothing is to be seen of them
+                time.sleep(2 * JOBS_MS / 1000)  # the jobs run in this time, and must expire nothing
             for first in sorted(taken)[:2]:
                 assert member.acknowledge(first, first, ACCEPT) == 0, "a lock was lost"
                 taken.remove(first)
@@ -198,7 +198,7 @@ def test_jumps_of_hours_and_days_expire_nothing_and_remove_no_member(broker: Shi
             transaction.produce("transactions", b"t-%d" % (number + 1))
             assert transaction.flush(LIMIT_S) == 0
         transaction.commit_transaction(LIMIT_S)
-        until(lambda: classic.values == consumer.values == values, "the groups do not go on")
+        until(lambda: classic.values == consumer.values == values, "the groups do not continue")
         assert (classic.assignments, consumer.assignments) == (1, 1)
         idle.sendall(raw_client.api_versions())
         assert raw_client.receive_frame(idle)

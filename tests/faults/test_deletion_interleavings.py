@@ -90,7 +90,7 @@ class Bench:
     # ---- changes
 
     def delete(self) -> None:
-        """Delete the log; first its holders are told that the topic goes, as a broker does."""
+        """Delete the log; as in a broker, users of its files are first told that the topic is deleted."""
         self.is_wanted = False
         assert self.manager.delete_log(PARTITION) or not self.is_made
 
@@ -341,7 +341,7 @@ def test_others_at_every_call_of_a_round_of_the_cleaner(tmp_path: Path, other: J
 
 
 class RenamedUnderneath(OsFileSystem):
-    """A swap that has renamed a segment's index when that is opened, and has not told yet."""
+    """A swap that has renamed a segment's index while it is opened, and has not published the new name yet."""
 
     __slots__ = ("log", "segment", "thread")
 

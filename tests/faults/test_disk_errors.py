@@ -51,7 +51,7 @@ CODES = [errno.EIO, errno.ENOSPC]
 
 
 class Outcome(NamedTuple):
-    """The failed call of a job, and whether the job told of the failure."""
+    """The failed call of a job, and whether the job reported the failure."""
 
     operation: str
     name: str

@@ -155,7 +155,7 @@ def rows_of(found: pa.Table) -> Rows:
 
 
 class Following:
-    """The export's process, which is started again after a kill, and the lines it has told."""
+    """The process of the export, which is started again after a kill, and the lines that it has printed."""
 
     def __init__(self, command: list[str]) -> None:
         self.commits = self.failures = 0

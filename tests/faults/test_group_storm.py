@@ -27,7 +27,8 @@ STORM_STEPS = 300
 
 
 class ClassicClient:
-    """A client of the classic protocol: joins, syncs, sends heartbeats, starts over when it is told to."""
+    """A client of the classic protocol: joins, syncs, sends heartbeats, and joins again when the coordinator requires
+    it."""
 
     def __init__(self, world: GroupWorld, instance_id: str | None) -> None:
         self.world = world

@@ -244,7 +244,7 @@ def test_damaged_index_is_rebuilt_as_from_clean(
     reopened.close()
     with open(path, "rb") as file:
         rebuilt = file.read()
-    # A time index with entries missing at its end only makes look-ups longer and cannot be told from one of a log whose
+    # A time index with entries missing at its end only makes look-ups longer and looks like one of a log whose
     # timestamps stood still; all other damage is seen, also without reading every entry.
     if not (which == 2 and damage is halve):
         assert rebuilt == expected

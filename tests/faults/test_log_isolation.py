@@ -202,7 +202,7 @@ def mixed_records(log: UnifiedLog, offset: int) -> list[str]:
 
 
 def test_readers_beside_truncation_see_one_value_or_the_other_never_a_mix(tmp_path: Path) -> None:
-    """Offsets are made again after a truncation: a batch is of the old log or of the new one, whole and valid."""
+    """Offsets are given again after a truncation: a batch is from the old log or the new one, complete and valid."""
     bench = LogBench(str(tmp_path), **SETTINGS)
     log = bench.open()
     stop, problems = threading.Event(), list[str]()

@@ -95,7 +95,7 @@ def test_flip_in_the_unsynced_tail_is_cut(tmp_path: Path, magic: int, codec: Com
         file.seek(damaged.position + at)
         file.write(bytes([byte ^ 0x20]))
     recovered = bench.open(recovery_point=base)
-    # An offset is not under the CRC of a message: one that still grows cannot be told from a right one.
+    # An offset is not under the CRC of a message: one that still grows looks like a correct one.
     end = recovered.log_end_offset
     assert end == before + 1 or at < 8
     if at >= 8:

@@ -51,7 +51,7 @@ TEXTS = {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partiti
 
 
 class WatchedDisk(FaultyFileSystem):
-    """A disk that notes the syncs of the loop's thread."""
+    """A disk that keeps the paths of syncs, apart for the loop's thread and for other threads."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
@@ -85,7 +85,7 @@ class World:
         self.disk.on_loop.clear()
 
     def ask(self, request: Any, version: int) -> Any:
-        """Send a request over the wire form of its version, and turn the loop until it is answered."""
+        """Send a request in the wire form of its version, and turn the loop until it is answered."""
         module = handler_of(request)
         received = module.Request.decode(memoryview(request.encode(version)), version)
         try:

@@ -34,10 +34,8 @@ STEPS = "cuuNcusSuuRuSux"
 
 
 class Life:
-    """A node over several starts, whose log names the voter or does not.
-
-    ``answered`` is the number of the last change that a client was told of.
-    """
+    """A node over several starts, with or without voters in its log. ``answered`` is the number of the last change that
+    a client got an answer to."""
 
     def __init__(self, directory: Path, *, seed: int = 0, is_standalone: bool = False) -> None:
         directory.mkdir()

@@ -54,7 +54,7 @@ def test_accepting_pauses_and_resumes_and_segments_still_open(broker: TidelogPro
     try:
         first = connections[0]
         first.sendall(raw_client.api_versions())
-        raw_client.receive_frame(first)  # a connection that sent no request gives way to new ones
+        raw_client.receive_frame(first)  # a connection that sent no request is closed for a new one
         connections += [raw_client.connect(broker.port) for _ in range(DESCRIPTORS + 100)]
         make_topic(first)
         first.sendall(raw_client.produce("new", b"value"))
@@ -159,7 +159,7 @@ def never_reads(address: tuple[str, int]) -> bytes:
 def test_a_flood_of_admin_connections_costs_others_nothing(
     broker: TidelogProcess, sent: Callable[[tuple[str, int]], bytes]
 ) -> None:
-    """They give way to one another: descriptors stay bounded, clients of the broker and a new admin client are
+    """New connections replace idle ones: descriptors are limited, and clients of the broker and a new admin client are
     served."""
     address = admin_address(broker.bootstrap)
     flood: list[socket.socket] = []

@@ -22,7 +22,7 @@ PARTITIONS = 2
 
 
 def life_of_topics(data: DataBroker) -> None:
-    """Do the work that is killed: two topics, one of them deleted and made again with more partitions."""
+    """Do the work that is killed: two topics, one of them deleted and created again with more partitions."""
     create_topic(data, "kept", 1)
     data.append("kept", b"kept")
     create_topic(data, "orders", PARTITIONS)

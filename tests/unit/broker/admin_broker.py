@@ -32,7 +32,7 @@ CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 
 
 class NotingListener:
-    """Remembers what it was told, in order."""
+    """A listener of topics and configs that keeps its calls in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []

@@ -98,7 +98,8 @@ class Life:
         self.manager = self.new_manager()
 
     def create_again(self) -> None:
-        """Delete the partition while a round may run; the cleaner is told before the new log is made, or later."""
+        """Delete the partition while a round may run; the cleaner is notified before the new log is created, or
+        later."""
         self.log.abandon()
         if self.chance.random() < 0.5:
             self.manager.forget(PARTITION, [str(self.directory)])

@@ -154,7 +154,7 @@ def test_thread_that_dies_is_replaced_and_its_partition_quarantined(tmp_path: Pa
     with running([log], load_engine=load) as cleaner:
         with pytest.raises(KeyboardInterrupt):
             cleaner.request_clean(PARTITION).result(WAIT_S)
-        dead[0].join(WAIT_S)  # what it died of is told in this test, not in the next one
+        dead[0].join(WAIT_S)  # the reason of its death is logged in this test, not in the next one
         report = cleaner.request_clean(PARTITION).result(WAIT_S)
         assert cleaner.live_threads == 1
 

@@ -49,7 +49,7 @@ class Pass:
 
 @dataclass
 class Query(threading.Thread):
-    """Reads the log from end to end, again and again, until told to stop."""
+    """A reader that reads the log from end to end repeatedly, until it is stopped."""
 
     root: Path
     options: Mapping[str, str] = field(default_factory=dict)

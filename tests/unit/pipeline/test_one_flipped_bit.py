@@ -100,7 +100,7 @@ def test_all_lose_the_same(tmp_path: Path, field: range, seed: int) -> None:
     write_log(data, chance)
     batches = places(data.path / "t-0")
     everything = {o for place in batches for o in range(place.header.base_offset, place.header.last_offset + 1)}
-    # The end of the newest segment cannot be told from a write under way, and begins nothing that must follow.
+    # The end of the newest segment looks like a write under way, and no batch must follow it.
     place = chance.choice([place for place in batches[:-20] if place.has_next])
     byte, bit = chance.choice(field), chance.randrange(8)
     flip(place, byte, bit)

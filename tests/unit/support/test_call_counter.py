@@ -12,7 +12,7 @@ from tests.unit.broker.request_world import CALLS_PER_MS, Counter
 
 
 def work() -> list[int]:
-    """Call Python, C, a generator, and what fails."""
+    """Call functions of Python and C, a generator, and one that raises."""
 
     def twice(value: int) -> int:
         return value + value

@@ -14,7 +14,7 @@ from tidelog.laboratory import Laboratory, LaboratoryError
 
 
 def told(work: Callable[[Laboratory], object], *results: object) -> list[dict[str, Any]]:
-    """Run ``work`` against a broker that answers with these results. Returns the commands that it got."""
+    """Run ``work`` with a broker that answers with these results. Returns the commands that it received."""
     ours, theirs = socket.socketpair()
     commands: list[dict[str, Any]] = []
 

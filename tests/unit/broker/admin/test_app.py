@@ -293,7 +293,7 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("partitions", [1, 1_000, MOST_LAGS // 2, MOST_LAGS + 1])
 def test_the_lag_is_reported_for_a_limited_number_of_groups(partitions: int) -> None:
-    """The loop copies what is told, and a monitor keeps a series for each."""
+    """The loop copies all reported lags, and a monitoring system keeps a time series for each."""
     topic = dict.fromkeys(range(partitions), OffsetAndMetadata(0, 1, -1, "", 0, 0))
     groups = [str(number) for number in range(MOST_COMMITS + 1)]
     offsets = SimpleNamespace(of_group=lambda _: {TOPIC: topic})

@@ -48,7 +48,7 @@ class OthersFileSystem(OsFileSystem):
 
 
 def told_of(file_system: OsFileSystem, source: Path, target: Path, *, link: bool) -> str:
-    """Adopt, and return what was told against it; empty when all was taken over."""
+    """Adopt the directory; return the error, empty if everything was adopted."""
     try:
         plan = make_plan(file_system, TIME, AdoptionOptions((str(source),), str(target), link=link))
         try:

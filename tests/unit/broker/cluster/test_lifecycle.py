@@ -446,7 +446,8 @@ def serving() -> BrokerLifecycle:
 
 
 def beat(lifecycle: BrokerLifecycle, now_ms: float, failing: bytes | None = None) -> tuple[list[bytes], float]:
-    """Send a heartbeat, answered while a directory fails. Returns the directories it told of, and when the next is."""
+    """Send a heartbeat that is answered while a directory fails. Returns the failed directories in it, and when the
+    next one is due."""
     request = lifecycle.next_question().request
     assert isinstance(request, BrokerHeartbeatRequest)
     if failing is not None:

@@ -235,7 +235,7 @@ STEPS_OF = {
 def test_an_unexpected_error_of_a_step_fails_the_change(
     admin: AdminBroker, steps: Steps, monkeypatch: pytest.MonkeyPatch, change: str, failing: str
 ) -> None:
-    """The client is told, and requests that follow are answered as well."""
+    """The client gets an error, and later requests are answered as well."""
     begin: dict[str, Callable[[], Deferred[TopicImage]]] = {
         "create": lambda: admin.topics.changes.create(NewTopic("new")).done,
         "widen": lambda: admin.topics.changes.widen("old", 3),

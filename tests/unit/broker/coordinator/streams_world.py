@@ -90,7 +90,7 @@ class StreamsWorld(DataBroker):
 
 
 class Member:
-    """A thread of a process; it takes and gives back what it is told."""
+    """A thread of a process: it begins and gives up the tasks that its responses name."""
 
     def __init__(self, world: StreamsWorld, name: str, process: str | None = None, port: int | None = None) -> None:
         self.world, self.name, self.process, self.port = world, name, process or f"p-{name}", port
@@ -118,7 +118,7 @@ class Member:
         return answer
 
     def holds(self) -> StreamsGroupHeartbeatResponse:
-        """Send a heartbeat that says what it holds: what it was told last."""
+        """Send a heartbeat that names the tasks of the last response as owned."""
         active, standby = (
             [TaskIds(subtopology_id=t.subtopology_id, partitions=t.partitions) for t in role] for role in self.tasks
         )

@@ -108,7 +108,7 @@ class PlainPartition:
             coordinator_epoch=0,
             current_txn_first_offset=9,
         )
-        self.active_producers = lambda _: iter([[entry], [entry]])  # a producer may be told twice
+        self.active_producers = lambda _: iter([[entry], [entry]])  # two chunks may have the same producer
 
     def when_open(self) -> None:
         """Return None: it is open."""

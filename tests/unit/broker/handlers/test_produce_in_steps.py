@@ -43,7 +43,7 @@ VERSION = 11
 
 
 class HeldThreads:
-    """An executor whose work is done when told; what is done settles in the loop's next turn."""
+    """An executor whose work is done when the test says so; its results are settled in the loop's next turn."""
 
     def __init__(self, data: DataBroker) -> None:
         self.work: list[tuple[Callable[[], Any], Future[Any]]] = []

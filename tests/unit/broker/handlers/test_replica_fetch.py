@@ -249,7 +249,7 @@ def test_the_clock_brings_offsets_that_moved_and_reads_nothing_else(wide: Wide) 
 
 
 class Quiet:
-    """A wide topic whose follower 2 has all of it and was told all: its next fetch waits in a session at rest."""
+    """A wide topic whose follower 2 has all records and offsets: its next fetch waits in a session at rest."""
 
     def __init__(self, wide: Wide) -> None:
         self.wide, self.node = wide, wide.node
@@ -381,7 +381,7 @@ def test_a_waiting_fetch_gets_a_new_log_start_offset(quiet: Quiet) -> None:
 
 
 def test_a_new_log_start_offset_is_found_after_a_while_without_a_notification(quiet: Quiet) -> None:
-    quiet.node.replica_manager.partition("wide", 7).local_log.log_start_offset = -5  # as no fetch has been told
+    quiet.node.replica_manager.partition("wide", 7).local_log.log_start_offset = -5  # a value that no fetch has got
     for _ in range(int(READ_ALL_MS / 600)):
         answer = quiet.ask()
         quiet.node.loop.advance(600)

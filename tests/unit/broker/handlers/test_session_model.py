@@ -112,7 +112,7 @@ class Client:
             session.epoch = self.epoch = LARGEST_EPOCH
 
     def fetch(self, max_bytes: int = MUCH) -> None:
-        """Fetch by the session, and compare what is known then with what a fetch without a session is told."""
+        """Fetch with the session, and compare the resulting state with the response to a fetch without a session."""
         if self.epoch == 0:
             self.sent, self.known = {}, {}
         gone = [followed for followed in self.sent if followed not in self.wanted]

@@ -15,7 +15,7 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 
 class Log:
-    """A log that knows what of it is durable, and a loop that moves when told."""
+    """A log that knows which of its records are durable, and a loop that the test moves."""
 
     def __init__(self) -> None:
         self.end = self.synced = 0

@@ -18,7 +18,7 @@ NAME = "imported_late_by_a_test"
 
 
 class Thread:
-    """Work waits until it is told to run."""
+    """A thread whose work waits until the test runs it."""
 
     def __init__(self) -> None:
         self.work: list[tuple[Any, Deferred[None]]] = []

@@ -21,7 +21,7 @@ from tidelog.protocol.errors import InvalidTopicError
 
 
 class World:
-    """A loop that is told to turn, and a clock that each step moves."""
+    """A loop that the test turns, and a clock that each step moves."""
 
     def __init__(self) -> None:
         self.loop = ManualLoop()

@@ -10,7 +10,7 @@ from tidelog.log.system.time import ManualTime
 
 
 class Fixture:
-    """A clock whose times move when told."""
+    """A turn clock over wall and CPU clocks that the test moves."""
 
     def __init__(self) -> None:
         self.time = ManualTime()

@@ -115,7 +115,7 @@ def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
 
 
 async def find(of_leaders: tuple[int, ...], *indices: int) -> dict[int, Any]:
-    """Find the offsets of partitions, or the names of the errors in their places."""
+    """Find the offsets of partitions; a partition that failed has the name of its error instead."""
     tasks = []
     offsets = PeerOffsets(
         RemoteController(image(*of_leaders), OWN),

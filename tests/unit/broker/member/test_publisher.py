@@ -36,7 +36,7 @@ GOING = ["remove_topic", "remove_logs", "topic_deleted", "forget_topic"]
 
 
 class Parts:
-    """The parts of a member that are told of topics; one step of one topic raises."""
+    """The parts of a member that get changes of topics; one step of one topic raises."""
 
     def __init__(self, image: MetadataImage, executor: ThreadPoolExecutor) -> None:
         self.broken: tuple[str, str] | None = None

@@ -37,7 +37,7 @@ class Controllers:
 
 
 def create(controllers: Controllers, *names: str) -> list[str]:
-    """Have topics created, as often as they are named; return those whose creation was told."""
+    """Let the topics be created, once for each time they are named; return those whose creation was logged."""
     told: list[str] = []
 
     async def run() -> None:

@@ -326,7 +326,7 @@ def test_the_throttle_time_is_written_at_its_place_in_the_encoded_answer() -> No
 def test_a_long_answer_has_its_throttle_time_written_in_place(
     wire: ThrottledWire, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """Else it would be decoded and encoded in one turn, or the client would not be told."""
+    """Otherwise it would be decoded and encoded in one turn, or the client would not get the throttle time."""
     wire.set("request_percentage", 1e-9)
     topics = [MetadataRequestTopic(name=f"unknown-{number}") for number in range(3000)]
     request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)

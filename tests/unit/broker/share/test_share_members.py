@@ -88,7 +88,7 @@ def test_the_first_heartbeat_brings_the_assignment(world: ShareWorld) -> None:
 def test_the_states_of_many_partitions_are_made_in_steps_and_by_one_member_alone(
     world: ShareWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two members join at once. No state is made again once an answer was given: it may have moved by then."""
+    """Two members join at once. No state is initialized again after an answer: it may have changed by then."""
     world.topic("wide", partitions=100)
     made: list[int] = []
     initialize = world.coordinators.share.initialize

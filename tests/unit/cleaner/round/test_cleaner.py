@@ -36,7 +36,7 @@ from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batc
 
 REFERENCE = ReferenceEngine()
 SMALL = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
-#: What a round is told, step by step, about reading ahead.
+#: Functions that say before each step whether a round may read ahead.
 READS_AHEAD: list[Callable[[], bool]] = [lambda: True, lambda: False, cycle([True, False, False]).__next__]
 DAY_MS = 86_400_000
 

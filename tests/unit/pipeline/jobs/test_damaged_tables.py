@@ -84,7 +84,7 @@ def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def told(work: Callable[[], Any]) -> str:
-    """Return the message of the error that ``work`` raises: one for users, of one line."""
+    """Return the message of the error that ``work`` raises: one line for users."""
     with pytest.raises((PipelineError, KafkaError, OSError)) as found:
         work()
     message = str(found.value)

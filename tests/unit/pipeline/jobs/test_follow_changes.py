@@ -38,7 +38,7 @@ OTHER_ID = bytes(range(1, 17))
 
 @dataclass
 class Followed:
-    """A table, and what its follower has told."""
+    """A table, and the lines that its follower has printed."""
 
     kind: str
     path: Path
@@ -101,7 +101,7 @@ def test_partitions_and_topics_that_are_added(data: DataDirectory, table: Follow
 
 
 def test_retention_that_overtakes_it(data: DataDirectory, table: Followed) -> None:
-    """The gap is told with its offsets; a follower that accepts it goes on after it."""
+    """The gap is reported with its offsets; a follower that accepts it continues after it."""
     fill(data.log("t"), 60)
     table.follow(data.source())
     fill(data.log("t"), 120)
@@ -129,7 +129,7 @@ def take_segments(data: DataDirectory, below: int) -> int:
 def test_retention_that_overtakes_a_run(
     data: DataDirectory, table: Followed, monkeypatch: pytest.MonkeyPatch, below: int, moment: str
 ) -> None:
-    """Offsets that go between a run's look and its reading are told as if they had gone before."""
+    """Offsets deleted between a run's plan and its reading are reported as if they had been deleted before."""
     fill(data.log("t"), 60)
     table.follow(data.source())
     fill(data.log("t"), 60)
@@ -187,7 +187,7 @@ def test_a_log_that_is_cleaned_between_its_runs(data: DataDirectory, table: Foll
 
 
 def test_two_clusters_with_topics_of_their_own_and_one_of_the_same_name(tmp_path: Path, table: Followed) -> None:
-    """One table may have topics of several clusters; two topics of a name are told by their ids."""
+    """One table may have topics of several clusters; two topics of the same name are distinguished by their ids."""
     one, other = DataDirectory(tmp_path / "one"), DataDirectory(tmp_path / "other")
     fill(one.log("t"), 4)
     fill(other.log("u"), 3)

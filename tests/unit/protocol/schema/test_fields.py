@@ -314,7 +314,7 @@ def test_in_steps_a_message_that_is_too_long_is_given_up_early() -> None:
 
 @pytest.mark.parametrize("size", [100, COPY_BELOW_BYTES])
 def test_in_steps_the_length_is_that_of_a_message_without_its_records(size: int) -> None:
-    """Records that are short are joined with what surrounds them, long ones stand in it as they are."""
+    """Short records are joined with the bytes around them, long ones stay separate."""
     partitions = [PartitionData(partition_index=number, records=bytes(size)) for number in range(1000)]
     message = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     surrounding = len(message.encode(12)) - 1000 * size

@@ -330,7 +330,7 @@ def note_first_refusal(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 async def test_concurrent_password_guesses_are_checked_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, password: str
 ) -> None:
-    """A right guess is told from a wrong one only when its turn comes, however many connections guess at once."""
+    """A guess is checked only when its turn comes, however many connections guess at once."""
     failed = note_first_refusal(monkeypatch)
     async with site(tmp_path, SASL) as asked:
         wrong = asyncio.create_task(asked.ask("GET", "/metrics", basic(user, "wrong")))

@@ -102,7 +102,7 @@ class TestThrottle:
 
 
 def fetcher_throttled_elsewhere() -> LeaderFetcher:
-    """Build a loop that was told of a partition which another loop has by now."""
+    """Build a loop that is told to throttle a partition which it does not fetch."""
     fetcher = fetcher_of(KEY)
     fetcher.next_request(0, [OTHER])
     fetcher.take_failure(-1000)

@@ -96,7 +96,7 @@ class Kind:
 
 
 def durable(shard: Any) -> object:
-    """Return the state of a shard that stands in the log."""
+    """Return the state of a shard according to the log."""
     if hasattr(shard, "transactions"):
         return sorted((name, one.state, one.producer_id, one.producer_epoch, sorted(one.partitions))
                       for name, one in shard.transactions.items())  # fmt: skip

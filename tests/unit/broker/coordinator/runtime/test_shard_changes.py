@@ -200,7 +200,7 @@ def test_an_answer_of_a_shard_that_was_given_up_meanwhile_is_not_given() -> None
 def test_an_answer_waits_for_the_commit_of_its_records_when_its_shard_is_given_up(
     *, is_lost: bool, wait_ms: int
 ) -> None:
-    """A description that rests on records which are not committed yet is no sooner told by a fault that follows."""
+    """A description that depends on uncommitted records is not answered earlier because of a later fault."""
     world = GroupWorld()
     commit(world, 5)
     sync: Deferred[None] = Deferred()

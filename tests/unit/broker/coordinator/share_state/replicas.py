@@ -167,7 +167,8 @@ class ReplicatedTopic:
         self._commit()
 
     def starve(self, follower: int) -> None:
-        """Have a follower hear where the log starts, and give it no records: others had all bytes of the answer."""
+        """Let a follower learn the log start, but give it no records: other partitions took all bytes of the
+        response."""
         start = self.logs[self.leader].start if self.leader in self.nodes else 0
         if follower in self.nodes and follower in self.isr and start <= self.logs[follower].end:
             self.logs[follower].cut(start)

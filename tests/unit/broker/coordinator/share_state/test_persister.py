@@ -49,7 +49,7 @@ AGAIN = [NotCoordinatorError, CoordinatorLoadInProgressError, CoordinatorNotAvai
 
 
 class World:
-    """Brokers 1 to 3, any of which may be the coordinator; a clock that moves when told."""
+    """Brokers 1 to 3, any of which may be the coordinator, and a clock that the test moves."""
 
     def __init__(self) -> None:
         self.leader: int | None = 1
@@ -78,7 +78,7 @@ class World:
         self.persister.take_results(batch, dict.fromkeys(batch.calls, outcome), self.now_ms)
 
     def wait(self) -> None:
-        """Let time pass until a call is made again."""
+        """Let time pass until a call is repeated."""
         wake_ms = self.persister.wake_ms(self.now_ms)
         assert wake_ms is not None
         assert wake_ms > self.now_ms
@@ -254,8 +254,8 @@ def test_a_call_made_while_another_times_out_repeats_no_other_call() -> None:
 
 @pytest.mark.parametrize("start_offset", [UNINITIALIZED_OFFSET, 7])
 def test_members_that_join_at_once_make_one_state(start_offset: int) -> None:
-    """The second one's call, made again for long, would take away what the first one's member has done. A group that
-    is set to an offset is, each time."""
+    """If the second member's call were repeated later, it would reset the acknowledgements of the first. A call that
+    sets a group to an offset is made each time."""
     world = World()
     first, second = world.initialize(1, UNINITIALIZED_OFFSET), world.initialize(2, start_offset)
     read, third = world.read(), world.initialize(3, UNINITIALIZED_OFFSET)

@@ -82,8 +82,8 @@ def test_a_high_watermark_comes_without_records(pair: Pair) -> None:
     ids=["to the end of an epoch", "to an offset", "anew"],
 )
 def test_a_former_leader_cuts_nothing(pair: Pair, work: TruncateToEpochEnd | TruncateTo | StartAt) -> None:
-    """The cut waited for a thread until this broker led a later epoch, in which its records may be committed. That it
-    brought nothing is told: a leader that answers so again is asked after a pause."""
+    """The truncation waited for a thread until this broker led a later epoch, in which its records may be committed.
+    The fetch loop learns that nothing was truncated."""
     pair.following.do(pair.work())
     pair.log.leader_epochs.assign(EPOCH + 1, 10)
     before = pair.following.position

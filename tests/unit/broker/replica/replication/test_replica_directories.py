@@ -33,7 +33,7 @@ def image(directories: list[bytes]) -> MetadataImage:
 
 
 def told(request: AssignReplicasToDirsRequest | None) -> Told:
-    """Map partitions to directories, as a request says it."""
+    """Map partitions to directories, as a request assigns them."""
     if request is None:
         return {}
     assert (request.broker_id, request.broker_epoch) == (OWN, 9)
@@ -123,7 +123,8 @@ LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
     ],
 )  # fmt: skip
 def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionState, is_told: bool) -> None:
-    """The controller elects no replica whose directory is gone: told of the new one it would have the others cut."""
+    """The controller elects no replica without a directory. If it learned the new directory, it would elect the empty
+    log, and the others would truncate theirs."""
     lost = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
     for empty in (partitions(1), []):
         replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)

@@ -63,7 +63,7 @@ def concerns(rule: AccessRule, asked: Asked) -> bool:
 
 
 def applies(rule: AccessRule, asked: Asked) -> bool:
-    """Return whether a rule that names the resource speaks of this client and operation."""
+    """Return whether a rule that names the resource applies to this client and operation."""
     implied = {asked.operation}
     if rule.permission == ALLOW and asked.operation == DESCRIBE:
         implied = {DESCRIBE, READ, WRITE, AclOperation.DELETE, AclOperation.ALTER}
@@ -131,7 +131,7 @@ def rule(
 
 
 class Store:
-    """Rules by id as the metadata hold them, and an authorizer that is told of each change."""
+    """Rules by id as in the metadata, and an authorizer that gets each change."""
 
     def __init__(self, *, without_acl: bool) -> None:
         self.image = MetadataImage()

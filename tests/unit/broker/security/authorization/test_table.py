@@ -83,7 +83,7 @@ class World:
     def begin(
         self, api: str, version: int, user: str, fields: Any, told: Callable[[Any], None], *, hurries: bool = False
     ) -> None:
-        """Send a request; ``told`` is given its response, None where the connection is closed."""
+        """Send a request; ``told`` is called with its response, or with None if the connection is closed."""
         module = importlib.import_module(f"tidelog.protocol.messages.{api}")
         name = "".join(word.capitalize() for word in api.split("_"))
         request = build(getattr(module, f"{name}Request"), fields, version)
@@ -244,7 +244,7 @@ def test_authorized_operations_are_a_bit_field(world: World) -> None:
              "include_cluster_authorized_operations": True}  # fmt: skip
     response = world.ask("metadata", 10, "x", asked)
     assert response.topics[0].topic_authorized_operations == 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
-    assert response.cluster_authorized_operations == 0  # what a client may not DESCRIBE it is told nothing of
+    assert response.cluster_authorized_operations == 0, "it may not DESCRIBE the cluster"
     world.allow(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     bits = world.ask("metadata", 10, "x", asked).cluster_authorized_operations
     expected = (AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS)
@@ -310,7 +310,7 @@ def test_a_fetch_that_waits_is_refused_when_it_ends_after_its_acl(world: World, 
 
 
 def test_a_virtual_topic_needs_the_permissions_of_its_topic(world: World) -> None:
-    """And a malformed one of a hidden topic is refused as any other, not told to be malformed."""
+    """A malformed virtual topic of a hidden topic gets the same refusal as others, not an error about its form."""
     names = ("orders?key=1", "orders...key.1", "orders?nonsense")
     asked = [{"topics": [{"name": name}], "allow_auto_topic_creation": True} for name in names]
     refused = [world.ask("metadata", 9, "x", one).topics[0].error_code for one in asked]

@@ -171,7 +171,7 @@ def is_told(tls: TlsSocket, limit_s: float) -> bool:
 
 
 def take(pair: TlsPair, reader: FrameReader, frames: list[bytes]) -> None:
-    """Receive once and take the frames, as a connection does when it is told of something."""
+    """Receive once and take the frames, as a connection does after a notification."""
     with contextlib.suppress(BlockingIOError):
         reader.buffer_updated(pair.tls.recv_into(reader.get_buffer()))
     while (frame := reader.next_frame()) is not None:

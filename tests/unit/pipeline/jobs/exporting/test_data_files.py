@@ -38,7 +38,7 @@ def data(tmp_path: Path) -> DataDirectory:
 
 
 def write_any(data: DataDirectory, record: Record) -> None:
-    """Write as a follower of a broker before Kafka 4, which takes any time unless it is told not to."""
+    """Write as a follower of a broker before Kafka 4, which by default accepts any timestamp."""
     log = data.log("t")
     append_as_follower(log, memoryview(build_batch([record])), 0)
     log.update_high_watermark(log.log_end_offset)

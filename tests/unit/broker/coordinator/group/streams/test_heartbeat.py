@@ -172,7 +172,7 @@ class Owner(Member):
         self.all: set[str] = set()
 
     def told(self) -> None:
-        """Note its last answer: new tasks begin, old ones are not given up yet."""
+        """Take over the last answer: begin the new tasks, and do not give up the revoked ones yet."""
         active, standby = self.has()
         self.active |= active
         self.all |= active | standby
