@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.controller import RemoteController
-from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.broker.metadata.image import (
+    GROUP_METADATA_TOPIC,
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    UNASSIGNED_DIRECTORY,
+)
 from tidelog.broker.metadata.metadata_image import BrokerRegistration, MetadataImage, PartitionState
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.nodes import Node
 from tidelog.protocol.errors import CoordinatorNotAvailableError
 
+_NOT_KNOWN = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 INTERNAL_TOPIC_OF = (GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 """Internal topic of each key type of FindCoordinator, which is the index."""
 
@@ -49,9 +58,9 @@ class ClusterNodes:
         return None if broker is None or broker.is_fenced else node_on(broker, context.listener_name)
 
     def offline_replicas(self, partitions: Iterable[PartitionState]) -> Iterable[list[int]]:
-        """Return for each partition its replicas whose brokers are fenced or unknown."""
-        alive = {number for number, one in self._controller.image.brokers.items() if not one.is_fenced}
-        return ([one for one in state.replicas if one not in alive] for state in partitions)
+        """Return for each partition its replicas whose brokers are fenced or unknown, or whose directories failed."""
+        alive = {number: one for number, one in self._controller.image.brokers.items() if not one.is_fenced}
+        return (offline_replicas_of(state, alive) for state in partitions)
 
     def coordinator(self, context: RequestContext, key_type: int, key: str) -> Node:
         """Return the leader of the key's partition of an internal topic, which is created if there is none.
@@ -76,6 +85,24 @@ class ClusterNodes:
             if one.is_fenced is is_fenced
         )
         return [node for node in found if node is not None]
+
+
+def offline_replicas_of(state: PartitionState, alive: Mapping[int, BrokerRegistration]) -> list[int]:
+    """Return the replicas of a partition that are not online; ``alive`` has the brokers that are not fenced."""
+    directories = state.directories or repeat(MIGRATING_DIRECTORY)
+    return [
+        replica
+        for replica, directory in zip(state.replicas, directories, strict=False)
+        if replica not in alive or not has_online_directory(alive[replica], directory)
+    ]
+
+
+def has_online_directory(broker: BrokerRegistration, directory: bytes) -> bool:
+    """Return whether a broker's directory works, or is not known. A broker lists its directories only from
+    ``metadata.version`` 3.7-IV2 on.
+    """
+    online = broker.directories
+    return directory in online or directory in _NOT_KNOWN or not (online or directory == LOST_DIRECTORY)
 
 
 def node_on(broker: BrokerRegistration, listener_name: str) -> Node | None:

@@ -8,7 +8,12 @@ from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.nodes import ClusterNodes, address_on, node_on
-from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
+from tidelog.broker.metadata.image import (
+    GROUP_METADATA_TOPIC,
+    LOST_DIRECTORY,
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+)
 from tidelog.broker.metadata.metadata_image import (
     EMPTY_IMAGE,
     BrokerRegistration,
@@ -74,6 +79,27 @@ def test_a_broker_that_a_client_cannot_use_is_not_found(number: int, listener: s
 def test_the_controller_is_said_to_be_a_broker_that_is_alive() -> None:
     nodes = Cluster().nodes
     assert {nodes.controller_id for _ in range(100)} == {1, 2}
+
+
+HERE, GONE = b"h" * 16, b"g" * 16
+
+
+@pytest.mark.parametrize(
+    ("directory", "is_offline"),
+    [(HERE, False), (GONE, True), (LOST_DIRECTORY, True), (UNASSIGNED_DIRECTORY, False), (MIGRATING_DIRECTORY, False)],
+)
+@pytest.mark.parametrize("registered", [(HERE,), ()])
+def test_a_replica_in_a_directory_that_failed_is_offline(
+    directory: bytes, is_offline: bool, registered: tuple[bytes, ...]
+) -> None:
+    """A broker that registers no directories, before metadata.version 3.7-IV2, has only the lost ones offline."""
+    cluster = Cluster()
+    cluster.nodes._controller.image = cluster.nodes._controller.image._replace(
+        brokers={1: BROKERS[1]._replace(directories=registered), 2: BROKERS[2]._replace(directories=(GONE,))}
+    )
+    state = PartitionState((2, 1), (2,), directories=(GONE, directory))
+    is_offline = is_offline and (bool(registered) or directory == LOST_DIRECTORY)
+    assert list(cluster.nodes.offline_replicas([state])) == [[1] if is_offline else []]
 
 
 def test_replicas_on_fenced_and_unknown_brokers_are_offline() -> None:
