@@ -55,7 +55,7 @@ class NotingListener:
 
 
 class Relay:
-    """Passes everything on to the listener that a test has set."""
+    """A listener that passes all calls on to the one that a test has set."""
 
     def __init__(self, admin: AdminBroker) -> None:
         self._admin = admin
@@ -65,7 +65,8 @@ class Relay:
 
 
 class AdminBroker:
-    """The parts as attributes, and ``broker`` as handlers get it. ``reopen`` is a restart on the same directory."""
+    """The parts as attributes, and ``broker`` as handlers get it. ``reopen`` stands for a restart on the same
+    directory."""
 
     def __init__(self, directory: Path, texts: Mapping[str, str] | None = None) -> None:
         self.directory = directory
@@ -146,7 +147,7 @@ class AdminBroker:
 
 
 def context_of(version: int, *, client_id: str = "test", listener_name: str = "PLAINTEXT") -> RequestContext:
-    """Build a request's context in this version, from a client that reached us at 10.0.0.5:9092."""
+    """Build a request's context in this version, for a client that connected to 10.0.0.5:9092."""
     context = RequestContext(
         client_host="10.0.0.9", local_host="10.0.0.5", local_port=9092, listener_name=listener_name
     )

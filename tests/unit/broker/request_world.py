@@ -26,14 +26,14 @@ TEXTS = {
 
 
 class Counter:
-    """Counts calls while something runs."""
+    """A counter of function calls during a piece of work."""
 
     def __init__(self) -> None:
         self._profiler = call_counter()
         self._is_counting = False
 
     def milliseconds(self) -> float:
-        """Return the time that all calls so far stand for."""
+        """Return the time that the calls so far are taken to need."""
         return int(self._profiler.counted()) / CALLS_PER_MS
 
     def count(self, work: Callable[[], object]) -> int:

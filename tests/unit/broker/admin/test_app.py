@@ -124,7 +124,7 @@ async def test_full_directories_and_refused_logs_are_reported_and_refused_logs_c
 
 
 async def calls_of(pages: Pages, path: str, method: str = "get") -> int:
-    """Count the calls on the loop's thread, Python's and C's, until a page is there."""
+    """Count the calls of Python and C on the loop's thread until a page is complete."""
     calls = 0
 
     def note(_frame: object, event: str, _argument: object) -> None:
@@ -204,7 +204,8 @@ async def test_metrics_include_topics_logs_process_and_cleaner(tmp_path: Path) -
 
 
 async def test_a_cleaner_that_is_switched_off_has_no_threads_to_miss(tmp_path: Path) -> None:
-    """An alert watches for 0 threads: they died."""
+    """The metric of live threads must be absent, because an alert watches for the value 0, that is for threads that
+    died."""
     async with admin(tmp_path, log_cleaner_enable="false") as pages:
         page = await pages.metrics()
         assert "kafka_log_logcleaner_live_threads" not in page.types

@@ -97,7 +97,7 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
 
 
 def ran(asked: Site) -> bool:
-    """Return whether a request has reached the cleaner, which starts with the first one."""
+    """Return whether a request has reached the cleaner, which the first such request starts."""
     return asked.parts.broker.services.cleaner.made is not None
 
 

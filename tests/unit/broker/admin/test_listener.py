@@ -21,7 +21,7 @@ from tidelog.protocol.config_def import ConfigError
 
 
 async def opened(texts: Mapping[str, str]) -> str | None:
-    """Return the address that an admin listener with these texts has come to, closed again."""
+    """Return the address that an admin listener with this configuration binds; it is closed again."""
     config = BrokerConfig(texts)
     broker = SimpleNamespace(config=config, loop=asyncio.get_running_loop())
     listener = AdminListener(cast(Any, broker))

@@ -28,7 +28,7 @@ class Listener:
 
 
 class Loop:
-    """Reader and timer of a loop, for the site alone."""
+    """The reader and the timer of an event loop, as far as the listening socket needs them."""
 
     def __init__(self) -> None:
         self.readers: set[int] = set()

@@ -20,7 +20,7 @@ OTHER = 12_345
 
 
 class OthersFileSystem(OsFileSystem):
-    """A file system on which one path is of another owner, who lets no one else read it."""
+    """A file system on which one path belongs to another owner and may not be read."""
 
     def __init__(self, denied: str, operations: tuple[str, ...] = ("open", "list", "link")) -> None:
         self.denied = denied
@@ -63,7 +63,7 @@ def told_of(file_system: OsFileSystem, source: Path, target: Path, *, link: bool
 
 
 def shown(target: Path) -> list[str]:
-    """List the names in the data directory that a broker would serve, or that an adoption left half done."""
+    """List the names in the data directory that a broker would serve, or that an unfinished adoption left."""
     hidden = ("__cluster_metadata-0", ".lock", "meta.properties")
     return sorted(name for name in os.listdir(target) if name not in hidden) if target.exists() else []
 

@@ -38,7 +38,8 @@ def elect(quorum: ModelQuorum, leader: int) -> None:
 
 
 def join(quorum: ModelQuorum, known: MetadataPosition = NOWHERE) -> Observer:
-    """Return an observer that has caught up, and looked for what it knows. Raises MetadataLostError."""
+    """Return an observer that has caught up, and has checked the record that the member knows. Raises
+    MetadataLostError."""
     observer = Observer(ObserverConfig(tuple(quorum.addresses.values()), last_position=known))
     for _ in range(200):
         question = observer.next_question()
@@ -55,13 +56,13 @@ def join(quorum: ModelQuorum, known: MetadataPosition = NOWHERE) -> Observer:
 
 
 def position_in(quorum: ModelQuorum) -> MetadataPosition:
-    """Return the position that a member writes down once it has caught up."""
+    """Return the position that a member saves once it has caught up."""
     observer = join(quorum)
     return observer.position_of(observer.image)
 
 
 def restored(backup: ModelQuorum) -> ModelQuorum:
-    """Return the quorum as a backup has it, which goes on later than the one that was lost."""
+    """Return the quorum as it was in a backup; later it continues with other records than the lost one."""
     quorum = deepcopy(backup)
     quorum.reign.clock_ms = 1_000_000
     return quorum
@@ -69,7 +70,7 @@ def restored(backup: ModelQuorum) -> ModelQuorum:
 
 @pytest.mark.parametrize("elections", [1, 2], ids=["same epoch", "newer epoch"])
 def test_a_restored_quorum_that_has_grown_past_the_position_is_refused(elections: int) -> None:
-    """Both quorums elect after the backup: their epochs are the same, and their records are not."""
+    """Both quorums hold an election after the backup: their epochs are equal, and their records differ."""
     quorum = ModelQuorum()
     grow(quorum)
     other = restored(quorum)
@@ -124,7 +125,7 @@ def is_whole(quorum: ModelQuorum) -> bool:
 
 
 def step(quorum: ModelQuorum, rng: random.Random) -> None:
-    """Do something that happens to a sound quorum."""
+    """Do one random thing that can happen to a healthy quorum."""
     what = rng.randrange(6)
     if what == 0:
         elect(quorum, rng.randint(1, 3))

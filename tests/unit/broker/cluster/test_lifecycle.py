@@ -292,7 +292,7 @@ def test_another_process_in_its_place_ends_a_broker() -> None:
 
 
 class Process:
-    """One broker process: its lifecycle, and an image that lags behind the controller's."""
+    """One broker process: its lifecycle, and an image that is behind the controller's."""
 
     def __init__(self, number: int) -> None:
         self.lifecycle = BrokerLifecycle(OWN._replace(incarnation_id=bytes([number]) * 16), INTERVAL_MS)
@@ -313,7 +313,7 @@ class World:
         self.is_calm = False
 
     def start(self) -> Process:
-        """Start a process with an incarnation of its own."""
+        """Start a process with a new incarnation id."""
         self.started += 1
         return Process(self.started)
 
@@ -363,7 +363,7 @@ class World:
         return None
 
     def check(self, process: Process) -> None:
-        """Hold what must be so after each step."""
+        """Check the invariants that hold after each step."""
         lifecycle = process.lifecycle
         own = process.image.brokers.get(NODE)
         if lifecycle.state in (BrokerState.RECOVERY, BrokerState.RUNNING):

@@ -381,7 +381,7 @@ class Image(NamedTuple):
 
 
 class Schedule:
-    """A leader, its followers' log ends, and messages on their ways; each step checks the invariants."""
+    """A leader, its followers' log ends, and messages under way; each step checks the invariants."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

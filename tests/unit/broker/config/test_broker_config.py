@@ -295,7 +295,8 @@ class Names:
 
 
 def is_read(key: str, source: Names) -> bool:
-    """Return whether a key is read: by name or constant, by a coordinator's field, or as a topic key's default."""
+    """Return whether the code reads a key: by name or constant, by a coordinator's field, or as a topic key's
+    default."""
     if key in OF_TOPICS or CONSTANTS.get(key) in source.identifiers:
         return True
     names = {key} | {key.removeprefix(prefix) for prefix in COMPOSED if key.startswith(prefix)}
@@ -308,7 +309,7 @@ OF_ONE_MEANING = {"sasl.oauthbearer.jwt.validator.class"}
 
 
 def is_fixed(key: ConfigKey) -> bool:
-    """Return whether a key has one value or meaning, so that there is nothing to read."""
+    """Return whether a key can have only one value or meaning, so that no code has to read it."""
     if key.name in OF_ONE_MEANING:
         return True
     return key.validator is not None and key.validator.allowed.startswith(("nothing but ", "no value"))
@@ -329,7 +330,7 @@ def test_every_declared_key_has_a_reader() -> None:
 
 @pytest.mark.parametrize("text", ["10.0.0.1:x", "10.0.0.1", ":5", "10.0.0.1:-1"])
 def test_a_connection_limit_without_a_valid_address_refuses_the_start(text: str) -> None:
-    """It would refuse each connection of that address."""
+    """Otherwise each connection from that address would be refused."""
     with pytest.raises(ConfigError, match=r"max\.connections\.per\.ip\.overrides"):
         BrokerConfig({"max.connections.per.ip.overrides": text})
 

@@ -21,7 +21,7 @@ def test_only_own_directories_are_cordoned(text: str) -> None:
 
 
 def test_a_directory_that_is_gone_is_cordoned_no_more() -> None:
-    """The cluster's metadata may name a directory that log.dirs lacks since: the broker starts."""
+    """The cluster's metadata may name a directory that log.dirs no longer has: the broker starts."""
     config = BrokerConfig({"log.dirs": "/b,/c"})
     config.set_dynamic({"cordoned.log.dirs": "/a,/c"})
     assert config.cordoned_log_dirs == ["/c"]

@@ -128,7 +128,7 @@ def test_a_resolved_secret_is_in_no_error(tmp_path: Path, text: str) -> None:
 )
 @pytest.mark.parametrize("key", ["num.partitions", "listeners", "log.cleanup.policy", "listener.security.protocol.map"])
 def test_no_other_form_of_a_secret_is_in_an_error(key: str, secret: str) -> None:
-    """Errors quote a value, and a part of a list, stripped and in capitals as it was read."""
+    """Errors quote a value, or a part of a list, stripped and in capitals, as it was parsed."""
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.load(environment={"BAD": secret}, overrides=[f"{key}=${{env:BAD}}"])
     assert "top" not in str(refused.value).lower()

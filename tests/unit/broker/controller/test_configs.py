@@ -319,7 +319,7 @@ def test_operations_by_number() -> None:
 def test_a_config_that_a_cleaner_reads_while_it_changes_is_not_cached(
     admin: AdminBroker, monkeypatch: pytest.MonkeyPatch, own: dict[str, str]
 ) -> None:
-    """A thread reads the defaults, the loop changes them, the thread goes on with what it read."""
+    """A thread reads the defaults, the loop changes them, and the thread continues with the old ones."""
     image = create_topic(admin, "orders", configs=own)
     looked, go_on = threading.Event(), threading.Event()
     defaults = BrokerConfig.topic_defaults
@@ -374,7 +374,7 @@ def test_stores_are_set_for_one_listener_of_one_broker(admin: AdminBroker) -> No
 
 
 def at_level_30(tmp_path: Path) -> AdminBroker:
-    """Return a broker with two log directories, at the first level that knows cordoned ones."""
+    """Return a broker with two log directories, at the first metadata.version that knows cordoned ones."""
     admin = AdminBroker(tmp_path, {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"})
     admin.controller.commit([level_record("metadata.version", 30)])
     return admin

@@ -130,7 +130,7 @@ def test_a_kill_within_a_transaction_takes_no_later_commit_along(tmp_path: Path)
 
 
 class FullAfter:
-    """Metadata log's ``append`` that refuses some of its calls, by number, as a full disk does."""
+    """The metadata log's ``append``, of which some calls, given by number, fail as on a full disk."""
 
     def __init__(
         self, controller: EmbeddedController, refused: set[int], error: type[Exception] = KafkaStorageError
@@ -240,7 +240,7 @@ def user(name: str) -> VersionedRecord:
 
 
 def test_a_removed_user_is_in_no_log_that_kafka_may_replay(tmp_path: Path) -> None:
-    """Kafka would lose the user that stays: of one mechanism, after a removal in the same replay."""
+    """If one replay removes a user of a mechanism, Kafka also loses users of that mechanism that stay."""
     controller = started(tmp_path)
     controller.commit([user("ann")])
     assert not controller.take_snapshot()
@@ -288,7 +288,7 @@ def test_a_log_that_kafka_may_not_replay_gets_a_snapshot_after_a_kill_too(
 
 
 def test_a_snapshot_that_fails_is_still_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that Kafka may replay wrongly was left without one until it grew by 20 MB."""
+    """Otherwise a log that Kafka may replay wrongly stays without a snapshot until it has grown by 20 MB."""
     controller = started(tmp_path)
     controller.commit([user("ann")])
     controller.commit([REMOVAL])
@@ -319,7 +319,7 @@ def test_a_failed_sync_fails_all_later_commits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EMFILE, errno.EACCES], ids=errno.errorcode.get)
 def test_a_sync_that_lacked_space_descriptors_or_permission_is_repeated(tmp_path: Path, code: int) -> None:
-    """Whatever call of it fails but a sync itself: nothing is lost by then."""
+    """Any call before the sync itself may fail: nothing is lost by then."""
     disk = FaultyFileSystem(str(tmp_path))
     controller = started(tmp_path, disk)
     begin = len(disk.calls)

@@ -49,7 +49,7 @@ class World:
         self.logs.get_or_create_log(TopicPartition("orders", partition), TOPIC_ID, LogConfig({}), is_new=True)
 
     def assigned(self) -> list[bytes]:
-        """Return the directory of each partition, by the metadata."""
+        """Return the directory of each partition according to the metadata."""
         return [one for state in self.controller.image.topics[TOPIC_ID].partitions for one in state.directories]
 
 

@@ -306,7 +306,7 @@ def test_a_failed_sync_fails_configs_and_partitions(
 
 
 def test_new_partitions_are_new_whatever_became_of_the_first(admin: AdminBroker) -> None:
-    """A topic that Kafka has led: its partitions have epochs, and a directory that need not be that of the new logs."""
+    """The topic was led by Kafka: its partitions have leader epochs, and maybe another directory than the new logs."""
     image = create_topic(admin, "orders", 1)
     kafka = PartitionChangeRecord(
         partition_id=0, topic_id=image.topic_id, leader=admin.config.node_id, directories=[b"d" * 16]

@@ -232,7 +232,7 @@ def test_collision_key() -> None:
 
 
 class FullDisk(NotingListener):
-    """A listener that can make no log, nor remove one."""
+    """A listener that can create no log, and remove none."""
 
     def first_logs(self, image: TopicImage, first_partition: int) -> Callable[[], None]:
         raise KafkaStorageError("no space left")

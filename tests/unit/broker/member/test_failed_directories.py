@@ -51,7 +51,7 @@ def claims(tmp_path: Path, disk: FailedDirectories) -> Iterator[list[MemberDirec
 def test_a_start_continues_without_a_directory_that_fails(
     tmp_path: Path, disk: FailedDirectories, how: str, claims: list[MemberDirectories]
 ) -> None:
-    """Its id is not registered, and what stopped before counts as unclean: no log here stays eligible (KIP-966)."""
+    """Its id is not registered, and the last stop counts as unclean: no log of this broker stays eligible (KIP-966)."""
     second = str(tmp_path / "b")
     disk.failed[second] = how
     claims.append(claim_member_directories(disk, config(tmp_path)))
@@ -73,7 +73,7 @@ def test_a_damaged_identity_is_a_directory_that_fails(
 
 @pytest.mark.parametrize("how", FAILURES)
 def test_the_first_directory_ends_a_start_and_so_do_all(tmp_path: Path, disk: FailedDirectories, how: str) -> None:
-    """It has what this broker knows of the metadata: an older quorum would not be noticed without."""
+    """The first directory has the last position in the metadata: without it an older quorum would not be detected."""
     disk.failed[str(tmp_path / "a")] = how
     with pytest.raises(StartError, match=r"the first log directory, .*/a, .*cannot be used: .*/a"):
         claim_member_directories(disk, config(tmp_path))
@@ -83,7 +83,7 @@ def test_the_first_directory_ends_a_start_and_so_do_all(tmp_path: Path, disk: Fa
 
 
 def test_an_empty_mount_point_is_no_disk_that_fails(tmp_path: Path, disk: FailedDirectories) -> None:
-    """Its disk may be whole and not mounted. Kafka's broker ends the start, too."""
+    """The disk may be intact and not mounted. Kafka's broker ends the start, too."""
     (tmp_path / "b" / "meta.properties").unlink()
     with pytest.raises(StartError, match=r"b/meta\.properties is missing"):
         claim_member_directories(disk, config(tmp_path))
@@ -152,7 +152,7 @@ def test_of_two_copies_the_one_that_the_metadata_name_stays(
 def test_no_stop_while_a_directory_has_failed_is_a_clean_one(
     tmp_path: Path, disk: FailedDirectories, claims: list[MemberDirectories]
 ) -> None:
-    """Once it is out of log.dirs its logs are copied once more: half a copy would stay eligible (KIP-966)."""
+    """Once the directory is out of log.dirs its logs are copied again: half a copy would stay eligible (KIP-966)."""
     logs = manager(tmp_path, disk)
     logs.startup()
     logs.directories[1].state.mark_offline(KafkaStorageError("the disk is gone"))
@@ -165,7 +165,7 @@ def test_no_stop_while_a_directory_has_failed_is_a_clean_one(
 def test_controllers_that_do_not_know_of_directories_end_a_start_without_one(
     tmp_path: Path, disk: FailedDirectories, level: int, is_known: bool, claims: list[MemberDirectories]
 ) -> None:
-    """They would elect this broker for what lies in it (metadata.version before 3.7-IV2)."""
+    """They would elect this broker for partitions in it (metadata.version before 3.7-IV2)."""
     metadata = image((NODE,))._replace(features={"metadata.version": level})
     claims.append(claim_member_directories(disk, config(tmp_path)))
     check_failures_are_known(claims[0], metadata)

@@ -127,7 +127,7 @@ def test_a_clean_stop_counts_where_all_directories_agree(
 def test_a_stop_was_not_clean_where_a_directory_is_gone(
     tmp_path: Path, registered: tuple[bytes, ...], epoch: int
 ) -> None:
-    """Its copies are gone as well, and the controller may elect this broker by them (ELR)."""
+    """Its copies are lost as well, and the controller might elect this broker for them (ELR)."""
     for name in "ab":
         formatted(tmp_path / name, uuid=name.encode() * 16)
         write_clean_shutdown(FILE_SYSTEM, str(tmp_path / name), 5)
@@ -158,7 +158,7 @@ def test_other_directories_are_refused_by_file_and_value(
 
 
 def manager(directory: Path, file_system: FileSystem = FILE_SYSTEM) -> LogManager:
-    """Build the log manager of both directories, before it looks at them."""
+    """Build the log manager of both directories, before it reads them."""
     paths = [str(directory / name) for name in "ab"]
     ids = {path: path[-1].encode() * 16 for path in paths}
     return LogManager(paths, file_system, ManualTime(), LogConfig({}), reserve_bytes=0, directory_ids=ids)
@@ -242,7 +242,7 @@ def test_the_position_in_the_metadata_outlives_the_process(tmp_path: Path, caplo
 
 
 def test_a_position_that_no_thread_writes_is_written_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The lack of a thread ended the broker."""
+    """A lack of threads must not end the broker, as it once did."""
     directory = str(tmp_path)
 
     async def keep() -> None:

@@ -57,7 +57,7 @@ def image(*leaders: int) -> MetadataImage:
 
 
 class Leaders:
-    """Channels to the leaders: partition N ends at 100 * leader + N, but for those that another broker leads now."""
+    """Channels to the leaders: partition N ends at 100 * leader + N, except those that another broker leads now."""
 
     def __init__(self) -> None:
         self.failures: dict[int, int] = {}

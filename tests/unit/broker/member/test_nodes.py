@@ -108,7 +108,7 @@ def test_replicas_on_fenced_and_unknown_brokers_are_offline() -> None:
 
 
 def keys_of(partition: int) -> str:
-    """Find a group of this partition of the offsets topic."""
+    """Find a group id that belongs to this partition of the offsets topic."""
     return next(key for key in map(str, range(1000)) if java_string_hash(key) % 3 == partition)
 
 

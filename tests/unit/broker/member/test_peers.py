@@ -90,7 +90,7 @@ def is_settled(waiting: Deferred[None] | None) -> bool:
 
 
 def test_a_partition_is_added_here_and_committed_before_anything_is_appended() -> None:
-    """Else there could be records of a transaction of which its coordinator does not know, and does not end it."""
+    """Otherwise there could be records of a transaction that its coordinator does not know and never ends."""
     added: Deferred[None] = Deferred()
     world = World(NODE, added)
     waiting = world.ask()
@@ -172,7 +172,7 @@ def test_nothing_is_asked_for_a_partition_that_another_broker_leads(coordinator:
 async def test_a_marker_whose_partition_came_here_is_done_as_at_another_leader(
     refusal: errors.KafkaError, is_done: bool
 ) -> None:
-    """It was sent again and again where the producer or its coordinator had moved on."""
+    """It was once repeated without end when the producer or its coordinator had moved."""
     await asyncio.sleep(0)
     world = World(OTHER)
     world.refusal = refusal

@@ -67,7 +67,7 @@ class Parts:
         )
 
     def note(self, step: str, topic: TopicImage) -> None:
-        """Note a step, or fail it."""
+        """Record a step, or let it fail."""
         if self.broken == (step, topic.name):
             raise RuntimeError(step)
         self.told.append((step, topic.name))

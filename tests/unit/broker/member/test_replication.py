@@ -118,7 +118,7 @@ class World:
 
 
 class LeaderChannel:
-    """Stands in for a connection to the leader of the world in use."""
+    """A stub of the connection to the leader of the world in use."""
 
     world: World
 
@@ -174,7 +174,7 @@ def test_records_are_copied_the_large_ones_in_threads(
 
 
 class Limit:
-    """A limit of bytes a second that is used up, until it is raised."""
+    """A limit of bytes per second that is used up until the test raises it."""
 
     def __init__(self, world: World) -> None:
         self.value = 1.0
@@ -406,7 +406,7 @@ def test_a_loop_that_a_defect_ends_begins_again(
 def test_a_log_that_could_not_be_opened_is_followed_once_it_can_be(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No image may come for hours: the partition would lack a copy all the while."""
+    """A new image may not come for hours, and until then the partition would lack a copy."""
     append(world.leader, batch(1))
     world.unopened = [KafkaStorageError("no room"), MemoryError(), *3 * [KafkaStorageError("no room")]]
     asyncio.run(world.follow(lambda: world.log.log_end_offset == 1))

@@ -167,7 +167,7 @@ def test_a_log_that_could_not_be_opened_is_led_once_it_can_be(
 def test_no_partition_is_led_without_its_followers(
     node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    """Records that it took would count as committed at once."""
+    """Otherwise its records would count as committed at once."""
 
     def fail(*_: object) -> Any:
         raise error

@@ -108,7 +108,7 @@ class States:
 
 
 def image(coordinator: int) -> MetadataImage:
-    """Build an image of two brokers that are alive; one of them leads the topic of the states."""
+    """Build an image of two running brokers; one of them leads the topic of the states."""
     brokers = {
         number: BrokerRegistration(
             number,
@@ -224,7 +224,7 @@ async def test_a_state_that_was_read_before_a_change_is_not_served_after_it(
 async def test_a_call_is_made_again_however_the_time_goes_on(
     world: ShareWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is no coordinator at first; the pause is over as soon as the clock is looked at again."""
+    """There is no coordinator at first, and the pause is over when the clock is read again."""
     made, key = States(world, -1), key_of(world)
     times = count(0, FIRST_BACKOFF_MS)
     monkeypatch.setattr(MemberShareStates, "_now_ms", staticmethod(lambda: next(times)))

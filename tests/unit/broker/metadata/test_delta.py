@@ -180,7 +180,8 @@ ANY_RECORD: st.SearchStrategy[Message] = st.one_of(
 
 
 def replay_what_fits(given_records: list[Message]) -> MetadataImage:
-    """Replay random records; those about what does not exist change nothing. Ends with the newest level."""
+    """Replay random records; those about missing topics or partitions change nothing. The last one sets the newest
+    level."""
     image = EMPTY_IMAGE
     for record in [*given_records, records.FeatureLevelRecord(name=METADATA_VERSION, feature_level=NEWEST_LEVEL)]:
         try:

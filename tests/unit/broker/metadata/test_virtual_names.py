@@ -63,7 +63,8 @@ def test_a_virtual_topic_has_an_id_of_its_own_that_stays() -> None:
 
 @pytest.mark.parametrize("other", ["orders...key.1...tag.a", "orders?tag=a&key=1", "orders?key=%31&tag=a"])
 def test_each_spelling_is_found_by_its_own_id(other: str) -> None:
-    """A group of the new protocol is assigned ids: another spelling's name would be a topic it never subscribed to."""
+    """A group of the consumer protocol is assigned topic ids: the name of another spelling would be a topic that it did
+    not subscribe to."""
     cache = MetadataCache()
     cache.put(BASE)
     for name in ("orders?key=1&tag=a", other):

@@ -36,7 +36,7 @@ def bounds(*values: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 129, 1_000_000, 2**25, 2**25 + 1, 2**80])
 def test_a_value_is_counted_from_the_first_bound_that_is_not_below_it(value: int) -> None:
-    """A bound may hold a value that lies at most one power of two further down."""
+    """The first bound that counts a value is at most twice the value."""
     found = bounds(value)
     counted = [float(bound) for bound, count in found.items() if count]
     assert list(found.values()) == sorted(found.values()), "buckets are cumulative"

@@ -178,7 +178,7 @@ def test_idle_meters_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_connections_of_an_address_are_a_rate() -> None:
-    """Ten at once are one a second over ten seconds; what is refused does not count."""
+    """Ten at once are one a second over ten seconds; refused connections do not count."""
     entities = {entity(ip="10.0.0.1"): {"connection_creation_rate": 1.0}}
     fixture = Fixture(entities)
     assert [fixture.quotas.record_connection("10.0.0.1") for _ in range(12)] == [0] * 10 + [1000] * 2
@@ -195,7 +195,7 @@ def test_each_address_has_the_default_for_itself() -> None:
 
 
 class Mutations:
-    """Ten partitions saved up, one more each second."""
+    """A quota with ten saved mutations, and one more each second."""
 
     def __init__(self, *, strict: bool) -> None:
         self.fixture = Fixture({ANN: {MUTATION: 1.0}})
@@ -262,7 +262,7 @@ def test_quotas_are_loaded_and_kept_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_meters_that_are_all_used_are_not_looked_through_for_each_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that changed its name with each request had each of them look through all meters."""
+    """Otherwise a client that changes its name with each request makes the broker go through all meters each time."""
     monkeypatch.setattr(module, "MAX_METERS", 4)
     fixture, looks = Fixture({entity(client_id=None): {PRODUCE: 1000.0}}), 0
     drop_idle = fixture.quotas._drop_idle

@@ -207,7 +207,7 @@ class CutLog(FakeLog):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_records_that_replace_truncated_ones_are_committed_by_their_own_sync(seed: int) -> None:
-    """Leadership went and came back while a sync was under way."""
+    """Leadership was lost and regained during a sync."""
     choice = random.Random(seed)
     log, threads = CutLog(), Threads()
 

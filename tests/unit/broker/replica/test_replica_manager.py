@@ -65,7 +65,8 @@ def test_partitions_added_later_are_served(data: DataBroker) -> None:
 
 
 def test_many_topics_at_once_do_not_hold_the_loop(data: DataBroker, tmp_path: Path) -> None:
-    """Each topic's first log is made at once; of the others so many a second, and the rest when touched."""
+    """Each topic's first log is created at once. Of the others a limited number is created each second, and the rest
+    when they are used."""
     data.time.advance(EAGER_WINDOW_MS)
     for name in ("a", "b", "c"):
         create_topic(data, name, EAGER_LOGS)
@@ -82,7 +83,7 @@ def test_all_records_of_a_recovered_log_are_committed(data: DataBroker) -> None:
 
 
 def test_a_log_that_opens_by_itself_has_the_configs_of_now(tmp_path: Path) -> None:
-    """A log untouched since the start, whose configs were changed, is opened by retention."""
+    """Retention opens a log that was not used since the start and whose configs have changed."""
     data = DataBroker(tmp_path)
     create_topic(data, "t", configs={"retention.ms": "1000"})
     data.append("t", b"old")

@@ -75,7 +75,7 @@ def test_no_array_of_any_api_is_longer_than_the_table_says(data: DataBroker, mon
 def test_the_largest_allowed_number_of_elements_is_accepted_and_one_more_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The requests of ``tests/faults/test_long_requests.py`` are as large as may be."""
+    """The requests of ``tests/faults/test_long_requests.py`` have the largest allowed number."""
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", {})
     monkeypatch.setattr(bounds, "DEFAULT", MOST_ELEMENTS)
     for case in (case for api_key in REGISTRY for case in all_cases(api_key)):

@@ -39,7 +39,7 @@ def data(tmp_path: Path) -> Iterator[DataBroker]:
 
 
 class LongWire(Wire):
-    """Answers come when they come; a frame's bytes are gone when the dispatcher has returned."""
+    """A wire whose answers may come later, and whose frames are overwritten once the dispatcher has returned."""
 
     turns = 0
 

@@ -87,7 +87,7 @@ def test_a_fetch_answer_that_is_too_long_lets_its_files_go(monkeypatch: pytest.M
 
 
 class Counted(str):
-    """Name in a request that says when it is freed."""
+    """A name in a request that counts when it is freed."""
 
     freed = 0
 

@@ -75,7 +75,7 @@ class Client:
         return read_chunk(self.partition, 0).records
 
     def allow(self, *operations: AclOperation) -> None:
-        """Let senders without a login do this with the topic."""
+        """Allow clients without a login these operations on the topic."""
         for operation in operations:
             record = AccessControlEntryRecord(
                 id=uuid4().bytes, resource_type=ResourceType.TOPIC, resource_name=TOPIC,
@@ -85,7 +85,7 @@ class Client:
             self.parts.broker.controller.commit([VersionedRecord(record)])
 
     def append(self, *pairs: tuple[bytes, bytes | None]) -> None:
-        """Append as another program does."""
+        """Append a record as another program does."""
         records = [Record(number, 1_700_000_000_000, key, value) for number, (key, value) in enumerate(pairs)]
         self.partition.append_records(memoryview(build_batch(records)))
 
@@ -393,7 +393,7 @@ async def test_a_restart_keeps_all_and_ids_continue(tmp_path: Path) -> None:
 
 
 async def test_another_registrys_records_are_ours(tmp_path: Path) -> None:
-    """Confluent's registry writes the same topic; its texts of equal schemas may differ from ours."""
+    """Confluent's registry writes the same topic; equal schemas may have other texts there."""
     key = b'{"keytype":"SCHEMA","subject":"s","version":1,"magic":1}'
     text = json.dumps(A.replace(",", ", "))
     async with registry(tmp_path) as client:
@@ -413,7 +413,7 @@ async def test_another_registrys_records_are_ours(tmp_path: Path) -> None:
 
 
 async def test_references_of_another_registrys_records_are_to_their_own_context(tmp_path: Path) -> None:
-    """Confluent's registry writes a reference as it was sent."""
+    """Confluent's registry stores a reference as the client sent it."""
     inner, other = A, '{"type":"enum","name":"A","symbols":[]}'
     schemas = [("inner", 1, other, []), (":.shop:inner", 2, inner, []), (":.shop:near", 3, U, to_a(1)),
                (":.shop:far", 4, U, [{**to_a(1)[0], "subject": ":.:inner"}])]  # fmt: skip
@@ -487,7 +487,7 @@ def test_functions_for_threads_take_only_values() -> None:
 
 
 async def test_only_the_leader_of_the_topic_serves(tmp_path: Path) -> None:
-    """Clients with several URLs go on to the next one after a 500."""
+    """Clients with several URLs try the next one after a 500."""
     async with registry(tmp_path) as client:
         await client.register("s", A)
         metadata = client.parts.broker.metadata

@@ -16,7 +16,7 @@ from tidelog.broker.schema_registry.state import State
 
 
 class ReplacedTopic:
-    """A topic whose records another leader replaces by as many others after the first ``settle``."""
+    """A topic whose records are replaced by as many others of another leader after the first ``settle``."""
 
     def __init__(self) -> None:
         self.states = [state_with("other"), state_with("s")]

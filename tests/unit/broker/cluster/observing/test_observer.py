@@ -71,7 +71,7 @@ class Driver:
         raise AssertionError(f"not caught up: {self.observer.last_failure}; asked {self.asked[-20:]}")
 
     def assert_committed(self) -> None:
-        """Check that the observer's image is one of those that the committed batches make."""
+        """Check that the observer's image is one of those that the committed batches give."""
         image = self.observer.image
         assert self.quorum.images().get(image.offset) == image
 
@@ -351,7 +351,7 @@ def test_a_record_that_cannot_be_replayed_is_an_error(value: bytes, error: type[
 
 
 def disturb(quorum: ModelQuorum, choices: random.Random, in_transaction: list[bool]) -> None:
-    """Do one thing that happens to a quorum."""
+    """Do one random thing that can happen to a quorum."""
     reign = quorum.reign
     act = choices.randrange(9)
     if act <= 2:

@@ -12,7 +12,7 @@ A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 
 
 def spec(*topics: bytes, instance_id: str | None = None, **assigned: set[int]) -> MemberSpec:
-    """Build a member that wants these topics; ``a={0, 1}`` is what it has now."""
+    """Build a member that subscribes to these topics; ``a={0, 1}`` is its present assignment."""
     owned = {name.encode() * 16: frozenset(indexes) for name, indexes in assigned.items()}
     return MemberSpec(frozenset(topics), instance_id, owned)
 

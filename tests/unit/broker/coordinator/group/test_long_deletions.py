@@ -28,7 +28,7 @@ TOPIC_ID = b"\1" * 16
 
 
 def stepping_world(log: MemoryTopicLog | None = None) -> GroupWorld:
-    """Build a world whose slices end after a step or two."""
+    """Build a world whose slices end after one or two steps."""
     world = GroupWorld(log or MemoryTopicLog(partitions=1))
     ticks = itertools.count()
     world.runtime.steps.clock = lambda: float(next(ticks))

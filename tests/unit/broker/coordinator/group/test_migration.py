@@ -43,7 +43,7 @@ ALL = [0, 1, 2, 3]
 
 
 def says(*topics: str, owned: list[int] | None = None, version: int = 3) -> bytes:
-    """Encode metadata that a classic consumer puts into its JoinGroup."""
+    """Encode the metadata of a classic consumer in its JoinGroup."""
     held = [TopicPartition(topic="t", partitions=owned)] if owned else []
     subscription = ConsumerProtocolSubscription(topics=list(topics or ["t"]), owned_partitions=held)
     return subscription.encode_prefixed(version)
@@ -130,7 +130,7 @@ class Modern:
 
 
 def classic_group(world: GroupWorld, *instance_ids: str | None) -> list[Classic]:
-    """Build a stable classic group of two who share the topic."""
+    """Build a stable classic group of two members that share the topic."""
     members = [Classic(world, instance_id) for instance_id in instance_ids or (None, None)]
     waiting = []
     for member in members:
@@ -620,7 +620,8 @@ def test_offsets_of_classic_members() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_group_of_both_protocols_settles_after_a_storm(seed: int) -> None:
-    """F21 with classic members and those of the consumer protocol in one group; one of these stays throughout."""
+    """Fault F21 of docs/internals/faults.md with classic members and those of the consumer protocol in one group. One
+    of the latter stays throughout."""
     choose, world = random.Random(seed), GroupWorld()
     modern = Modern(world, "stays")
     modern.join()

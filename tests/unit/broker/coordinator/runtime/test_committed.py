@@ -204,7 +204,7 @@ def world(tmp_path: Path) -> Iterator[ShareWorld]:
 
 
 def when_synced(world: ShareWorld, answer: Any) -> Any:
-    """Answer to a share group's client, which must not come before the syncs."""
+    """Return the answer to a share group's client, which must not come before the syncs."""
     assert isinstance(answer, Deferred)
     assert not answer.done
     while world.loop.soon:
@@ -239,7 +239,7 @@ def test_places_of_share_groups_are_moved_when_that_is_on_the_disk(world: ShareW
 
 
 def test_a_share_group_knows_of_states_that_are_on_the_disk(world: ShareWorld) -> None:
-    """A power loss brings back no group that counts on states which are gone."""
+    """After a power loss no group may count on states that are lost."""
     groups = world.coordinators.groups.runtime.shard_for("g").groups
     member = ShareMember(world, "g", "t", "m")
     joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
@@ -258,7 +258,7 @@ def test_a_share_group_knows_of_states_that_are_on_the_disk(world: ShareWorld) -
 
 @pytest.mark.parametrize("of_group", [False, True])
 def test_a_share_groups_states_go_when_that_it_forgot_them_is_on_the_disk(world: ShareWorld, *, of_group: bool) -> None:
-    """A power loss brings back no group whose states are gone, and no states whose group is gone."""
+    """After a power loss there may be no group whose states are lost, and no states whose group is lost."""
     key = StateKey("g", world.broker.metadata.topics["t"].topic_id, 0)
     groups = world.coordinators.groups.runtime.shard_for("g").groups
     joins = ShareGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"])
@@ -424,7 +424,7 @@ def test_a_marker_that_may_be_lost_leaves_the_transaction_open() -> None:
 
 @pytest.mark.parametrize("lost", ["decision", "marker"])
 def test_a_transaction_ends_although_a_record_of_its_end_is_lost_once(lost: str) -> None:
-    """Its partition may have another leader meanwhile, or its disk was full: no load of the coordinator would come."""
+    """Its partition may have got another leader, or its disk was full: the coordinator would never be loaded again."""
     log = SyncedLog()
     world = TransactionWorld(log)
     producer = begin(world, log)

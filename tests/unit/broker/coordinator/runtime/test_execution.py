@@ -25,7 +25,7 @@ LOG_TYPES: tuple[type[TopicLog], ...] = (InternalTopicLog,)
 
 
 class Writer:
-    """A runtime that notes what is written, until its shard is given up."""
+    """A runtime that keeps what is written, until its shard is given up."""
 
     def __init__(self) -> None:
         self.loop = ManualLoop(ManualTime())

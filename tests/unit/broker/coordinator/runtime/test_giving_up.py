@@ -42,7 +42,7 @@ Operation = Callable[[], object]
 
 
 class Fault:
-    """Raises a RuntimeError at one call made by one write of a runtime."""
+    """A RuntimeError at one call during one write of a runtime."""
 
     def __init__(self, runtime: CoordinatorRuntime[Any], write: int, call: int) -> None:
         self._write = runtime._write
@@ -199,7 +199,7 @@ def serve(kind: Kind, fault: Fault) -> list[Deferred[Any]]:
 
 
 def check(build: Callable[[Path], Kind], directory: Path, seed: int) -> bool:
-    """Have one call of one write fail; return whether it did."""
+    """Let one call of one write fail; return whether it was made."""
     chance = random.Random(seed)
     kind = build(directory)
     fault = Fault(kind.runtime, chance.randrange(1, 5), chance.randrange(1, MOST_CALLS))
@@ -347,7 +347,7 @@ def test_a_load_whose_last_step_meets_a_fault_is_tried_again_less_and_less_often
 
 
 def test_a_partition_whose_log_no_thread_could_open_is_loaded_later() -> None:
-    """There was no memory, or no thread could be started: the log itself may be sound."""
+    """There was no memory, or no thread could be started: the log itself may be valid."""
     world = GroupWorld()
     commit(world, 5)
     again = GroupWorld(world.log, world.time)

@@ -54,7 +54,7 @@ def offset_of(world: GroupWorld, group_id: str = "g") -> int | None:
 
 
 def lead_elsewhere(log: EpochLog, world: GroupWorld, offset: int) -> None:
-    """Have another broker lead, commit, and give leadership back: this one's image has both changes at once."""
+    """Let another broker lead, commit, and give leadership back; this broker's image gets both changes at once."""
     elsewhere = GroupWorld(MemoryTopicLog(), world.time)
     elsewhere.log.batches, elsewhere.log.ends = log.batches, log.ends
     elsewhere.runtime.load_all()
@@ -162,7 +162,7 @@ def commit_many(world: GroupWorld) -> None:
 
 
 def result_of(steps: Steps[T]) -> T:
-    """Go on to the end."""
+    """Run the steps to their end and return the result."""
     while True:
         try:
             next(steps)

@@ -51,19 +51,19 @@ def test_append_errors_are_those_of_coordinators(
 
 
 class Peers:
-    """Other brokers, and the partitions of markers that they were given."""
+    """Other brokers, which keep the partitions of the markers they receive."""
 
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
 
     def write_marker(self, marker: Marker) -> Deferred[None]:
-        """Note it."""
+        """Keep the partition of the marker."""
         self.written.append((marker.topic, marker.partition))
         return deferred_value(None)
 
 
 def test_a_marker_for_the_groups_of_another_broker_is_refused_as_for_any_partition(tmp_path: Path) -> None:
-    """Transaction coordinators send it again only for the errors of partitions."""
+    """Transaction coordinators repeat it only for the error codes of partitions."""
     node = ReplicatedBroker(tmp_path)
     image = node.topic._replace(
         name="__consumer_offsets", topic_id=b"g" * 16, partitions=(LED._replace(leader=2),), is_internal=True

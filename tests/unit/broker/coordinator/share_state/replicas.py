@@ -98,13 +98,13 @@ class ReplicaLog(ShareStateLog):
         return self
 
     def move_log_start(self, offset: int) -> None:
-        """Let go of the batches below an offset. Raises OffsetOutOfRangeError."""
+        """Drop the batches below an offset. Raises OffsetOutOfRangeError."""
         if offset > self._replicated.high_watermark:
             raise OffsetOutOfRangeError
         self.cut(offset)
 
     def cut(self, offset: int) -> None:
-        """Let go of the batches below an offset."""
+        """Drop the batches below an offset."""
         self.start = max(self.start, offset)
         self.batches = [one for one in self.batches if RecordBatch(bytearray(one)).next_offset > self.start]
 
@@ -117,7 +117,7 @@ class ReplicaLog(ShareStateLog):
 
 
 class Node:
-    """A living broker: its log, and its share coordinator."""
+    """A running broker: its log, and its share coordinator."""
 
     def __init__(self, topic: ReplicatedTopic, log: ReplicaLog) -> None:
         self.log = log
@@ -189,7 +189,7 @@ class ReplicatedTopic:
             self._elect()
 
     def move(self, node_id: int) -> None:
-        """Have another in-sync replica lead though the leader lives."""
+        """Let another in-sync replica lead although the leader is alive."""
         if node_id in self.isr and node_id in self.nodes and node_id != self.leader:
             self._lead(node_id)
 
@@ -207,7 +207,7 @@ class ReplicatedTopic:
             node.take_role()
 
     def _commit(self) -> None:
-        """Move the high watermark to what all in-sync replicas have of the leader's log."""
+        """Move the high watermark to the smallest log end of the in-sync replicas."""
         if self.leader not in self.nodes:
             return
         log = self.logs[self.leader]
@@ -221,7 +221,7 @@ class ReplicatedTopic:
 
 
 def common_end(leader: ReplicaLog, follower: ReplicaLog) -> int:
-    """Return the offset up to which a follower has what the leader has."""
+    """Return the offset up to which a follower's records equal the leader's."""
     known = set(follower.batches)
     end = leader.start
     for batch in leader.batches:

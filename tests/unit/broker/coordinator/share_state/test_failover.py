@@ -153,7 +153,7 @@ class World:
         self.serve(self.leaders[0])
 
     def next_offset(self) -> int:
-        """Return the offset of the record that the next change is about; some come again."""
+        """Return the offset of the record for the next change; some offsets are repeated."""
         self._offset += 1
         return self._offset - self._offset % 3
 
@@ -215,7 +215,7 @@ class World:
             self.send(leader)
 
     def prune(self) -> None:
-        """Let so much time pass that the states are quiet, and that the logs are pruned."""
+        """Advance the time so far that the states are at rest and the logs are pruned."""
         for node in list(self.topic.nodes.values()):
             node.loop.advance(LONG_MS)
 
@@ -236,7 +236,7 @@ class World:
                     take(self.topic.nodes[batch.node_id], batch)
 
     def step(self, what: str, number: int) -> None:
-        """Take one step of a drawn order."""
+        """Take one step of a random order."""
         leader = self.leaders[-1 if number % 3 else -2 :][0]
         steps: dict[str, Callable[[], object]] = {
             "write": lambda: leader.write(number),

@@ -136,7 +136,8 @@ def test_checkpoints_are_written_before_and_after_a_cut(pair: Pair, work: Any, e
 
 
 def test_an_epoch_without_a_record_goes_and_a_second_time_nothing(pair: Pair) -> None:
-    """It led epoch 5 and wrote nothing: without the cut it would never agree with its leader."""
+    """This replica led epoch 5 and wrote nothing: without the truncation its epochs would never agree with the
+    leader's."""
     pair.following.do(pair.work())
     pair.log.leader_epochs.assign(5, 10)
     work = TruncateToEpochEnd(KEY, 6, EPOCH, 10)

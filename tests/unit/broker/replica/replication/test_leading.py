@@ -48,7 +48,7 @@ def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
 
 @pytest.fixture
 def careful(tmp_path: Path) -> Iterator[ReplicatedBroker]:
-    """With min.insync.replicas of 2."""
+    """A leader with min.insync.replicas of 2."""
     node = ReplicatedBroker(tmp_path, {"min.insync.replicas": "2"})
     yield node
     node.close()
@@ -133,7 +133,7 @@ def test_a_failed_sync_fails_all_waiting_requests(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("leader", [2, NO_LEADER])
 def test_a_sync_that_ends_after_leadership_commits_nothing(tmp_path: Path, leader: int) -> None:
-    """This replica has the records on its disk, and no word of the next leader that they are committed."""
+    """This replica has the records on its disk, but the next leader has not said that they are committed."""
     node = ReplicatedBroker(tmp_path, {"flush.messages": "1"})
     answer = produce(node)
     node.partition.take_over(LED._replace(leader=leader, leader_epoch=6))
@@ -310,7 +310,7 @@ def test_the_isr_is_proposed_when_a_follower_is_at_the_end(node: ReplicatedBroke
 
 
 def offset_for(node: ReplicatedBroker, timestamp: int, version: int = 11, replica: int = -1) -> tuple[int, int]:
-    """Ask ListOffsets: error and offset."""
+    """Send ListOffsets; return error code and offset."""
     asked = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     request = ListOffsetsRequest(replica_id=replica, topics=[ListOffsetsTopic(name="t", partitions=[asked])])
     (topic,) = drive(node.broker, request, ListOffsetsResponse, version).topics

@@ -25,7 +25,7 @@ Told = dict[int, bytes]
 
 
 def image(directories: list[bytes]) -> MetadataImage:
-    """Build an image with a topic, of whose partitions this broker's replicas are in these directories."""
+    """Build an image with a topic; this broker's replicas of its partitions are in these directories."""
     partitions = tuple(
         PartitionState((OTHER, OWN), (OTHER, OWN), OTHER, directories=(THEIRS, one)) for one in directories
     )
@@ -154,7 +154,7 @@ def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
     ids=["alone in sync", "one replica", "caught up", "another is eligible"],
 )
 def test_a_copy_of_a_log_in_a_failed_directory_is_not_reported(state: PartitionState, is_told: bool) -> None:
-    """The metadata say that the log lies in the failed one: this may be a copy from before."""
+    """According to the metadata the log is in the failed directory: this may be an older copy."""
     known = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC})
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): FIRST}.get)
     replicas.note(partitions(1))

@@ -39,7 +39,7 @@ OUTCOME = struct.Struct(">qi11xi")
 
 
 class Model:
-    """A leader, and its follower 2 as Kafka's are: a session, a position in each partition that it follows."""
+    """A leader, and its follower 2, which behaves like Kafka's: it has a session, and a position in each partition."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -149,7 +149,7 @@ class Model:
             self.epochs[index] = self.partition(index).leader_epoch
 
     def restart(self) -> None:
-        """Begin another process: another epoch, and nothing known of a session."""
+        """Begin another process of the follower: with another epoch, and without its session."""
         self.lose_answer()
         self.broker_epoch += 10
         self.session = LeaderSession()
@@ -290,7 +290,8 @@ class Model:
             assert (rest._session, rest._target) == (session, target)
 
     def check_caught_up(self) -> None:
-        """Check that the follower is caught up when it would be for a leader that walks the whole session."""
+        """Check that the follower counts as caught up exactly if it would with a leader that walks the whole
+        session."""
         for index in range(COUNT):
             leading = self.partition(index).leading
             follower = None if leading is None else leading.core.follower(2)
@@ -312,7 +313,8 @@ class Model:
         self.step()
 
     def settle(self) -> None:
-        """Let the follower go on while nothing happens: it has and knows all, sooner than all is read again."""
+        """Let the follower continue while nothing else happens: it gets all records and offsets before everything is
+        read again."""
         self.absent.clear()
         for index in range(COUNT):
             partition = self.partition(index)
@@ -327,7 +329,7 @@ class Model:
             assert self.starts[index] == partition.log_start_offset
 
     def run(self) -> Iterator[None]:
-        """Do one event after another; checks are made between them."""
+        """Do one random event after another; the caller checks between them."""
         usual = [self.ask, self.step, self.append, self.hear_the_other, self.pass_time, self.node.loop.run_soon]
         rare = [
             self.delete, lambda: self.elect(1), lambda: self.elect(3), self.learn_epochs, self.change_isr, self.evict,

@@ -85,7 +85,7 @@ def check(found: list[str], fault: str | None) -> None:
 
 
 def test_avro_unions_of_records_are_compared_in_bounded_time() -> None:
-    """Each level names the next one twenty times: without a memory of pairs that would be 20 ** 30 comparisons."""
+    """Each level names the next one twenty times: without remembered pairs that would be 20 ** 30 comparisons."""
     node: Any = "int"
     for level in range(30):
         field = {"name": "f0", "type": ["null", node]}
@@ -210,7 +210,7 @@ def test_combinations_of_combinations_are_compared_in_bounded_time() -> None:
 
 
 def test_denials_of_denials_are_compared_in_bounded_time() -> None:
-    """The same where each level denies the next one."""
+    """The same with ``not``: each level denies the next one."""
     levels = {f"x{n}": {"anyOf": [{"not": {"$ref": f"#/definitions/x{n - 1}"}}] * 2} for n in range(1, 31)}
     schema = {"$ref": "#/definitions/x30", "definitions": {**levels, "x0": STR}}
     other = {**schema, "definitions": {**levels, "x0": INT}}
@@ -318,7 +318,7 @@ def test_required_fields_and_packages_of_protobuf() -> None:
     ],
 )
 def test_numbers_and_documents_that_no_check_has_seen(update: Any, original: Any, fault: str | None) -> None:
-    """They failed the request with the status 500."""
+    """Such schemas once failed a request with the status 500."""
     other = json.dumps({"type": [{"a": 1}], "required": 7, "prefixItems": 3, "dependencies": {"b": [{}]}})
     sides = [parse(Source("JSON", json.dumps(node), (("other", other),))) for node in (update, original)]
     check(reading_faults(*sides), fault)

@@ -351,7 +351,7 @@ def test_all_that_a_schema_refers_to_is_bounded() -> None:
 
 
 def test_draft_3_is_read_as_draft_7() -> None:
-    """Confluent's registry knows no draft 3, whose ``required`` is no list: comparing schemas failed at that."""
+    """Confluent's registry does not know draft 3, whose ``required`` is no list, so a comparison of schemas failed."""
     node = {"$schema": "http://json-schema.org/draft-03/schema#", "properties": {"a": {"required": True}}}
     with pytest.raises(InvalidSchemaError, match="True is not of type 'array'"):
         json_schema(node)

@@ -124,7 +124,7 @@ class ChangingWorld:
         self.world.data.broker.controller.commit([VersionedRecord(record)])
 
     def may(self, user: str, operation: AclOperation) -> bool:
-        """Decide by all rules of the metadata."""
+        """Decide by all rules in the metadata."""
         acls = Acls(self.world.data.broker.controller.image.acls.values())
         return decide(acls, Client(f"User:{user}", HOSTS[user]), operation, TOPIC, "orders", DEFAULT_DENY).is_allowed
 

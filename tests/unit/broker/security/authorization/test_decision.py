@@ -180,7 +180,7 @@ def test_decisions_are_those_of_a_naive_model(
 
 
 def test_the_other_rules_of_a_resource_stay_when_one_is_removed() -> None:
-    """CVE-2024-27309: what is left was read as if no rule named the resource."""
+    """CVE-2024-27309: after a removal the remaining rules were ignored."""
     store = Store(without_acl=True)
     store.put(1, rule("a", READ, DENY))
     store.put(2, rule("a", WRITE, DENY))

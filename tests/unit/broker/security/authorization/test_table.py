@@ -109,7 +109,7 @@ class World:
             tell(answer)
 
     def turn(self) -> bool:
-        """Run what is due in the next turn of the loop; whether there was anything."""
+        """Run the callbacks of the next turn of the loop; return whether there were any."""
         soon, self.data.loop.soon = self.data.loop.soon, []
         for callback in soon:
             callback()

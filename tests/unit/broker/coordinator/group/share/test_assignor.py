@@ -17,7 +17,7 @@ T, U = b"t" * 16, b"u" * 16
 
 
 def assign(members: dict[str, MemberSpec], counts: dict[bytes, int]) -> Mapping[str, Assignment]:
-    """Assign in all steps: member id -> partitions."""
+    """Run all steps of the assignor; return the assignment by member id."""
     assigned = response_of(assign_simple(Subscriptions(members, counts)))
     assert isinstance(assigned, Assigned)
     return assigned.target
