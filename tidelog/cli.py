@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = dispatch(argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, because an error at the interpreter's exit would be printed
+    except KeyboardInterrupt:  # while the modules of the command were imported
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         if not is_output_closed():
             raise  # it is an error of another pipe or socket

@@ -167,9 +167,7 @@ class BrokerConfig:
             config = cls(resolved.texts, resolved)
         except ConfigError as error:
             raise ConfigError(resolved.hide(error.message)) from None
-        for key in properties_from_overrides(overrides):
-            if key in config.unknown_keys:  # in a file it may be another version's key; here it is a mistake
-                raise ConfigError(f"--override {key}: unknown configuration key{nearest_key(key)}")
+        check_override_keys(properties_from_overrides(overrides))
         return config
 
     def get(self, name: str) -> Any:
@@ -387,6 +385,15 @@ def is_known(key: str) -> bool:
     return (
         key in BROKER_CONFIG_DEF.keys or has_no_effect(key) or key.startswith(("listener.name.", f"{PROVIDERS_KEY}."))
     )
+
+
+def check_override_keys(keys: Iterable[str]) -> None:
+    """Raise ConfigError for an unknown key: in a file it may be another version's, on a command line it is a
+    mistake.
+    """
+    for key in keys:
+        if not is_known(key):
+            raise ConfigError(f"--override {key}: unknown configuration key{nearest_key(key)}")
 
 
 def has_no_effect(key: str) -> bool:

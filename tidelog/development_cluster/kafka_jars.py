@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,9 +137,11 @@ def _fetch(artifact: Artifact, directory: Path, repository: str) -> None:
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
             data: bytes = answer.read()
-    except (urllib.error.URLError, OSError) as error:
+    except (OSError, HTTPException, ValueError) as error:  # no connection, no valid answer, no URL
+        reason = getattr(error, "reason", error)
+        text = (reason.strerror if isinstance(reason, OSError) else None) or reason
         raise JarsError(
-            f"{url} cannot be downloaded: {error}; --kafka DIR takes an unpacked release of Apache Kafka instead"
+            f"{url} cannot be downloaded: {text}; --kafka DIR takes an unpacked release of Apache Kafka instead"
         ) from error
     found = base64.b64encode(hashlib.sha256(data).digest()).decode()
     if found != artifact.sha256:

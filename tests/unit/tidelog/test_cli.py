@@ -200,6 +200,23 @@ def test_a_signal_before_the_broker_runs_ends_it_well(
         assert ended.value.code == 0
 
 
+def test_a_request_to_read_stores_before_the_broker_runs_does_not_end_it(
+    quiet_signals: dict[int, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = importlib.import_module("tidelog.commands.running.serve_process")
+    monkeypatch.setattr(serve, "configure_logging", lambda level: None)
+    cli.main(["serve", "--override", "nonsense"])
+    quiet_signals[signal.SIGHUP](signal.SIGHUP, None)
+
+
+def test_an_interrupted_import_of_a_command_ends_as_an_interrupted_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(argv: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "dispatch", interrupt)
+    assert cli.main(["topic", "list"]) == 130
+
+
 def test_the_serve_command_imports_little_before_it_is_asked() -> None:
     module: ModuleType = importlib.import_module("tidelog.commands.running.serve_process")
     for name in ("asyncio", "uvloop", "numpy", "broker"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import socket
 import time
 from pathlib import Path
@@ -58,6 +59,12 @@ def test_a_jar_that_cannot_be_had_is_named_and_not_kept(tmp_path: Path, reposito
     with pytest.raises(JarsError, match=r"thing-[12].0.jar"):
         download(tmp_path / "cache", repository, [wrong])
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("wrong", ["foo/", "http://127.0.0.1:1/", "http://[/"])
+def test_a_repository_that_is_none_is_named(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(JarsError, match=rf"^{re.escape(wrong)}org/.* cannot be downloaded: [^<]*; --kafka DIR takes"):
+        download(tmp_path / "cache", wrong, [JAR])
 
 
 def test_the_table_has_whole_digests_of_one_kafka() -> None:
@@ -169,6 +176,12 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path, capfd: pytest.CaptureFixt
         assert start(tmp_path, "--port", str(port)) == 1
         server.close()
     assert f"port {port} of 127.0.0.1 is taken" in capfd.readouterr().err
+
+
+def test_an_unknown_key_of_the_brokers_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert start(tmp_path, "--override", "num.partitons=3") == 2
+    assert "--override num.partitons: unknown configuration key; the nearest is num.part" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("java")

@@ -82,8 +82,13 @@ def start(
 
     A controller of Apache Kafka in a JVM (Java 17 or later) and Tidelog brokers, each a process of its own.
     """
+    from tidelog.broker.config.broker_config import check_override_keys
     from tidelog.development_cluster.run import StartOptions, run
+    from tidelog.protocol.config_def import ConfigError
 
-    return run(
-        StartOptions(nodes, data_dir.absolute(), port, kafka, maven, key_values(overrides, "--override"), as_json)
-    )
+    keys = key_values(overrides, "--override")
+    try:
+        check_override_keys(keys)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    return run(StartOptions(nodes, data_dir.absolute(), port, kafka, maven, keys, as_json))

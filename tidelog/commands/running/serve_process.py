@@ -124,6 +124,7 @@ def run(options: ServeWords) -> int:
     gc.set_threshold(STARTING_THRESHOLD, *gc.get_threshold()[1:])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop_before_start)
+    signal.signal(signal.SIGHUP, read_stores_later)
     fill_standard_descriptors()
     configure_logging(options.log_level or environment_level())
     if os.environ.get("TIDELOG_DEBUG") == "1":
@@ -175,6 +176,10 @@ def can_close(descriptor: int) -> bool:
 def stop_before_start(number: int, frame: object) -> None:
     """End the process on a signal before the event loop handles signals."""
     raise SystemExit(0)
+
+
+def read_stores_later(number: int, frame: object) -> None:
+    """Ignore SIGHUP before the broker runs: the start reads the stores of certificates in any case."""
 
 
 def fill_standard_descriptors() -> None:
