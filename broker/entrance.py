@@ -154,8 +154,8 @@ def build_tls(broker: Broker) -> TlsListeners | None:
     config, parts = broker.config, (broker.loop, broker.timers, broker.executor)
     try:
         return TlsListeners(names, config.listener_texts(), *parts)
-    except ConfigError as error:  # of stores that kafka-configs has set
-        logger.error("stores set by kafka-configs cannot be used, those of the configuration file are: %s", error)
+    except ConfigError as error:  # of a store that kafka-configs has set
+        logger.error("stores set by kafka-configs cannot be used, so those of the configuration file are: %s", error)
         return TlsListeners(names, config.listener_texts_with({}), *parts)
 
 
@@ -184,7 +184,7 @@ def build_sasl(broker: Broker) -> Authentication | None:
 
 
 def check_security(config: BrokerConfig) -> None:
-    """Check all security settings, before a start claims or writes anything.
+    """Check all security settings, before a start locks or writes any file.
 
     Reads the store files, like the parts that use them later. Raises ConfigError.
     """
@@ -194,7 +194,7 @@ def check_security(config: BrokerConfig) -> None:
     }  # fmt: skip
     for interface in (ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER):
         if interface_texts := check_access(config, interface):
-            encrypted[LISTENER] = dict(interface_texts)
+            encrypted[LISTENER] = dict(interface_texts)  # both interfaces have the same stores
     if encrypted:
         from tidelog.broker.security.tls.listener import TlsListener
 

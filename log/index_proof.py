@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOCKED_BYTES = 64 * 1024
-"""Most bytes of a segment that are walked under the log's lock, while appends wait; the bytes before are walked without
-it."""
+"""Largest number of bytes of a segment that are walked under the log's lock, while appends wait; the bytes before are
+walked without it."""
 
 
 class UnprovenIndexError(Exception):

@@ -104,7 +104,7 @@ def build_stores(broker: Broker, key: str) -> TlsListeners | None:
     texts = check_access(broker.config, key)
     if not texts:
         return None
-    from tidelog.broker.security.tls.listeners import TlsListeners  # imports OpenSSL, which few brokers need here
+    from tidelog.broker.security.tls.listeners import TlsListeners  # imported late: it loads OpenSSL, which few need
 
     return TlsListeners([LISTENER], texts, broker.loop, broker.timers, broker.executor)
 

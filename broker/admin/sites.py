@@ -20,9 +20,9 @@ from tidelog.broker.security.tls.listener import TlsListener
 logger = logging.getLogger(__name__)
 
 BACKLOG = 64
-"""Most clients that wait to be accepted, and most that are accepted in one turn of the loop."""
+"""Largest number of clients that wait to be accepted, and of those that are accepted in one turn of the loop."""
 MAX_HANDSHAKES = 100
-"""Most handshakes in progress; a further one ends the oldest."""
+"""Largest number of handshakes in progress; a further one ends the oldest."""
 PAUSE_S = 1.0
 """Time after which clients are accepted again if no descriptor was left for one, as in asyncio's own server."""
 

@@ -261,22 +261,22 @@ class BrokerLifecycle:
     # ---- messages
 
     def _register(self) -> BrokerRegistrationRequest:
-        said = self._registration
+        registration = self._registration
         return BrokerRegistrationRequest(
-            broker_id=said.broker_id,
-            cluster_id=said.cluster_id,
-            incarnation_id=said.incarnation_id,
+            broker_id=registration.broker_id,
+            cluster_id=registration.cluster_id,
+            incarnation_id=registration.incarnation_id,
             listeners=[
                 Listener(name=one.name, host=one.host, port=one.port, security_protocol=one.security_protocol)
-                for one in said.endpoints
+                for one in registration.endpoints
             ],
             features=[
                 Feature(name=name, min_supported_version=lowest, max_supported_version=highest)
-                for name, (lowest, highest) in said.features.items()
+                for name, (lowest, highest) in registration.features.items()
             ],
-            rack=said.rack,
-            log_dirs=sorted(said.directories),
-            previous_broker_epoch=said.previous_epoch,
+            rack=registration.rack,
+            log_dirs=sorted(registration.directories),
+            previous_broker_epoch=registration.previous_epoch,
         )
 
     def _heartbeat(self) -> BrokerHeartbeatRequest:

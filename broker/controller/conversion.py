@@ -95,7 +95,7 @@ def _write_log(staging: MetadataPlace, records: list[VersionedRecord], node_id: 
 
 def records_of_store(path: str, node_id: int) -> Iterator[VersionedRecord]:
     """Yield metadata records with all that a store holds. Raises KafkaStorageError."""
-    import sqlite3  # takes a megabyte of memory, and few brokers convert
+    import sqlite3  # imported late: it takes a megabyte of memory, and few brokers convert
 
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:

@@ -31,7 +31,7 @@ ASSIGN_MS = 500
 """Interval at which directories of new logs are written to the metadata; Kafka's broker gathers assignments for as
 long."""
 MAX_AT_ONCE = 500
-"""Most assignments of new logs in one commit, so that it takes a few milliseconds of the loop."""
+"""Largest number of assignments of new logs in one commit, so that it takes a few milliseconds of the loop."""
 
 
 class DirectoryAssignments:

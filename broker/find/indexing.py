@@ -162,7 +162,7 @@ class Indexing:
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """End the indexer thread and write the last checkpoints. Any thread, but it blocks, so not the loop's."""
+        """End the indexer thread and write the last checkpoints. Any thread except the loop's, because this blocks."""
         self._stopping = True
         self.kick()
         if self._thread is not None:

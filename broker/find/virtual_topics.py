@@ -50,11 +50,11 @@ a thousand appends a second the pause saves most of them, and delays a matching 
 KEEP_MS = 2_000
 """Age from which on a result with records is not returned: cleaning may have removed them from the log."""
 MAX_RESULTS = 8
-"""Most results that are kept for one virtual partition."""
+"""Largest number of results that are kept for one virtual partition."""
 MAX_RESULT_BYTES = 1024 * 1024
-"""Most bytes of records in one result."""
+"""Largest number of bytes of records in one result."""
 MAX_PARTITIONS = 1000
-"""Most virtual partitions that are kept. A further one replaces the one that was used least recently."""
+"""Largest number of virtual partitions that are kept. A further one replaces the one that was used least recently."""
 
 Key = tuple[int, bool]
 """Fetch offset, and whether only committed records are read."""

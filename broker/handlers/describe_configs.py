@@ -27,8 +27,8 @@ MAX_VERSION = 4
 Request = DescribeConfigsRequest
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Most bytes of an answer: enough for some 30,000 topics with all keys. Without a limit a request of 240 KB was
-answered with 1.4 GB."""
+"""Largest size in bytes of an answer: enough for some 30,000 topics with all keys. Without a limit a request of 240
+KB was answered with 1.4 GB."""
 
 
 def handle(broker: Broker, context: RequestContext, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:

@@ -140,7 +140,7 @@ def handle(
 
         return answer_replica(broker, context, request)
     if names_many(request):
-        from tidelog.broker.handlers.long_fetch import fetch_many  # few clients read so many
+        from tidelog.broker.handlers.long_fetch import fetch_many  # imported late: few clients fetch so many
 
         return fetch_many(broker, context, request)
     fetch_context = broker.fetch_sessions.context_for(context.api_version, request)

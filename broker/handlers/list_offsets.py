@@ -52,7 +52,7 @@ _READ_COMMITTED = 1
 _CONSUMER = -1
 """Replica id in the requests of consumers."""
 _MAX_OLD_STYLE_OFFSETS = 10_000
-"""Most offsets in one answer of v0, in which the client asks for a number of segments' base offsets."""
+"""Largest number of offsets in one answer of v0, in which the client asks for a number of segments' base offsets."""
 
 
 def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:

@@ -40,8 +40,8 @@ from tidelog.protocol.messages.produce import (
 
 _MERGED_PER_STEP = 256
 _MOST_VALIDATIONS = 8
-"""Most validations of one partition's records. Compressed messages of magic 0 are validated again if others appended
-meanwhile: the offsets inside them cannot be changed without compressing them again."""
+"""Largest number of validations of one partition's records. Compressed messages of magic 0 are validated again if
+others appended meanwhile: the offsets inside them cannot be changed without compressing them again."""
 
 
 def append_after_import(broker: Broker, context: RequestContext, request: ProduceRequest) -> Steps[Any]:

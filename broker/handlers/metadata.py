@@ -54,7 +54,8 @@ Request = MetadataRequest
 
 FIRST_VERSION_BY_ID = 12
 MAX_AUTO_CREATED = 1_000
-"""Most topics that one request creates. Clients ask again for unknown topics, and then the next ones are created."""
+"""Largest number of topics that one request creates. Clients ask again for unknown topics, and then the next ones are
+created."""
 
 Outcomes = dict[str, "Change | KafkaError"]
 """Topics that a request names and that do not exist: name -> the change that creates the topic, or the error."""

@@ -12,13 +12,13 @@ from typing import Any
 from tidelog.protocol.schema.copies import with_fields
 
 CHUNK = 64
-"""Most partitions of one chunk."""
+"""Largest number of partitions in one chunk."""
 
 
 def chunks_of(topics: list[Any]) -> Iterator[list[Any]]:
     """Yield the topics of a request in lists of at most CHUNK partitions each; a longer topic is split.
 
-    A topic without partitions counts as one. A short request is one chunk: the given list.
+    A topic without partitions counts as one partition. A short request is one chunk: the given list.
     """
     if sum(max(len(topic.partitions), 1) for topic in topics) <= CHUNK:
         yield topics

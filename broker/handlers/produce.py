@@ -86,7 +86,7 @@ TURN_PARTITIONS, TURN_BYTES = 64, 1024 * 1024
 
 
 class Progress:
-    """Progress of a produce request: its budget of work, the answers so far, and the waits for its response."""
+    """Progress of a produce request: its budget of work, the answers so far, and what its response waits for."""
 
     __slots__ = ("asks_coordinator", "budget", "has_failed", "outcomes", "waits")
 
@@ -146,7 +146,7 @@ def handle_one(broker: Broker, context: RequestContext, request: ProduceRequest)
 def _append_in_steps(
     broker: Broker, context: RequestContext, request: ProduceRequest, progress: Progress
 ) -> Steps[Any]:
-    from tidelog.broker.handlers.long_produce import append_in_steps  # few requests are long
+    from tidelog.broker.handlers.long_produce import append_in_steps  # imported late: few requests are long
 
     return append_in_steps(broker, context, request, progress)
 
@@ -259,7 +259,7 @@ def append(
     progress: Progress,
     validated: ValidationResult | None = None,
 ) -> PartitionProduceResponse:
-    """Append one partition's records and return the answer. Its wait, or a failure, is noted in ``progress``.
+    """Append one partition's records and return the answer. What it waits for, or a failure, is noted in ``progress``.
 
     Raises CloseConnectionError, TooMuchForTurnError, StaleOffsetsError.
     """
@@ -343,7 +343,9 @@ def _check_transaction(
     """
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailedError
-    from tidelog.broker.coordinator.produce_check import check_transactional_batch  # few need it
+    from tidelog.broker.coordinator.produce_check import (
+        check_transactional_batch,
+    )  # imported late: few need it
 
     checked = check_transactional_batch(broker, version, transactional_id, partition, records)
     return None if checked.done else checked

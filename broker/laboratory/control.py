@@ -27,7 +27,7 @@ from tidelog.protocol.errors import KafkaError, error_classes
 logger = logging.getLogger(__name__)
 
 MAX_LINE_BYTES = 65_536
-"""Most bytes of one command, and of a command's body over HTTP."""
+"""Largest size in bytes of one command, and of a command's body over HTTP."""
 
 
 class Control:

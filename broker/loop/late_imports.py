@@ -1,9 +1,10 @@
-"""Imports of modules that few brokers need, in a thread: importing the coordinators' hundred modules takes 60 ms.
+"""Imports, in a thread, of modules that few brokers need.
 
-A module is imported when the first request needs it, and that request waits. The thread holds the interpreter for at
-most some milliseconds at a time, so that other clients are served meanwhile. On the loop's thread, the complete import
-would take a single turn. Invariants: each module is imported by one thread, once. A module whose import is in progress
-counts as not loaded, since the loop would wait for the importing thread's lock. Loop thread only.
+A module is imported when the first request needs it, and that request waits. Importing the coordinators' hundred
+modules takes 60 ms: on the loop's thread no client would be served for so long. An importing thread holds the
+interpreter lock for at most some milliseconds at a time, so that other clients are served meanwhile. Invariants: each
+module is imported by one thread, once. A module whose import is in progress counts as not loaded, since the loop would
+wait for the importing thread's lock. Loop thread only.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class LateImports:
         return name in sys.modules and name not in self._under_way
 
     def load(self, name: str) -> Deferred[None]:
-        """Begin the import of a module. All callers that wait for it share one Deferred, which fails with
-        UnknownServerError."""
+        """Begin the import of a module. All callers that wait for it share one Deferred; it fails with
+        UnknownServerError if the module cannot be imported."""
         loading = self._under_way.get(name)
         if loading is None:
             loading = self._in_thread(lambda: import_or_fail(name))

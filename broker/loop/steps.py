@@ -38,8 +38,8 @@ SLICE_MS = 2.0
 """Time that work may take before the loop serves others. A step is not interrupted, so it must take microseconds."""
 
 LARGE_AT_ONCE = 4
-"""Most large requests in progress at a time. The objects of one take ten times its bytes: a hundred at a time would
-take gigabytes, and all would be answered late."""
+"""Number of large requests that may be in progress at a time. The objects of one take ten times its bytes: a hundred at
+a time would take gigabytes, and all would be answered late."""
 LONG_WAIT_MS = 1000.0
 """A large request that has waited this long, for a follower, another broker or a client, lets the next one begin: it
 may be waiting for one that has not begun."""

@@ -65,8 +65,8 @@ class MemberRoles:
 
     # ---- roles
 
-    def take(self, partition: Partition, state: PartitionState) -> None:
-        """Begin or stop to lead a partition, as a newer image says."""
+    def set_role(self, partition: Partition, state: PartitionState) -> None:
+        """Begin or cease to lead a partition, as ``state`` of a newer image says."""
         leading = partition.leading
         if state.leader != self._controller.node_id or len(state.replicas) < 2:
             self._unopened.pop(partition, None)
@@ -79,7 +79,7 @@ class MemberRoles:
             self._lead(partition, state)
 
     def drop(self, partition: Partition) -> None:
-        """Give up the roles in a partition, as its log is removed."""
+        """End the role of this broker in a partition whose log is deleted."""
         self._unopened.pop(partition, None)
         self._resign(partition, partition.leading)
 

@@ -47,7 +47,7 @@ from tidelog.protocol.transferable import SliceCutShortError, release_slices
 logger = logging.getLogger(__name__)
 
 FRAMES_PER_TURN = 64
-"""Most frames handled in one turn, so that one pipelining client cannot block the loop."""
+"""Largest number of frames handled in one turn, so that one pipelining client cannot block the loop."""
 TURN_MS = 2.0
 """After this time the connection's next frames wait until other connections had their turns."""
 FRAMES_PER_LOOK = 4

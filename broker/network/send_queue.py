@@ -245,7 +245,7 @@ def _read_without_waiting(part: TransferableRecords, skip: int) -> bytes | None:
     if count == size:
         return bytes(buffer)
     if count == 0:
-        raise SliceCutShortError(repr(part))
+        raise SliceCutShortError(f"the file has no bytes at position {part.position + skip}")
     return None
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCRATCH_BYTES = 256 * 1024
 """Size of the receive buffer that all connections of a loop share."""
 SWEEP_PER_TURN = 256
-"""Most connections swept in one turn of the loop, so that a sweep over ten thousand does not block it."""
+"""Largest number of connections swept in one turn of the loop, so that a sweep over ten thousand does not block it."""
 SWEEP_MS = 500
 """Time between two sweeps, while there is something to sweep."""
 STALL_MS = 30_000
@@ -44,7 +44,7 @@ class Limits:
     awake_ms: float = 0.0
     """Window of ``Wakefulness``; 0: the loop always sleeps."""
     queued_bytes: int = 0
-    """Most bytes of partly received requests, over all connections; 0: no limit."""
+    """Largest number of bytes of incompletely received requests, over all connections; 0: no limit."""
 
 
 def ignore_closed(_connection: Connection) -> None:

@@ -1,8 +1,8 @@
-"""The transport of a connection: a socket as it is, or one that encrypts.
+"""The transport of a connection: a plain socket, or one that encrypts.
 
 A connection receives, sends and waits for readiness through its transport alone. ``PlainSocket`` is the kernel's socket
 and sends slices of files by ``sendfile``. No other code may call ``sendfile``: it would send plain bytes on an
-encrypted connection. A listener that encrypts brings a transport of its own.
+encrypted connection. The other transport is ``security.tls.tls_socket``.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ class PlainSocket(socket.socket):
         self.setblocking(False)
 
     def expect(self, missing: int, /) -> None:
-        """Do nothing: a plain socket seldom calls back for few bytes."""
+        """Do nothing: without TLS a client's frames seldom come in many small pieces."""
 
     def send_slice(self, file: RetainedFile, position: int, count: int, /) -> int:
         """Send by ``sendfile``. Raises OSError, SliceCutShortError."""
         sent = os.sendfile(self.fileno(), file.fileno(), position, count)
         if not sent:
-            raise SliceCutShortError(f"nothing at byte {position}")
+            raise SliceCutShortError(f"the file has no bytes at position {position}")
         return sent
 
     def send_cold(self, file: RetainedFile, position: int, count: int, /) -> int:

@@ -51,8 +51,8 @@ PRODUCE, FETCH, REQUEST, MUTATION = CLIENT_QUOTAS
 ALL_QUOTAS = (*CLIENT_QUOTAS, *IP_QUOTAS)
 _METRIC = "kafka_server_clientquotas"
 MAX_METERS = 10_000
-"""Most meters, and most remembered look-ups: a client can change its client id with each request. If more meters are in
-use, they are kept; idle ones are dropped again when there are twice as many."""
+"""Largest number of meters, and of remembered look-ups: a client can change its client id with each request. If more
+meters are in use, they are kept; idle ones are dropped again when there are twice as many."""
 
 
 class TokenBucket:

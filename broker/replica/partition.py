@@ -146,7 +146,7 @@ class Partition:
         self.replicas, self.isr, self.leader, self.leader_epoch = state[:4]
         self.is_leader = self.leader == self.node_id
         if self._roles is not None:
-            self._roles.take(self, state)
+            self._roles.set_role(self, state)
         if not self.is_leader:
             self._commits.fail(NotLeaderOrFollowerError())
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EAGER_LOGS = 64
-"""Most logs that are created in EAGER_WINDOW_MS before requests that create partitions are answered. Each takes a
-millisecond of a thread and three descriptors, and a request may create 10,000 partitions. The first log of each topic
-is always created, so that the client learns of a disk that cannot be written to."""
+"""Largest number of logs that are created in EAGER_WINDOW_MS before requests that create partitions are answered. Each
+takes a millisecond of a thread and three descriptors, and a request may create 10,000 partitions. The first log of each
+topic is always created, so that the client learns of a disk that cannot be written to."""
 EAGER_WINDOW_MS = 1000
 
 

@@ -67,13 +67,14 @@ MAX_ELEMENTS: dict[int, int] = {
 }
 
 MAX_ANSWER_BYTES = 100_000_000
-"""Most bytes of a long answer without its records: librdkafka accepts none that is longer
+"""Largest size in bytes of a long answer without its records: librdkafka accepts none that is longer
 (``receive.message.max.bytes``). A handler whose answers may get that long returns an error instead; else the connection
 is closed, with a line in the log. Only answers of a broker with a million partitions or more come near this bound,
 since no handler repeats much of what a request names."""
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Most bytes of a request without records: five times those of a request with NAMES names of common length."""
+"""Largest size in bytes of a request without records: five times those of a request with NAMES names of common
+length."""
 _BYTES_KEYS: dict[int, str] = {
     # A group's members and assignments are stored as one record.
     ApiKey.JOIN_GROUP: "message.max.bytes",

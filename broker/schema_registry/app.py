@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 
 MAX_BODY_BYTES = 1 << 20
-"""Most bytes of a request's body: about the default of ``max.message.bytes``, which bounds a record of ``_schemas``."""
+"""Largest size in bytes of a request's body: about the default of ``max.message.bytes``, which bounds a record of
+``_schemas``."""
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 ACCEPTED_TYPES = frozenset(
     {

@@ -12,20 +12,20 @@ import logging
 logger = logging.getLogger("tidelog.audit")
 
 MAX_CHARACTERS = 64
-"""Longest text of a fact in ``record``; the rest is cut off."""
+"""Longest text in a field that ``record`` writes; the rest is cut off."""
 
 
-def record(event: str, reason: str | None = None, /, **facts: object) -> None:
-    """Write one line; for a failure, which has a reason, as a warning. Long texts of facts are cut."""
+def record(event: str, reason: str | None = None, /, **fields: object) -> None:
+    """Write one line with these fields; for a failure, which has a reason, as a warning. Long texts are cut."""
     level = logging.INFO if reason is None else logging.WARNING
     if not logger.isEnabledFor(level):
         return
-    cut = {name: fact[:MAX_CHARACTERS] if isinstance(fact, str) else fact for name, fact in facts.items()}
+    cut = {name: value[:MAX_CHARACTERS] if isinstance(value, str) else value for name, value in fields.items()}
     logger.log(level, "%s", json.dumps({"event": event, **cut} | ({} if reason is None else {"reason": reason})))
 
 
-def record_change(event: str, /, **facts: object) -> None:
-    """Write one line about a change that a client was allowed to make. Long names are not cut, as they may differ only
-    at their end."""
+def record_change(event: str, /, **fields: object) -> None:
+    """Write one line about a change that a client was allowed to make. Long texts are not cut: names may differ only at
+    their end."""
     if logger.isEnabledFor(logging.INFO):
-        logger.info("%s", json.dumps({"event": event, **facts}))
+        logger.info("%s", json.dumps({"event": event, **fields}))

@@ -28,7 +28,7 @@ TOPICS_PER_LINE = 1_000
 """Largest number of topics in one line: so many names, of 249 bytes at most, are written in less than a millisecond."""
 
 Lines = Iterator[None]
-"""Steps that write one line each."""
+"""Iterator whose steps write one audit line each."""
 
 
 class Notes:
@@ -99,9 +99,9 @@ def note_quotas(context: RequestContext, parts: Iterable[tuple[str, str | None]]
     yield
 
 
-def note_line(event: str, context: RequestContext, **facts: object) -> Lines:
+def note_line(event: str, context: RequestContext, **fields: object) -> Lines:
     """Write one line about a change, in a single step."""
-    note_change(event, context, **facts)
+    note_change(event, context, **fields)
     yield
 
 
@@ -130,6 +130,6 @@ def with_lines(
     return answer
 
 
-def note_change(event: str, context: RequestContext, **facts: object) -> None:
-    """Write the line of a change: the event, the user, the user's address and ``facts``."""
-    record_change(event, user=str(context.principal), address=context.client_host, **facts)
+def note_change(event: str, context: RequestContext, **fields: object) -> None:
+    """Write the line of a change: the event, the user, the user's address and ``fields``."""
+    record_change(event, user=str(context.principal), address=context.client_host, **fields)

@@ -50,7 +50,7 @@ def _findings(config: BrokerConfig, endpoint: Endpoint) -> Iterator[str]:
 
 
 def _keytab_findings(config: BrokerConfig, name: str) -> Iterator[str]:
-    from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas  # few listeners have a keytab
+    from tidelog.broker.security.sasl.jaas import JAAS_KEY, parse_jaas  # imported late: few listeners have a keytab
     from tidelog.broker.security.sasl.kerberos.system_keytab import system_keytab
 
     jaas = mechanism_values(config.listener_texts(), name, GSSAPI)[JAAS_KEY]

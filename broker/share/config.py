@@ -79,7 +79,7 @@ class ShareConfigs:
 
 
 MAX_REMEMBERED_GROUPS = 10_000
-"""Most groups whose parsed configuration is kept."""
+"""Largest number of groups whose parsed configuration is kept."""
 
 
 def check_enabled(broker: Broker) -> None:

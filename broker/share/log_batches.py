@@ -18,7 +18,8 @@ from tidelog.protocol.transferable import TransferableRecords
 
 WINDOW_BYTES = 16 * 1024
 MAX_BATCHES = 1_000
-"""Most batches of one partition that are read for one request, in 1 µs each. The next request reads on."""
+"""Largest number of batches of one partition that are read for one request, in 1 µs each. The next request
+goes on from there."""
 
 _OLD_HEADER = struct.Struct(">qiIb")  # offset, length, CRC or leader epoch, magic
 _HEADER = struct.Struct(">qiibIhiqqq")  # up to the producer id of magic 2

@@ -28,7 +28,8 @@ from tidelog.protocol.errors import (
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 MOST_PARTITIONS = 10_000
-"""Most partitions of a session, as many as one request may name: each request iterates over all of them."""
+"""Largest number of partitions of a session, as many as one request may name: each request iterates over all of
+them."""
 _MAX_EPOCH = 2**31 - 1
 
 

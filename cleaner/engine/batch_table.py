@@ -134,7 +134,7 @@ class ExpandLimits(NamedTuple):
     buffer: int
     """The buffer's usable bytes."""
     batch: int
-    """Most bytes of one batch after decompression."""
+    """Largest size in bytes of one batch after decompression."""
     full: int
     """Byte of the buffer from which the scratch counts as full."""
 

@@ -31,7 +31,7 @@ from tidelog.cleaner.engine.transaction_rows import TransactionRows
 FIRST_MAP_BYTES = 512 * 1024
 #: Factor by which a map that is full grows.
 GROWTH = 4
-#: Most buckets of a map whose entries are copied at a time.
+#: Largest number of buckets of a map whose entries are copied at a time.
 _DRAIN_BUCKETS = 64 * 1024
 
 

@@ -7,7 +7,7 @@ from tidelog.cleaner.engine.arrays import IntegerArray
 from tidelog.protocol.record.message_set import LegacyRecordBatch
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
-#: Most single messages, and most bytes of them, that become one version 2 batch.
+#: Largest number of single messages, and of their bytes, that become one version 2 batch.
 CONVERTED_RECORDS = 500
 CONVERTED_BYTES = 64 * 1024
 #: Largest distance of two offsets in a version 2 batch.

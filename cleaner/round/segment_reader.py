@@ -48,7 +48,7 @@ LARGE_BATCH_SHARE = 16
 LARGE_CHUNK_BUFFERS = 4
 #: Before a larger batch gets memory, its checksum is compared: a damaged length may claim the rest of the segment.
 LARGE_CLAIM_BYTES = 64 * 1024 * 1024
-#: Most unreadable batches that are listed in reports; all are counted.
+#: Largest number of unreadable batches that are listed in reports; all are counted.
 REPORTED_BATCHES = 100
 
 _POISON, _PACKED = int(BatchState.POISON), int(BatchState.PACKED)

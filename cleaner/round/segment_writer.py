@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
-#: Most bytes copied by one call; between two calls the round can be aborted and throttled.
+#: Largest number of bytes copied by one call; between two calls the round can be aborted and throttled.
 COPY_STEP_BYTES = 4 * 1024 * 1024
 
 

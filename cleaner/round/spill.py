@@ -30,7 +30,8 @@ from tidelog.log.system.file_system import LogStorageError
 
 PARTITIONS = 256
 _ROW_BYTES = 24
-#: Most further bits by which a partition that does not fit the map is split: with 48, hardly two digests share a part.
+#: Largest number of further bits by which a partition that does not fit the map is split: with 48, hardly two digests
+#: share a part.
 _MAX_SPLIT_BITS = 48
 #: Largest array of bits that is kept in memory, for 128 M records; larger ones are in an unnamed file.
 MEMORY_BITS_BYTES = 16 * 1024 * 1024

@@ -18,7 +18,8 @@ from tidelog.cleaner.engine import batch_table as at
 from tidelog.cleaner.engine.arrays import ByteArray, IntegerArray
 from tidelog.cleaner.engine.batch_table import BatchState, SupersededBits
 
-#: Most stretches that are noted, with 56 bytes each. They cover 100 GB in steps of 1 MB; more bytes are read twice.
+#: Largest number of stretches that are noted, with 56 bytes each. They cover 100 GB in steps of 1 MB; more bytes are
+#: read twice.
 MOST_STRETCHES = 100_000
 _READABLE = (int(BatchState.PLAIN), int(BatchState.EXPANDED))
 _TRANSACTION = at.CONTROL_MASK | at.TRANSACTIONAL_MASK

@@ -122,7 +122,8 @@ def read_offset_checkpoint(
 
 
 def _note_partition(known: dict[str, TopicPartition], topic: str, number: str) -> TopicPartition:
-    """Return a partition, and add it to ``known`` if its number has no sign or leading zeros. Raises ValueError."""
+    """Return a partition. Add it to ``known``, unless the number is written in an unusual way, such as ``007``: then
+    the text is not that of the directory's name. Raises ValueError."""
     partition = TopicPartition(intern(topic), int(number))
     if number == str(partition.partition):
         known[partition.directory_name] = partition

@@ -41,7 +41,7 @@ ENTRY_BYTES = ENTRY.size
 HASH = Struct(">q")
 _HASH_AT = 12  # byte of an entry at which the tag hash begins
 _SEARCH_ENTRIES = 65_536
-"""Most entries that a look-up or a checksum reads at a time."""
+"""Largest number of entries that a look-up or a checksum reads at a time."""
 
 
 class TagEntry(NamedTuple):
@@ -107,7 +107,7 @@ class ConsumeQueueFile:
         """
         check_size(self._descriptor, self.path, self.capacity * ENTRY_BYTES)
         first = rows.offsets[start]
-        end = rows.end_below(start, min(self.end_offset, first + len(rows.entries) // ENTRY_BYTES))
+        end = rows.first_at(min(self.end_offset, first + len(rows.entries) // ENTRY_BYTES), start)
         size = ENTRY_BYTES * (rows.offsets[end - 1] - first + 1)
         if size > ENTRY_BYTES * (end - start):
             rows.entries[:size] = bytes(size)  # offsets without a record

@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 WORK_BYTES = 16 * 1024 * 1024
-"""Most bytes read in one call; the result then ends there, even if it has no records."""
+"""Largest number of bytes read in one call; the result then ends there, even if it has no records."""
 SLICE_BYTES = 64 * 1024
 """Smallest size of unchanged batches in a row that are returned as a slice of the file; others are copied."""
 SMALLEST_READ, DENSE_READ, LARGEST_READ = 16 * 1024, 256 * 1024, 1024 * 1024
 """Bytes of a read around one candidate, of a first read where every offset is a candidate, and of the largest read."""
 _MAX_DELTA = 2**31 - 1
 MAX_KEY_CANDIDATES = 4_000_000
-"""Most offsets of one key that are remembered; with more, the log is read without the index."""
+"""Largest number of offsets of one key that are remembered; with more, the log is read without the index."""
 
 
 class Matching(NamedTuple):
@@ -75,8 +75,8 @@ class Matching(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """Arguments of a filtered read: the range of offsets, from ``offset`` to below ``upper``, most bytes of the result,
-    and whether only committed records are read."""
+    """Arguments of a filtered read: the range of offsets from ``offset`` to below ``upper``, the largest size of the
+    result, and whether only committed records are read."""
 
     offset: int
     upper: int

@@ -51,18 +51,16 @@ ENTRY = Struct(">iqii")
 HEADER_BYTES = HEADER.size
 ENTRY_BYTES = ENTRY.size
 _PUT_ROWS = 32_768
-"""Most rows that are put while the file's lock is held, which takes 1 ms; look-ups read slots in between. The indexer
-takes the interpreter lock once for each such part.
-"""
+"""Largest number of rows that are put while the file's lock is held, which takes 1 ms; look-ups read slots in between.
+The indexer takes the interpreter lock once for each such part."""
 _WRITE_BYTES = 160_000
-"""Most bytes written at a time. ext4 puts larger pieces into larger pages, which take longer: 6 ns for each entry with
-this size, 13 ns with twice the size, up to 45 ns with a megabyte (Linux 6.18).
-"""
+"""Largest number of bytes written at a time. ext4 puts larger pieces into larger pages, which take longer: 6 ns for
+each entry with this size, 13 ns with twice the size, up to 45 ns with a megabyte (Linux 6.18)."""
 MAX_TIME_DIFF = 0x7FFFFFFF
 _FIRST_OFFSETS, _MORE_OFFSETS = 16, 1024
-"""Most offsets taken from a chain at a time, at first and later: most look-ups need only the newest."""
+"""Largest number of offsets taken from a chain at a time, at first and later: most look-ups need only the newest."""
 _RESTORED_ENTRIES = 50_000
-"""Most entries read at a time while slots are rebuilt from them."""
+"""Largest number of entries read at a time while slots are rebuilt from them."""
 
 
 class IndexDamagedError(KafkaStorageError):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STEP_BYTES = 4 * 1024 * 1024
-"""Most bytes that a step reads by default. It takes the interpreter lock half a dozen times for them
+"""Largest number of bytes that a step reads by default. It takes the interpreter lock half a dozen times for them
 (docs/internals/find.md)."""
 CHECKPOINT_BYTES = 1024 * 1024 * 1024
 """Indexed bytes after which a checkpoint is due, so that a crash costs only seconds of work. It is not due more often,

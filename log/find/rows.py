@@ -1,7 +1,7 @@
-"""Rows of the indexer, one for each record, in columns that the reference and the compiled routines fill alike.
+"""Rows of the indexer, one for each record, in columns.
 
-Columns are ``array('q')``: the plain reference writes them by index, a compiled routine into the same memory. The rows
-of a batch are added together or not at all.
+Columns are ``array('q')``. The routines that fill them are in ``engine``: plain Python writes the columns by index, a
+compiled routine writes into the same memory. The rows of a batch are added together or not at all.
 
 Two more buffers are kept with them, because Python clears new memory under the interpreter lock: the bytes that are
 indexed (``chunk``) and the entries before they are written (``entries``).
@@ -65,9 +65,10 @@ class Rows:
                 column.frombytes(bytes(8 * missing))
             self.entries = bytearray(ENTRY_BYTES * self.capacity)
 
-    def first_at(self, offset: int) -> int:
-        """Find the first row whose offset is at or above ``offset``; ``count`` if there is none."""
-        return bisect_left(self.offsets, offset, 0, self.count)
+    def first_at(self, offset: int, start: int = 0) -> int:
+        """Find the first row, from row ``start`` on, whose offset is at or above ``offset``; ``count`` if there is
+        none."""
+        return bisect_left(self.offsets, offset, start, self.count)
 
     def first_keyed(self, start: int, end: int) -> int:
         """Find the first row from ``start`` to below ``end`` that has a key; -1 if there is none."""
@@ -76,7 +77,3 @@ class Rows:
             if hashes[row] != NO_KEY:
                 return row
         return -1
-
-    def end_below(self, start: int, offset: int) -> int:
-        """Find the first row from ``start`` on whose offset is at or above ``offset``; ``count`` if there is none."""
-        return bisect_left(self.offsets, offset, start, self.count)

@@ -143,4 +143,4 @@ class TagIndex:
 
 
 _WINDOW = 65_536
-"""Most entries that ``select_newest`` searches at a time."""
+"""Largest number of entries that ``select_newest`` searches at a time."""

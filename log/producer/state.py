@@ -66,7 +66,8 @@ STRICT_TRANSACTION_VERSION = 2
 
 
 EXPIRED_UNDER_LOCK = 1000
-"""Most producers that are checked under the log's lock at a time, which takes 0.3 ms: appends wait for the lock."""
+"""Largest number of producers that are checked under the log's lock at a time, which takes 0.3 ms: appends wait for the
+lock."""
 
 
 class ProducerBatch(NamedTuple):

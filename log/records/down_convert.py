@@ -41,7 +41,7 @@ _SIZE_POSITION = 8
 Source = TransferableRecords | Buffer
 
 MAX_CONVERTED_RECORDS = 50_000
-"""Most records that are converted for one request. Each takes 7 µs, and some hundred bytes meanwhile."""
+"""Largest number of records that are converted for one request. Each takes 7 µs, and some hundred bytes meanwhile."""
 
 
 class ConversionLimit:

@@ -46,7 +46,7 @@ def ensure_plausible_count(count: int, section_bytes: int) -> None:
 
 
 EXPLAINED_RECORDS = 2_000
-"""Most records of a malformed section for which plain Python finds what is wrong."""
+"""Largest number of records of a malformed section for which plain Python finds what is wrong."""
 
 #: Result for a batch without records, as a cleaner leaves them.
 NOTHING = SectionCheck(0, 0, -1, True)

@@ -18,30 +18,35 @@ from tidelog.protocol.record.compression import decompress
 from tidelog.protocol.record.record_batch import Buffer
 
 MAX_PLAIN_BYTES = 100 * 1024 * 1024
-"""Most bytes to which the records of one request may decompress: as many as ``socket.request.max.bytes`` allows in one
-request. Real data need less: 1 MB of very compressible text becomes 30 MB. gzip takes 1.4 to 3.3 ms per MiB."""
+"""Largest number of bytes to which the records of one request may decompress: as many as ``socket.request.max.bytes``
+allows in one request. Real data need less: 1 MB of very compressible text becomes 30 MB. gzip takes 1.4 to 3.3 ms per
+MiB."""
 MAX_COMPRESSED_RECORDS = 1 << 21
-"""Most records in the compressed batches of one request. Compiled routines take 10 ns for each, plain Python 1 µs."""
+"""Largest number of records in the compressed batches of one request. Compiled routines take 10 ns for each, plain
+Python 1 µs."""
 MAX_REBUILT_RECORDS = 1 << 15
-"""Most records of one request that are rebuilt, and so become Python objects: those of old message sets, of batches for
-topics with old formats, or with wrong offset deltas. Each takes 6 to 20 µs and 600 bytes, and with 100,000 of them the
-garbage collector stops all threads for 50 ms. In a request of 1 MB, more messages than this have below 32 bytes each.
-"""
+"""Largest number of records of one request that are rebuilt, and so become Python objects: those of old message sets,
+of batches for topics with old formats, or with wrong offset deltas. Each takes 6 to 20 µs and 600 bytes, and with
+100,000 of them the garbage collector stops all threads for 50 ms. In a request of 1 MB, more messages than this have
+below 32 bytes each."""
 
 TURN_PACKED_BYTES = 256 * 1024
 TURN_PLAIN_BYTES = 1024 * 1024
-"""Most bytes of a magic 2 batch's records, compressed and decompressed, if they are decompressed within a turn."""
+"""Largest size in bytes of a magic 2 batch's records, compressed and decompressed, if they are decompressed within
+a turn."""
 TURN_RECORDS, TURN_RECORDS_COMPILED = 2_000, 100_000
-"""Most records of a magic 2 batch that are validated within a turn: by plain Python, by compiled routines."""
+"""Largest number of records of a magic 2 batch that are validated within a turn: by plain Python, by compiled
+routines."""
 TURN_REBUILT_RECORDS = 200
-"""Most records that are rebuilt one by one within a turn."""
+"""Largest number of records that are rebuilt one by one within a turn."""
 TURN_HEADER_BYTES = 32 * 1024
-"""Most bytes of record headers that plain Python walks over within a turn: 0.3 µs for each header of two bytes or more.
-"""
+"""Largest number of bytes of record headers that plain Python walks over within a turn: 0.3 µs for each header of two
+bytes or more."""
 TURN_OLD_BYTES = 16 * 1024
-"""Most bytes of an old message set, before and after decompression, that are validated within a turn."""
+"""Largest size in bytes of an old message set, before and after decompression, that is validated within a turn."""
 TURN_RECOMPRESSED_BYTES = 16 * 1024
-"""Most bytes that are compressed within a turn: the highest level of zstd takes some milliseconds for them."""
+"""Largest number of bytes that are compressed within a turn: the highest level of zstd takes some milliseconds for
+them."""
 
 NO_LIMIT = 1 << 62
 
@@ -69,7 +74,7 @@ class WorkBudget:
     ) -> None:
         self.in_turn = in_turn
         self.header_bytes = TURN_HEADER_BYTES if in_turn else NO_LIMIT
-        """Most bytes of a batch's record headers that plain Python may walk over."""
+        """Largest number of bytes of a batch's record headers that plain Python may walk over."""
         self._plain_bytes = plain_bytes
         self._compressed_records = compressed_records
         self._rebuilt_records = rebuilt_records

@@ -28,9 +28,10 @@ _LENGTH_OFFSET = 12  # the length field counts the bytes from here on
 _MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _CONTROL, _TRANSACTIONAL = 0x20, 0x10
 _ENTRIES = 4096
-"""Most entries of each index, and most leader epochs, in one call."""
+"""Largest number of entries of each index, and of leader epochs, in one call."""
 _ROWS, _SLOTS = 8192, 16384
-"""Most rows in one call, and slots of the hash table of producers: twice as many, so that probes stay short."""
+"""Largest number of rows in one call, and slots in the hash table of producers: twice as many, so that probes stay
+short."""
 _ROW_COLUMNS = 11
 """Columns of a row: position in the chunk, size, base offset, last offset delta, largest timestamp, leader epoch,
 attributes, producer id, producer epoch, base sequence, record count."""

@@ -83,11 +83,12 @@ _MAX_TIMESTAMP_OFFSET = 35
 _SLOW_ATTRIBUTES = TIMESTAMP_TYPE_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
 
 UNBOUNDED_MS = (1 << 63) - 1
-#: Most bytes to which a produced batch may decompress, or ``MAX_EXPANSION`` times ``max.message.bytes`` if that is
-#: more; Kafka has no bound. gzip takes 3.3 ms a MiB: a decompression bomb takes 50 ms, with other codecs 10 ms.
+#: Largest number of bytes to which a produced batch may decompress, or ``MAX_EXPANSION`` times ``max.message.bytes`` if
+#: that is more; Kafka has no bound. gzip takes 3.3 ms a MiB: a decompression bomb takes 50 ms, with other codecs 10 ms.
 MIN_DECOMPRESSED_BOUND_BYTES = 16 * 1024 * 1024
 MAX_EXPANSION = 4
-#: Most faults that an answer lists one by one: a request of a million bad records must not make a million strings.
+#: Largest number of faults that an answer lists one by one: a request of a million bad records must not make a million
+#: strings.
 MAX_RECORD_ERRORS = 100
 
 

@@ -46,8 +46,9 @@ Buffer = bytes | bytearray | memoryview
 _ZSTD_CHECKSUM_FLAG, _ZSTD_BLOCK_OF_ONE_BYTE = 0x04, 1
 #: Decoders return chunks of at most this size, whatever the data declares.
 CHUNK_BYTES = 1 << 20
-#: Most parts (members, frames, chunks) of a stream, beside one for each ``PART_BYTES`` of its output. Encoders write
-#: one part, or chunks of 32 KiB; a megabyte of empty parts would take 2 s, a megabyte of data takes 5 ms.
+#: Largest number of parts (members, frames, chunks) of a stream, not counting one for each ``PART_BYTES`` of its
+#: output. Encoders write one part, or chunks of 32 KiB; a megabyte of empty parts would take 2 s, a megabyte of data
+#: takes 5 ms.
 MAX_SMALL_PARTS = 1024
 PART_BYTES = 1024
 #: Bytes that a decoder gets at once: at the start of every part after the first, and at most. zlib and lz4 copy those

@@ -29,7 +29,7 @@ from tidelog.broker.security.sasl.scram import Credentials, UsualIterations
 REMEMBERED_MS = 60_000
 """Time for which a proof is remembered after its last use."""
 MOST_REMEMBERED = 1_000
-"""Most proofs that are remembered; then all are forgotten."""
+"""Largest number of proofs that are remembered; then all are forgotten."""
 
 
 class Passwords:

@@ -72,7 +72,7 @@ def check_ip_entity(entity: Entity) -> None:
         raise InvalidRequestError("Invalid combination of entity types: an ip must be the only type")
     name = entity[0][1]
     if name is not None:
-        from ipaddress import ip_address  # seldom needed, and most of what this module costs at the start
+        from ipaddress import ip_address  # imported late: seldom needed, and slow to import
 
         try:
             ip_address(name)

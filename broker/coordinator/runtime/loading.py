@@ -17,7 +17,8 @@ RETRY_MS = 1_000
 MAX_RETRY_MS = 60_000
 """Longest pause after unexpected errors. The first is RETRY_MS, each further one is twice the one before."""
 FIRST_TURN_CHUNKS = 4
-"""Most chunks that are read while the first request of a partition waits; after that the client must retry."""
+"""Largest number of chunks that are read while the first request of a partition waits; after that the client must
+retry."""
 
 S = TypeVar("S", bound=Shard)
 

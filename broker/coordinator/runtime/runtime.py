@@ -675,4 +675,4 @@ class CoordinatorRuntime(Generic[S]):
 
 
 MAX_REMEMBERED_KEYS = 100_000
-"""Most keys whose partition is remembered."""
+"""Largest number of keys whose partition is remembered."""

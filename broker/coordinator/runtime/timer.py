@@ -22,8 +22,8 @@ TimerKey = tuple[str, ...]
 TimerAction = Callable[[], TimerResult]
 
 MAX_EXPIRATIONS_PER_TURN = 200
-"""Most actions that run in one turn of the loop. The others run in later turns, so that clients are served while many
-sessions expire."""
+"""Largest number of actions that run in one turn of the loop. The others run in later turns, so that clients are served
+while many sessions expire."""
 
 
 class CoordinatorTimer:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
 
 MAX_BATCHES = 20_000
-"""Most state batches of one share partition in a request: twice the largest number of its locked records."""
+"""Largest number of state batches of one share partition in a request: twice the largest number of its locked
+records."""
 
 
 class Call(NamedTuple):

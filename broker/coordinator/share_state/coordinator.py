@@ -36,9 +36,10 @@ class ShareStateLog(InternalTopicLog):
         before they are committed, while followers learn the new log start offset at once.
         """
         waiting = self.when_committed(partition)
-        (deferred_value(None) if waiting is None else waiting).on_done(lambda done: self._cut(partition, offset, done))
+        committed = deferred_value(None) if waiting is None else waiting
+        committed.on_done(lambda done: self._delete(partition, offset, done))
 
-    def _cut(self, partition: int, offset: int, committed: Deferred[None]) -> None:
+    def _delete(self, partition: int, offset: int, committed: Deferred[None]) -> None:
         try:
             committed.result()
             self._partition(partition).move_log_start(offset)

@@ -33,14 +33,15 @@ need calls."""
 FIRST_BACKOFF_MS = 50.0
 MAX_BACKOFF_MS = 1000.0
 MAX_CALLS = 1000
-"""Most share partitions in one request."""
+"""Largest number of share partitions in one request."""
 MAX_READS = 100
-"""Most share partitions in one read: responses with more than 2^20 elements are not decoded, and each share partition
-has up to ``MOST_BATCHES_OF_ONE`` state batches."""
+"""Largest number of share partitions in one read: responses with more than 2^20 elements are not decoded, and each
+share partition has up to ``MOST_BATCHES_OF_ONE`` state batches."""
 MAX_BATCHES = 40_000
-"""Most state batches in one request: brokers refuse requests with more than 50,000 elements."""
+"""Largest number of state batches in one request: brokers refuse requests with more than 50,000 elements."""
 MOST_BATCHES_OF_ONE = 10_000
-"""Most state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its records."""
+"""Largest number of state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its
+records."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
 
 REPEATABLE = (

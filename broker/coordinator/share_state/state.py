@@ -2,9 +2,10 @@
 
 The full state is written (ShareSnapshot) when it is created and after every ``UPDATES_PER_SNAPSHOT`` changes; other
 changes are written without the rest of the state (ShareUpdate). So records below the oldest snapshot in use are not
-needed: they are deleted every ``PRUNE_INTERVAL_MS``. A state that never changes would keep all later records. So a new
-snapshot is written of a state that has not changed for ``COLD_AFTER_MS``, if records can be deleted then. They are
-deleted only when the new snapshots are committed: otherwise the next coordinator might have neither.
+needed: they are deleted every ``PRUNE_INTERVAL_MS``. A state that never changes would keep its old snapshot, and so all
+records after it. So a new snapshot is written of a state that has not changed for ``COLD_AFTER_MS``, if more records
+than the shard has states were appended after its snapshot. Records are deleted only when the new snapshots are
+committed: otherwise the next coordinator might find neither the old nor the new ones.
 
 Epochs: ``state_epoch`` is the group's epoch at the creation of the state, ``snapshot_epoch`` counts snapshots. In a
 cluster, when a leader of the partition reads the state, its leader epoch is stored: from then on earlier leaders are
@@ -142,8 +143,8 @@ class ShareStateShard:
         check_epoch(leader_epoch, state.leader_epoch, FencedLeaderEpochError)
         if leader_epoch in (NO_EPOCH, state.leader_epoch):
             return CoordinatorResult(state, [])
-        news = Written(UNCHANGED_OFFSET, state.delivery_complete_count, leader_epoch, ())
-        return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, news).records)
+        change = Written(UNCHANGED_OFFSET, state.delivery_complete_count, leader_epoch, ())
+        return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, change).records)
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
         """Create the state, or replace it when the group's offsets are reset. Raises FencedStateEpochError.
@@ -214,8 +215,8 @@ class ShareStateShard:
     # -- pruning ------------------------------------------------------------------------------------------------
 
     def prune(self) -> TimerResult:
-        """Return a result that writes new snapshots of unchanged states, which keep old records in use, and then
-        deletes the records that are not needed. Runs again after PRUNE_INTERVAL_MS.
+        """Return a result that writes new snapshots of states whose old ones keep many records in use, and then deletes
+        the records that are not needed. Runs again after PRUNE_INTERVAL_MS.
         """
         self._schedule_pruning()
         quiet_since = self._time.monotonic_ms() - COLD_AFTER_MS
@@ -228,9 +229,10 @@ class ShareStateShard:
             self._snapshot(key, replace(held.state, snapshot_epoch=held.state.snapshot_epoch + 1))
             for key, held in cold[:MAX_SNAPSHOTS_PER_PRUNE]
         ]
-        return CoordinatorResult(None, records, self._cut)
+        return CoordinatorResult(None, records, self._delete_unneeded)
 
-    def _cut(self, error: KafkaError | None) -> None:
+    def _delete_unneeded(self, error: KafkaError | None) -> None:
+        """Delete the records below the oldest snapshot in use, unless the new snapshots could not be appended."""
         if error is None:
             self._delete_before(min((held.snapshot_offset for held in self._held.values()), default=self._next_offset))
 

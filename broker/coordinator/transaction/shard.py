@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 ProducerIdAndEpoch = tuple[int, int]
 
 EXPIRY_PART = 128
-"""Most ids in one step of expiry, and most tombstones in one batch."""
+"""Largest number of ids in one step of expiry, and of tombstones in one batch."""
 _EXPIRY_KEY = ("expire-ids",)
 
 

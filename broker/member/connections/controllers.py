@@ -1,7 +1,7 @@
-"""Connections of a member to the active controller, which are opened to a new one as soon as it is known.
+"""Connections of a member to the active controller.
 
-A frozen controller keeps its connections and answers nothing. Requests to it fail after their timeout, or earlier, when
-the observer of the metadata learns of a new leader. Loop thread only.
+If the controller's process hangs, its connections stay open, but no request is answered. Requests to it fail after
+their timeout, or earlier, when the observer of the metadata learns of another leader. Loop thread only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.broker.member.connections.security import PeerSecurity
 
 
 class ControllerChannels:
-    """The connections of one member to controllers, each for one kind of request."""
+    """The connections of one member to the active controller, one for each kind of request."""
 
     def __init__(self, timeouts: ControllerTimeouts, security: PeerSecurity) -> None:
         self._timeouts = timeouts
@@ -40,7 +40,7 @@ class ControllerChannels:
         return {key: served.get(key) for key in FORWARDED} if served else {}
 
     def open(self) -> Channel:
-        """Return a connection for one other kind of request."""
+        """Return a connection for another kind of request."""
         return self._open(self._timeouts.other_s)
 
     def _open(self, timeout_s: float) -> Channel:

@@ -29,7 +29,7 @@ INLINE_BYTES, INLINE_RECORDS = 32 * 1024, 200
 _LAST_VERSION_OF_MAGIC_0 = 1
 _LAST_VERSION_WITH_HARD_LIMIT = 2
 _MAX_RANGES = 100
-"""Most ranges of control batches that one request skips; after them it is answered without records."""
+"""Largest number of ranges of control batches that one request skips; after them it is answered without records."""
 
 
 class Conversion(NamedTuple):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidelog.log.unified_log import UnifiedLog
 
 MOST_REMEMBERED = 16
-"""Most readers of large batches in one partition whose next batches are remembered."""
+"""Largest number of readers of large batches in one partition whose next batches are remembered."""
 LOOKS_SKIPPED = 64
 """After a small batch this many reads look at no header."""
 _HEADER_BYTES = 27

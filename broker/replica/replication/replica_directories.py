@@ -35,7 +35,7 @@ from tidelog.protocol.messages.assign_replicas_to_dirs import (
 _NOT_NAMED = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
 """Directory ids of replicas whose directory the metadata do not know: the controllers may elect these."""
 MAX_ASSIGNMENTS = 2250
-"""Most partitions in one request, as in Kafka."""
+"""Largest number of partitions in one request, as in Kafka."""
 
 
 class ReplicaDirectories:
@@ -145,7 +145,8 @@ class ReplicaDirectories:
 
 
 def is_eligible(state: PartitionState, node_id: int) -> bool:
-    """Return whether the controller could elect this broker, which has not caught up, if it knew its directory."""
+    """Return whether the controller could elect this broker, though its replica is not in sync, once the metadata have
+    the replica's directory. While there is a leader, the replicas in the ISR are in sync."""
     if state.leader != NO_LEADER:
         return node_id in state.elr
     return node_id in (*state.isr, *state.elr, *state.last_known_elr)

@@ -1,6 +1,6 @@
 """Roles of replicas in a cluster: the interface that decides whether this broker leads or follows a partition.
 
-A lone node has no roles: all of its partitions have one replica.
+A broker without a cluster has no such object: it leads all of its partitions.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class Roles(Protocol):
     """Decides the roles of this broker's replicas. Loop thread only."""
 
-    def take(self, partition: Partition, state: PartitionState) -> None:
-        """Give a partition its role in a newer image, once it has the image's leader, epochs, replicas and ISR. Its log
-        is open, or can be opened at once."""
+    def set_role(self, partition: Partition, state: PartitionState) -> None:
+        """Let this broker lead or follow a partition, as ``state`` of a newer metadata image says. The partition has
+        taken over leader, epochs, replicas and ISR from it. Its log is open, or can be opened at once."""
         ...
 
     def drop(self, partition: Partition) -> None:
-        """Drop the role of a partition whose log is deleted."""
+        """End the role of this broker in a partition whose log is deleted."""
         ...

@@ -38,7 +38,7 @@ ANNOTATIONS = frozenset(
      "readOnly", "writeOnly", "definitions", "$defs"}
 )  # fmt: skip
 MAX_COMPARISONS = 5_000
-"""Most pairs of schemas in one comparison: nested combinations grow exponentially."""
+"""Largest number of pairs of schemas in one comparison: nested combinations grow exponentially."""
 
 
 class Located(NamedTuple):

@@ -20,9 +20,11 @@ RULES = {
     "PROTOBUF": "tidelog.broker.schema_registry.compatibility.protobuf",
 }
 MAX_KEPT = 4 << 20
-"""Most characters of the schemas whose parsed forms are kept; these take at least ten times as many bytes."""
+"""Largest number of characters of the schemas whose parsed forms are kept; these take at least ten times as many
+bytes."""
 MAX_CHARACTERS = 16 << 20
-"""Most characters of a schema and all schemas that it refers to: nested references may name a large one many times."""
+"""Largest number of characters of a schema and all schemas that it refers to: nested references may name a large one
+many times."""
 
 
 class ParsedSchemas:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 MAX_DEPTH = 200
-"""Most levels of lists and objects in a schema: the parsers recurse, and Python's limit is 1,000 calls."""
+"""Largest number of levels of lists and objects in a schema: the parsers recurse, and Python's limit is 1,000 calls."""
 
 
 class InvalidSchemaError(Exception):

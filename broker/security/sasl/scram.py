@@ -3,9 +3,10 @@
     client  n,,n=user,r=nonce                    server  r=nonce+ours,s=salt,i=iterations
     client  c=biws,r=nonce+ours,p=proof          server  v=signature
 
-``ours`` is the server's part of the nonce. Checked beside the proof: the second message repeats the GS2 header and both
-parts of the nonce, and channel binding is not requested. An unknown user is answered like a known one, with a salt that
-stays the same and the iterations of most users, and fails at the proof. A credential is looked up once in an exchange.
+``ours`` is the server's part of the nonce. Besides the proof it is checked that the second message repeats the GS2
+header and both parts of the nonce, and that channel binding is not requested. An unknown user is answered like a known
+one, with a salt that stays the same and the iterations of most users, and fails at the proof. A credential is looked up
+once in an exchange.
 Source of the rules: Kafka's ScramSaslServer.
 """
 
@@ -96,7 +97,7 @@ class ScramUsers:
 
 
 class ScramServer:
-    """One exchange by SCRAM: two tokens."""
+    """One exchange by SCRAM: the client sends two messages."""
 
     def __init__(self, users: ScramUsers, make_nonce: Callable[[], str] | None = None) -> None:
         """``make_nonce`` returns random nonces; tests replace it."""

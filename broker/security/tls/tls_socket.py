@@ -183,7 +183,7 @@ class TlsSocket:
         while position < end:
             read = os.preadv(file.fileno(), [buffer], position)
             if not read:
-                raise SliceCutShortError(f"nothing at byte {position}")
+                raise SliceCutShortError(f"the file has no bytes at position {position}")
             position += read
         return 0
 
@@ -197,7 +197,7 @@ class TlsSocket:
         room = scratch[held : min(held + count, CHUNK_BYTES)]
         read = read_cached(file.fileno(), room, position)
         if not read:
-            raise SliceCutShortError(f"nothing at byte {position}")
+            raise SliceCutShortError(f"the file has no bytes at position {position}")
         return scratch[: held + read], read
 
     def _write(self, chunk: bytes | memoryview, owed: int) -> bool:

@@ -9,7 +9,7 @@ epoch, and the assignment is the member's current assignment after reconciliatio
                  member's, unless the member must revoke partitions
     Heartbeat    answered REBALANCE_IN_PROGRESS while the member's epoch is below the group's, or the member must
                  revoke partitions or can get more
-    LeaveGroup   removes the classic members that the request names; each name is answered with its own error code
+    LeaveGroup   removes the classic members that the request names; each of them has its own error code in the answer
 
 No request waits: a member gets the partitions that are free now, and rejoins when a Heartbeat is answered
 REBALANCE_IN_PROGRESS. Loop thread only.

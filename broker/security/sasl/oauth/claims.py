@@ -16,7 +16,7 @@ def name_of(claims: Mapping[str, Any], claim: str) -> str:
     """Return the principal's name. Raises TokenRefusedError."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name.strip() or not _CONTROL.isdisjoint(name):
-        raise TokenRefusedError(f"the claim {claim} has no name")
+        raise TokenRefusedError(f"the claim {claim} is not a name")
     return name
 
 
@@ -26,7 +26,7 @@ def time_of(claims: Mapping[str, Any], claim: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
-        raise TokenRefusedError(f"the claim {claim} has no time")
+        raise TokenRefusedError(f"the claim {claim} is not a time")
     return float(value)
 
 
@@ -37,7 +37,7 @@ def scopes_of(claims: Mapping[str, Any], claim: str) -> frozenset[str]:
         return frozenset()
     found = value.split() if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(one, str) and one.strip() for one in found):
-        raise TokenRefusedError(f"the claim {claim} has no scopes")
+        raise TokenRefusedError(f"the claim {claim} has no list of scopes")
     return frozenset(found)
 
 

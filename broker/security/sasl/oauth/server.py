@@ -41,8 +41,8 @@ class TokenRefusedError(Exception):
 
     def __init__(self, reason: str, status: str = "invalid_token", scope: str | None = None) -> None:
         super().__init__(reason)
-        said = {"status": status} | ({} if scope is None else {"scope": scope})
-        self.answer = json.dumps(said, separators=(", ", ":"))
+        fields = {"status": status} | ({} if scope is None else {"scope": scope})
+        self.answer = json.dumps(fields, separators=(", ", ":"))
 
 
 Validate = Callable[[str], BearerToken]

@@ -37,7 +37,7 @@ def rules_of(options: Mapping[str, str]) -> UnsecuredRules:
 
     skew_ms = int(option("AllowableClockSkewMs") or 0)
     if skew_ms < 0:
-        raise ValueError("a clock skew below 0")
+        raise ValueError("the clock skew is below 0")
     return UnsecuredRules(
         option("PrincipalClaimName") or "sub",
         option("ScopeClaimName") or "scope",
@@ -59,9 +59,9 @@ class UnsecuredTokens:
         header, claims, *signature = (*token.split("."), "", "")[:4] if token.count(".") in (1, 2) else ("", "")
         if any(signature) or decode(header).get("alg") != "none":
             raise TokenRefusedError("not an unsecured token")
-        said = decode(claims)
-        user, expires = name_of(said, rules.name_claim), check_times(said, self._now_s(), rules.skew_s)
-        if not scopes_of(said, rules.scope_claim).issuperset(rules.required_scopes):
+        decoded = decode(claims)
+        user, expires = name_of(decoded, rules.name_claim), check_times(decoded, self._now_s(), rules.skew_s)
+        if not scopes_of(decoded, rules.scope_claim).issuperset(rules.required_scopes):
             required = f"[{', '.join(rules.required_scopes)}]"
             raise TokenRefusedError("a scope is missing", "insufficient_scope", required)
         return BearerToken(user, int(expires * 1000))
