@@ -148,14 +148,14 @@ class LateServices:
         coordinators = self.coordinators.made
         return deferred_value(None) if coordinators is None else coordinators.forget_topic(image.name, image.topic_id)
 
-    def save_cut(self, log: UnifiedLog) -> None:
+    def lower_cleaner_checkpoint(self, log: UnifiedLog) -> None:
         """Lower the cleaner's checkpoint of a log that was truncated. Any thread. Raises KafkaStorageError.
 
         Before the cleaner has started nothing is done: the cleaner lowers the checkpoint when it begins a round.
         """
         cleaner = self.cleaner.made
         if cleaner is not None:
-            cleaner.manager.checkpoint.save_cut(log)
+            cleaner.manager.checkpoint.lower(log)
 
     def forget_cleaned(self, partition: TopicPartition) -> None:
         """Remove a deleted partition's cleaner checkpoint; do nothing if no checkpoint file exists."""

@@ -329,8 +329,8 @@ def claim_directories(file_system: FileSystem, config: BrokerConfig) -> ClaimedD
 
 
 def check_mounts(file_system: FileSystem, found: Mapping[str, MetaProperties | None], first: str) -> None:
-    """Raise StartError if a data directory is empty that the broker used before: most likely its disk is not mounted.
-    So is a first directory that is empty while others are not. Apache Kafka starts with formatted directories alone.
+    """Raise StartError if a data directory is empty that the broker used before, or if the first directory is empty
+    while others are not: most likely a disk is not mounted. Apache Kafka starts only if all directories are formatted.
 
     Raises LogStorageError.
     """

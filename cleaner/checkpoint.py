@@ -6,7 +6,7 @@ every log of the directory counts as dirty from its start, which costs only a ro
 
 After a truncation new records may get the offsets of clean ones. So a saved offset is valid only up to the log's
 ``clean_bound``, which each truncation lowers, even while a round runs. When a log is opened, its bound is the log end:
-recovery may have dropped clean records. ``save_cut``, ``get`` and ``begin_round`` lower the offset in the file: a later
+recovery may have dropped clean records. ``lower``, ``get`` and ``begin_round`` lower the offset in the file: a later
 start could not know the bound, as the log may have grown beyond it.
 """
 
@@ -49,7 +49,7 @@ class CleanerCheckpoint:
         Raises KafkaStorageError.
         """
         with self._lock:
-            self.save_cut(log)
+            self.lower(log)
             offset = self._find_saved(log)
             return None if offset is None else min(offset, log.clean_bound)
 
@@ -69,13 +69,13 @@ class CleanerCheckpoint:
         truncation during the round. Raises KafkaStorageError."""
         while True:
             bound = log.clean_bound
-            self.save_cut(log)
+            self.lower(log)
             with log.lock:
                 if log.clean_bound == bound:
                     log.clean_bound = UNBOUND
                     return
 
-    def save_cut(self, log: UnifiedLog) -> None:
+    def lower(self, log: UnifiedLog) -> None:
         """Lower the saved offset to ``clean_bound``, if it is higher. Raises KafkaStorageError."""
         with self._lock:
             offset = self._find_saved(log)
@@ -117,6 +117,6 @@ class CleanerCheckpoint:
         return offsets
 
     def _write(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
-        """Write the file, and then keep these offsets in memory: after an error ``save_cut`` has to try again."""
+        """Write the file, and then keep these offsets in memory: after an error ``lower`` has to try again."""
         write_offset_checkpoint(self._file_system, os.path.join(directory, CLEANER_OFFSET_FILE), offsets)
         self._offsets[directory] = offsets

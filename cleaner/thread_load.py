@@ -17,7 +17,7 @@ BUSY_SHARE = 0.05
 
 
 class ThreadLoad:
-    """CPU share that a thread used lately. Only one thread may call it.
+    """CPU share that a thread used recently. Only one thread may call it.
 
     ``cpu_ms`` and ``wall_ms`` read the thread's CPU clock and a monotonic clock, both in milliseconds.
     """

@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 #: Open logs for each thread that closes logs: closing waits for syncs, which a file system's journal groups.
 _LOGS_PER_CLOSING_THREAD = 64
-_MOST_CLOSING_THREADS = 16
+_MAX_CLOSING_THREADS = 16
 
 
 class DirectoryDescription(NamedTuple):
@@ -212,7 +212,7 @@ class LogManager:
         with self._lock:
             entries = list(self._entries.values())
         opened = [entry for entry in entries if entry.log is not None]
-        threads = min(_MOST_CLOSING_THREADS, len(opened) // _LOGS_PER_CLOSING_THREAD)
+        threads = min(_MAX_CLOSING_THREADS, len(opened) // _LOGS_PER_CLOSING_THREAD)
         if threads > 1:
             from concurrent.futures import ThreadPoolExecutor
 

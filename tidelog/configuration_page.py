@@ -138,7 +138,7 @@ def topic_table() -> str:
         "## Topics' own configs",
         "",
         "Set when a topic is created or later through the admin API. Where a topic has no value of its own, the server",
-        "key gives it; these are dynamic, but for `log.message.format.version` and those in minutes or hours.",
+        "key gives it; these are dynamic, except `log.message.format.version` and those in minutes or hours.",
         "",
         "| key | server key | type | default | allowed | |",
         "|---|---|---|---|---|---|",

@@ -107,7 +107,7 @@ def _ensure_controller(client: Client) -> None:
     served = client.api_versions()
     if ApiKey.FETCH_SNAPSHOT not in served:
         raise NotAControllerError(
-            f"{client.bootstrap} is no controller: it does not serve FetchSnapshot; expected the address of a "
+            f"{client.bootstrap} is not a controller: it does not serve FetchSnapshot; expected the address of a "
             "controller's listener, not of a broker's"
         )
     highest = served.get(ApiKey.FETCH, (0, -1))[1]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidelog.cleaner.log_cleaner import LogCleaner
 
 
-MOST_COMMITS, MOST_LAGS = 2_000, 20_000
+MAX_COMMITS, MAX_LAGS = 2_000, 20_000
 """Limits of the lag samples: pairs of group and topic, and partitions in total. More would hold up the loop, and give
 Prometheus too many time series."""
 
@@ -105,7 +105,7 @@ def coordinator_samples(broker: Broker) -> Iterator[Sample]:
 
 
 def group_commits(broker: Broker) -> list[Commits]:
-    """Copy the committed offsets of the loaded groups, up to MOST_COMMITS and MOST_LAGS. Loop thread."""
+    """Copy the committed offsets of the loaded groups, up to MAX_COMMITS and MAX_LAGS. Loop thread."""
     coordinators = broker.services.coordinators.made
     groups = None if coordinators is None else coordinators.made_groups
     if groups is None:
@@ -116,8 +116,8 @@ def group_commits(broker: Broker) -> list[Commits]:
         for group in shard.groups
         for topic, partitions in shard.offsets.of_group(group).items()
     )
-    commits, left = [], MOST_LAGS
-    for commit in islice(found, MOST_COMMITS):
+    commits, left = [], MAX_LAGS
+    for commit in islice(found, MAX_COMMITS):
         left -= len(commit.partitions)
         if left < 0:
             break

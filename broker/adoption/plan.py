@@ -262,7 +262,7 @@ class Planner:
         self._plan.topics.append(PlannedTopic(name, topic_id, partitions, configs, leader_epoch))
 
     def _topic_id(self, name: str, partitions: list[SourcePartition], known: TopicState | None) -> bytes | None:
-        """Return the id of a topic; None if the sources have none. Several ids are a problem, an invalid name, too."""
+        """Return the id of a topic; None if the sources have none. Several ids, and an invalid name, are problems."""
         try:
             validate_topic_name(name)
         except InvalidTopicError as error:

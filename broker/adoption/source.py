@@ -153,7 +153,7 @@ def check_partition(file_system: FileSystem, partition: SourcePartition) -> tupl
             continue
         if name.endswith(_REBUILT_SUFFIXES):
             if name.endswith(SNAPSHOT_SUFFIX):
-                # Raises KafkaStorageError if the disk cannot read the file: that is no damage of the snapshot.
+                # Raises KafkaStorageError if the disk cannot read the file: that is not damage of the snapshot.
                 file_system.read_file(finding.path)
             repaired.append(finding)
             partition.omit.add(name)

@@ -63,7 +63,7 @@ class FollowerState:
         self.log_end_offset = self.leader_end_at_fetch = UNKNOWN
 
     def has_fetched(self, now_ms: float, lag_time_max_ms: float) -> bool:
-        """Return whether the follower has fetched lately; one that has not would leave the ISR at the next check."""
+        """Return whether the follower has fetched recently; one that has not would leave the ISR at the next check."""
         return now_ms - self.fetched_ms <= lag_time_max_ms
 
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_time_max_ms: float) -> bool:

@@ -309,7 +309,7 @@ class LeaderState:
         return broker is not None and not broker.is_fenced
 
     def _is_eligible(self, replica_id: int, follower: FollowerState) -> bool:
-        """Return whether a follower's process is the registered one, not fenced and not on its way out."""
+        """Return whether a follower's process is the registered one, not fenced and not in a controlled shutdown."""
         broker = self._brokers.get(replica_id)
         return (
             broker is not None

@@ -49,7 +49,7 @@ class QuorumView:
         return self._address
 
     def learn(self, leader_id: int, epoch: int, endpoints: Mapping[int, Address]) -> bool:
-        """Take the leader that an answer names; return whether that is news."""
+        """Take the leader that an answer names; return whether the leader, its epoch or its address has changed."""
         if epoch < self.epoch:
             return False
         before = (self.leader_id, self.epoch, self._address)

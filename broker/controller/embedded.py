@@ -7,7 +7,7 @@ image.
 
 ``MetadataDelta.replay`` alone says what a record changes, for a commit as for a start and for a member of a cluster.
 What was committed and not synced is lost when the power fails; no client has got an answer about it by then. Loop
-thread only, but for ``sync`` and ``take_snapshot``.
+thread only, except ``sync`` and ``take_snapshot``.
 
 Source: QuorumController of Kafka 4.3, KIP-631.
 """

@@ -67,7 +67,7 @@ class Publishers:
 
 
 class MetadataController(Protocol):
-    """Source of the metadata image. Loop thread only, but for ``sync`` and ``take_snapshot``."""
+    """Source of the metadata image. Loop thread only, except ``sync`` and ``take_snapshot``."""
 
     node_id: int
     publishers: Publishers

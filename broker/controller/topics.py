@@ -94,7 +94,7 @@ class TopicListener(Protocol):
         ...
 
     def topic_deleted(self, image: TopicImage) -> bool:
-        """Note that the topic's logs are removed, but for those in offline directories. Return whether no log is left
+        """Note that the topic's logs are removed, except those in offline directories. Return whether no log is left
         there.
         """
         ...
@@ -409,7 +409,7 @@ def check_partition_limit(count: int) -> None:
     """Raise PolicyViolationError for more new partitions than one request may create."""
     if count > MAX_PARTITIONS_PER_REQUEST:
         raise PolicyViolationError(
-            f"Unable to create {count} partitions at once: the most in one request are {MAX_PARTITIONS_PER_REQUEST}."
+            f"Unable to create {count} partitions at once: one request may create {MAX_PARTITIONS_PER_REQUEST} at most."
         )
 
 

@@ -286,7 +286,7 @@ class Coordinators:
         return deferred_value(None)
 
     def close(self) -> None:
-        """Stop all coordinators. Members that wait for a rebalance get NOT_COORDINATOR, upon which clients retry."""
+        """Stop all coordinators. Members that wait for a rebalance get NOT_COORDINATOR, which clients retry."""
         groups, transactions, share = self._groups.made, self._transactions.made, self._share.made
         if groups is not None:
             groups.runtime.unload()

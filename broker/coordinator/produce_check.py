@@ -82,7 +82,7 @@ def _check_by_peers(
 
 
 def refuse_for_now(_error: KafkaError) -> NoReturn:
-    """Raise NotEnoughReplicasError, upon which the client tries again: the record that adds the partition may be
+    """Raise NotEnoughReplicasError, which clients retry: the record that adds the partition may be
     lost."""
     raise NotEnoughReplicasError("the record of the transaction's partitions is not committed")
 

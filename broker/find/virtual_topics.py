@@ -27,7 +27,7 @@ from tidelog.broker.find.indexing import indexing_of, is_indexed
 from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.virtual_names import parse_query, split_name
-from tidelog.broker.replica.commits import Commits
+from tidelog.broker.replica.offset_waits import OffsetWaits
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.find.filtering import Matching, MatchReader, Reading, gap_batch
@@ -233,7 +233,7 @@ class VirtualPartition(Partition):
         self.topic_id = image.topic_id
         self.node_id = real.node_id
         self.is_internal = real.is_internal
-        self._commits = Commits()
+        self._commits = OffsetWaits()
         self._roles = self.leading = None
         self.take_over(PartitionState(real.replicas, real.isr, real.leader, real.leader_epoch))
         self._log = None  # it has no log of its own that could be configured or measured

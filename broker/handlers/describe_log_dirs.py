@@ -112,7 +112,7 @@ def partition_of(directory_name: str, counts: Mapping[str, int]) -> TopicPartiti
 
 
 def log_bytes(path: str) -> int:
-    """Return the bytes in a partition's segments; a file that was deleted meanwhile counts nothing. Raises OSError,
+    """Return the bytes in a partition's segments; a file that was deleted meanwhile counts as 0 bytes. Raises OSError,
     FileNotFoundError if the directory itself is gone.
     """
     size = 0

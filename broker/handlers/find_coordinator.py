@@ -76,7 +76,7 @@ def _check_key(key_type: int, key: str) -> None:
     try:
         uuid_from_str(topic_id)
     except ValueError:
-        raise InvalidRequestError(f"{topic_id!r} is no topic id") from None
+        raise InvalidRequestError(f"{topic_id!r} is not a topic id") from None
 
 
 def _build_error_coordinator(key: str, error: KafkaError) -> Coordinator:

@@ -39,7 +39,7 @@ from tidelog.protocol.messages.produce import (
 )
 
 _MERGED_PER_STEP = 256
-_MOST_VALIDATIONS = 8
+_MAX_VALIDATIONS = 8
 """Largest number of validations of one partition's records. Compressed messages of magic 0 are validated again if
 others appended meanwhile: the offsets inside them cannot be changed without compressing them again."""
 
@@ -120,7 +120,7 @@ def _append_partition(
         return append(broker, context, request, topic, data, progress)
     except TooMuchForTurnError:
         pass
-    for _ in range(_MOST_VALIDATIONS):
+    for _ in range(_MAX_VALIDATIONS):
         try:
             validated = yield from _validate_in_thread(broker, version, topic, data, progress.budget)
         except KafkaError as refused:

@@ -42,7 +42,7 @@ AskedPartition = tuple[str, str, bytes, int]
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Steps[OffsetFetchResponse]:
-    """Answer each group; a group that does not exist has no offsets, which is no error.
+    """Answer each group; a group that does not exist has no offsets, which is not an error.
 
     A partition of a group is answered once, even if it is named several times; so is a group of which all offsets are
     requested.

@@ -125,7 +125,7 @@ def write_differences(archive: int, tree: Tree, live: str, staged: str) -> None:
 
 
 def read_entries(directory: str) -> dict[str, os.DirEntry[str]] | None:
-    """Return the entries of a directory by name, or None if it is no directory. Raises OSError."""
+    """Return the entries of a directory by name, or None if it is not a directory. Raises OSError."""
     try:
         with os.scandir(directory) as entries:
             return {entry.name: entry for entry in entries}

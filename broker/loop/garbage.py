@@ -27,15 +27,15 @@ from tidelog.broker.loop.background_jobs import Job
 
 INTERVAL_MS = 5_000
 WORTH_COLLECTING = 10
-"""Collections of the middle generation since the last full one, from which on the next full one runs; as in Python
-itself."""
+"""Number of collections of the middle generation, since the last full one, after which the next full one runs; as in
+Python itself."""
 MANY_OBJECTS = 100
 """Collections of the middle generation since the last full one: 100 mean 700,000 objects that were not freed."""
 AUTOMATIC_THRESHOLD = 500
 """Collections of the middle generation after which Python begins a full one: 3.5 million objects not freed."""
 SERVING_THRESHOLDS = (700, 10, AUTOMATIC_THRESHOLD)
 """Arguments of ``gc.set_threshold``: small collections as in any Python process, full ones mostly by the job."""
-MOST_DELAYS = 12
+MAX_DELAYS = 12
 """Rounds of the job in a row, a minute in all, that long requests may delay a collection."""
 LONG_MS = 20.0
 """Duration from which on a full collection freezes the remaining objects, so that the next one is shorter."""
@@ -72,7 +72,7 @@ class GarbageCollector:
         young = self._collector.young_collections()
         if young < WORTH_COLLECTING and not self._is_complete_due():
             return
-        if self._is_busy() and self._delays < MOST_DELAYS:
+        if self._is_busy() and self._delays < MAX_DELAYS:
             self._delays += 1
             if young >= MANY_OBJECTS:
                 self._freeze()

@@ -4,7 +4,7 @@
 
 One sync runs at a time. Commits that come meanwhile wait for the next one, which begins when this one ends and covers
 them all. Whether a sync succeeds or fails, each Deferred is settled: with None, or with a KafkaError for clients. Loop
-thread only, but for the sync itself.
+thread only, except the sync itself.
 """
 
 from __future__ import annotations

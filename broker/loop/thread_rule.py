@@ -47,9 +47,7 @@ _OTHER_THREADS = re.compile(
     r"\bany\s+thread\b|\bin\s+(a|the|another)\s+(thread|worker)|\b(for|from|in)\s+(\w+\s+)?threads\b|\bin\s+the\s+executor\b",
     re.IGNORECASE,
 )
-_EXCEPT = re.compile(
-    r"loop\s+thread\s+only,?\s+(?:except|but\s+for)\s+((?:``\w+``(?:,\s+|\s+and\s+)?)+)", re.IGNORECASE
-)
+_EXCEPT = re.compile(r"loop\s+thread\s+only,?\s+except\s+((?:``\w+``(?:,\s+|\s+and\s+)?)+)", re.IGNORECASE)
 
 
 class _Guarded(NamedTuple):

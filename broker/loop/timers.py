@@ -22,7 +22,7 @@ _REBUILD_MINIMUM = 512
 due."""
 RUN_MS = 0.5
 """Time for which due timers fire before the loop serves others: a thousand connections may become idle at once."""
-_MOST_DUE = 256
+_MAX_DUE = 256
 """Largest number of timers that are taken from the heap at once; the others stay there until these have fired."""
 
 
@@ -128,9 +128,9 @@ class TimerQueue:
             self._arm(now)
 
     def _take_due(self, now: float) -> None:
-        """Move due timers from the heap to ``_due``, up to _MOST_DUE."""
+        """Move due timers from the heap to ``_due``, up to _MAX_DUE."""
         heap, due = self._heap, self._due
-        while heap and heap[0].deadline_ms <= now and len(due) < _MOST_DUE:
+        while heap and heap[0].deadline_ms <= now and len(due) < _MAX_DUE:
             due.append(heapq.heappop(heap))
 
     def note_cancelled(self) -> None:

@@ -1,4 +1,4 @@
-"""Log directories of a member: checked, locked, and without logs that are no replicas of this broker any more.
+"""Log directories of a member: checked, locked, and without logs that are not replicas of this broker any more.
 
 A member takes directories as ``tidelog format``, ``kafka-storage format`` or a stopped Java broker leave them. Nothing
 is written before all readable ones are known to belong to this node.
@@ -6,7 +6,7 @@ is written before all readable ones are known to belong to this node.
     one that cannot be read, locked or listed       offline until the next start. It is not registered, so that the
                                                     controller elects no leader for the replicas in it
     the first one is offline, or all are            no start: the first has the position in the metadata
-    another node's, or without meta.properties      no start: an empty mount point is no failed disk
+    another node's, or without meta.properties      no start: an empty mount point is not a failed disk
 
 While a directory is offline, no log is created that may lie in it, and the last stop counts as unclean (KIP-966).
 
@@ -168,7 +168,7 @@ def formatted_identity(file_system: FileSystem, directory: str) -> MetaPropertie
 
 
 def move_strays(manager: LogManager, node_id: int, image: MetadataImage) -> dict[str, bytes]:
-    """Rename the logs that are no replicas of this broker in the image, and surplus copies of a log, so that none of
+    """Rename the logs that are not replicas of this broker in the image, and surplus copies of a log, so that none of
     them is served. Return the topic ids of the other logs, by path. A directory that fails meanwhile goes offline. Any
     thread.
 

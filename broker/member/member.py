@@ -34,7 +34,7 @@ from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.member.config import fetcher_config, member_config, replication_quotas
 from tidelog.broker.member.connections.channel import ChannelError
 from tidelog.broker.member.connections.controllers import ControllerChannels
-from tidelog.broker.member.connections.directories import DirectoryNews
+from tidelog.broker.member.connections.directories import DirectoryReports
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import (
     MemberDirectories,
@@ -202,10 +202,10 @@ class Member:
         self._start(roles.check_isr())
         self._start(roles.alter_partitions(self._channels.open(), self._view.quorum, self.broker_epoch))
         self._start(self._forwarder.run())
-        news = DirectoryNews(ground.log_manager, controller, self._life, self._time.monotonic_ms, self._beat_now.set)
-        news.begin(empty)
+        dirs = DirectoryReports(ground.log_manager, controller, self._life, self._time.monotonic_ms, self._beat_now.set)
+        dirs.begin(empty)
         limit_ms = self._settings.directory_failure_timeout_ms
-        self._start(news.report(self._channels.open(), self._view.quorum, limit_ms))
+        self._start(dirs.report(self._channels.open(), self._view.quorum, limit_ms))
         self._start(keep_position(config.log_dirs[0], lambda: self._view.position_of(controller.image)))
         blocks = fetch_blocks(producer_ids, self._channels.open(), self._view.quorum, config.node_id, self.broker_epoch)
         self._start(blocks)

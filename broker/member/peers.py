@@ -57,7 +57,7 @@ MAX_MARKERS = 1_000
 """Largest number of markers in one request. While a broker is down, more may collect."""
 CONCURRENT_RETRIES = 10
 CONCURRENT_RETRY_S = 0.02
-"""Pause in s before a coordinator that still ends a producer's last transaction is asked again. After
+"""Pause in s before a coordinator is asked again that was still ending the producer's last transaction. After
 CONCURRENT_RETRIES attempts the client has to retry.
 """
 Response = TypeVar("Response", bound=Message)
@@ -179,7 +179,8 @@ class MemberPeers:
     async def _verify(
         self, transactional_id: str, key: GuardKey, guard: Guard, is_adding: bool, done: Deferred[None]
     ) -> None:
-        """Ask the coordinator on another broker about a producer, again while it ends the producer's transaction."""
+        """Ask the coordinator on another broker about a producer, again while it is still ending the producer's last
+        transaction."""
         error: KafkaError | None = None
         for _ in range(CONCURRENT_RETRIES):
             error = await self._verify_once(transactional_id, key, guard.epoch, is_adding)

@@ -145,7 +145,7 @@ class MetadataPublisher:
                 await asyncio.sleep(0)
 
     async def _end_change(self, change: TopicChange) -> None:
-        """Remove logs that are no replicas of this broker any more, and notify the parts that wait for the topic."""
+        """Remove logs that are not replicas of this broker any more, and notify the parts that wait for the topic."""
         broker, replicas, (before, shown) = self._broker, self._broker.replica_manager, change
         gone = change.replicas_before(broker.node_id) - change.replicas_after(broker.node_id)
         if gone:

@@ -141,7 +141,7 @@ class ReplicaFetcher:
         KafkaStorageError.
         """
         write_checkpoints(self._broker.log_manager)
-        self._broker.services.save_cut(log)
+        self._broker.services.lower_cleaner_checkpoint(log)
 
     def _note_unopened(self, key: FetchKey, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"

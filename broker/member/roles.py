@@ -66,7 +66,7 @@ class MemberRoles:
     # ---- roles
 
     def set_role(self, partition: Partition, state: PartitionState) -> None:
-        """Begin or cease to lead a partition, as ``state`` of a newer image says."""
+        """Begin or stop leading a partition, as ``state`` of a newer image says."""
         leading = partition.leading
         if state.leader != self._controller.node_id or len(state.replicas) < 2:
             self._unopened.pop(partition, None)
@@ -137,7 +137,7 @@ class MemberRoles:
         self._is_saving = False
 
     def _resign(self, partition: Partition, leading: Leading | None) -> None:
-        """Stop to lead a partition."""
+        """Stop leading a partition."""
         if leading is not None:
             self._forget(leading)
             partition.leading = None

@@ -183,7 +183,7 @@ class MetadataDelta:
         return self._replica_lists.setdefault(key, key)
 
     def share_state(self, state: PartitionState) -> PartitionState:
-        """Return one object for all equal states: those of a lone node are equal but for their directories."""
+        """Return one object for all equal states: those of a lone node are equal except for their directories."""
         return self._states.setdefault(state, state)
 
     def share_directories(self, ids: list[bytes]) -> tuple[bytes, ...]:

@@ -73,7 +73,7 @@ class MetadataPlace(NamedTuple):
 
 
 class MetadataLog:
-    """The metadata log of this node, which is the only voter and its leader. Loop thread only, but for ``sync`` and the
+    """The metadata log of this node, which is the only voter and its leader. Loop thread only, except ``sync`` and the
     methods for snapshots.
     """
 

@@ -650,9 +650,8 @@ def hurry(pending: Pending, reader: FrameReader) -> None:
     """Answer a waiting fetch now when another request came after it.
 
     Spark's Kafka source and every Java consumer that asks a position send ListOffsets on the connection of a fetch that
-    waits at the end of the log: in order, it would be answered ``fetch.max.wait.ms`` later (500 ms: a query of three
-    small partitions took 1.17 s, and takes 0.18). A fetch after a fetch changes nothing: a client that pipelines
-    fetches would spin.
+    waits at the end of the log. Answered in order, it would wait ``fetch.max.wait.ms`` (500 ms). A fetch after a fetch
+    changes nothing: a client that pipelines fetches would spin.
     """
     key = reader.next_api_key()
     if key is not None and key != ApiKey.FETCH:

@@ -64,7 +64,7 @@ class RequestMemory:
 
     def admits(self, holder: Holder) -> bool:
         """Return whether the connection may read on. Above the limit only these may: the first holder that wants to
-        read, and connections that are no holders."""
+        read, and connections that are not holders."""
         return not self.is_full or holder not in self._held or self._first() is holder
 
     def _first(self) -> Holder | None:

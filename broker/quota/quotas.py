@@ -136,7 +136,7 @@ class Quotas:
         self._controller_window = controller_window
         self._limits: dict[str, dict[Entity, float]] = {}
         self._meters: dict[tuple[str, Client], Meter] = {}
-        self._most_meters = MAX_METERS
+        self._max_meters = MAX_METERS
         self._found: dict[tuple[str, Client], Meter | None] = {}
         """Remembered look-ups: quota key and client -> the meter, or None if no quota applies."""
         self.waits = {key: Waits() for key in ALL_QUOTAS}
@@ -170,7 +170,7 @@ class Quotas:
                 continue
             meter = self._meters.get((key, sharers))
             if meter is None:
-                if len(self._meters) >= self._most_meters:
+                if len(self._meters) >= self._max_meters:
                     self._drop_idle()
                 meter = self._meters[key, sharers] = self._new_meter(key, limit)
             meter.limit = limit
@@ -185,7 +185,7 @@ class Quotas:
     def _drop_idle(self) -> None:
         now_ms = self.monotonic_ms()
         self._meters = {found: meter for found, meter in self._meters.items() if not meter.is_idle(now_ms)}
-        self._most_meters = max(MAX_METERS, 2 * len(self._meters))
+        self._max_meters = max(MAX_METERS, 2 * len(self._meters))
         self._found.clear()
 
     def record(self, key: str, client: Client, value: float) -> int:

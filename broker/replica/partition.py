@@ -19,9 +19,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.loop.deferred import Deferred, deferred_value
-from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, discard_result
+from tidelog.broker.replica.offset_waits import OffsetWaits
 from tidelog.broker.replica.offsets import FoundOffset, OffsetSnapshot, find_offset, offsets_of, segment_offsets
 from tidelog.broker.replica.purgatory import Purgatory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
@@ -116,7 +116,7 @@ class Partition:
         self.topic_id = topic_id
         self.node_id = node_id
         self.is_internal = is_internal
-        self._commits = Commits()
+        self._commits = OffsetWaits()
         self._purgatory = purgatory
         self._open_log = open_log
         self._is_unopened = is_unopened
@@ -291,7 +291,7 @@ class Partition:
         """Return a Deferred that settles once the high watermark has passed ``offset``: then the record there may be
         acknowledged and read.
 
-        Fails with KafkaStorageError when a sync fails, with NotLeaderOrFollowerError when this broker leads no more.
+        Fails with KafkaStorageError when a sync fails, with NotLeaderOrFollowerError when this broker no longer leads.
         """
         log = self.local_log
         if offset < log.high_watermark:

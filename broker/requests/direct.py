@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 10
 """API key, version, correlation id, length of the client id."""
 _CORRELATION_ID, _CLIENT_ID = 4, 8
-_MOST_SHARED = OWNED_BYTES
+_MAX_SHARED = OWNED_BYTES
 """Largest frame that lies in the shared receive buffer; a longer one has memory of its own."""
 
 
@@ -144,7 +144,7 @@ class DirectDispatcher:
             if route.one_turn_elements == route.max_elements:
                 raise
             return self._answer_many(route, context, frame, position)
-        context.owns_frame, context.frame_bytes = size > _MOST_SHARED, size
+        context.owns_frame, context.frame_bytes = size > _MAX_SHARED, size
         if self._quotas.made is not None:
             return self._answer_measured(route, context, request, size)
         return route.answer_now(self._broker, context, request)  # type: ignore[no-any-return]

@@ -3,15 +3,15 @@
 As in Kafka since 2.0 (KIP-219), a client over its quota is answered at once, with the time that it has to wait in
 ``throttle_time_ms``. Its connection is not read from for that long.
 
-    produce     the request's bytes count; its records are appended, and the answer has the wait
+    produce     the request's bytes count; its records are appended, and the answer has the throttle time
     fetch       the answer's bytes count; over the quota an empty one is sent in its place. One answer holds at most
                 what the quota allows within its window, so that a consumer always makes progress
     share fetch the same; results of acknowledgements are sent at once, acquired records are released
     any         the loop thread's time for handling and encoding counts against ``request_percentage``
 
-The longest of these waits applies. Without any quota none of this runs: the dispatcher tests one attribute. An answer
-is encoded as usual, and the wait is written into its bytes if the field has a fixed place. If not, a short answer is
-decoded and encoded again. Loop thread only.
+The longest of these times applies. Without any quota none of this runs: the dispatcher tests one attribute. An answer
+is encoded as usual, and the throttle time is written into its bytes if the field has a fixed place. If not, a short
+answer is decoded and encoded again. Loop thread only.
 
 Source: KIP-13, KIP-124, KIP-219.
 """
@@ -125,7 +125,7 @@ class Measure:
         self._route = route
         self._context = context
         self._request = request
-        self._key = MUTATION  # the quota of a wait that the handler itself has set
+        self._key = MUTATION  # if no quota below sets one, the handler has set the throttle time by this quota
         self.client = client_of(context)
         self.seconds = 0.0
         context.throttle_ms = 0
@@ -137,8 +137,8 @@ class Measure:
             self._context.throttle_ms = wait_ms
 
     def finish(self, frame: bytes | Parts | None) -> bytes | Parts | None:
-        """Return the frame that is sent, and put the wait into the context. With acks=0 ``frame`` and the result are
-        None."""
+        """Return the frame that is sent, and put the throttle time into the context. With acks=0 ``frame`` and the
+        result are None."""
         self.wait_for(REQUEST, self.quotas.record_request(self.client, self.seconds))
         if frame is not None and self._route.api_key in _FETCHES:
             frame = self._finish_fetch(frame)

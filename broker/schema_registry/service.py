@@ -33,7 +33,7 @@ T = TypeVar("T")
 Change = Callable[[State], tuple[T, Sequence[StoredRecord]]]
 
 
-class Old(NamedTuple):
+class RegisteredSource(NamedTuple):
     """A registered schema to compare with a new one, and the source from which a thread can parse it."""
 
     schema: RegisteredSchema
@@ -152,8 +152,8 @@ class Registry:
         # Other registries may write equal schemas differently, so versions are parsed and compared; of Protobuf's only
         # the newest one, as its compiler takes 0.1 s for each.
         foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
-        olds = [Old(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
-        return await self._run_in_thread(find_equal, wanted, olds)
+        originals = [RegisteredSource(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
+        return await self._run_in_thread(find_equal, wanted, originals)
 
     # ---- compatibility
 
@@ -168,8 +168,8 @@ class Registry:
     ) -> list[str]:
         if level == "NONE":
             return []
-        olds = [Old(one, changes.source_of_registered(state, one)) for one in versions]
-        return await self._run_in_thread(compatibility_faults, level, parsed, olds)
+        originals = [RegisteredSource(one, changes.source_of_registered(state, one)) for one in versions]
+        return await self._run_in_thread(compatibility_faults, level, parsed, originals)
 
     async def compatibility(self, subject: str, submission: Submission, version: int | None) -> list[str]:
         """Return the reasons why a schema is incompatible with ``version``; if that is None, with the versions that a
@@ -230,9 +230,9 @@ class Registry:
         return await self._change(change)
 
 
-def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
+def find_equal(wanted: Wanted, originals: Sequence[RegisteredSource]) -> RegisteredSchema | None:
     """Return the version that is equal though written differently. Call it in a thread."""
-    for old in olds:
+    for old in originals:
         try:
             if wanted.equals(parse(old.source)):
                 return old.schema
@@ -241,10 +241,10 @@ def find_equal(wanted: Wanted, olds: Sequence[Old]) -> RegisteredSchema | None:
     return None
 
 
-def compatibility_faults(level: str, parsed: ParsedSchema, olds: Sequence[Old]) -> list[str]:
-    """Return the reasons why a schema is incompatible with the first of ``olds`` that it is incompatible with. Call it
-    in a thread."""
-    for old in olds:
+def compatibility_faults(level: str, parsed: ParsedSchema, originals: Sequence[RegisteredSource]) -> list[str]:
+    """Return the reasons why a schema is incompatible with the first of ``originals`` that it is incompatible with.
+    Call it in a thread."""
+    for old in originals:
         try:
             found = find_faults(level, parsed, parse(old.source))
         except RecursionError:  # the text has few levels, the chain of its references has many

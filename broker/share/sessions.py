@@ -27,7 +27,7 @@ from tidelog.protocol.errors import (
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
-MOST_PARTITIONS = 10_000
+MAX_PARTITIONS = 10_000
 """Largest number of partitions of a session, as many as one request may name: each request iterates over all of
 them."""
 _MAX_EPOCH = 2**31 - 1
@@ -60,9 +60,9 @@ class ShareSession:
 
         Raises InvalidRequestError, and changes nothing, if there would be too many.
         """
-        may_exceed = len(self.partitions) + len(added) > MOST_PARTITIONS
-        if may_exceed and len((self.partitions.keys() | added).difference(forgotten)) > MOST_PARTITIONS:
-            raise InvalidRequestError(f"a share session has at most {MOST_PARTITIONS:,} partitions")
+        may_exceed = len(self.partitions) + len(added) > MAX_PARTITIONS
+        if may_exceed and len((self.partitions.keys() | added).difference(forgotten)) > MAX_PARTITIONS:
+            raise InvalidRequestError(f"a share session has at most {MAX_PARTITIONS:,} partitions")
         for partition in added:
             self.partitions.setdefault(partition, True)
         for partition in forgotten:

@@ -26,7 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
-from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value, when_all
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
@@ -205,7 +205,7 @@ class ShareGroups:
         return when_all(written, None)
 
     def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> list[Deferred[None]]:
-        """Release the member's records in these partitions. Returns the waits for the commits."""
+        """Release the member's records in these partitions. Returns Deferreds of the commits."""
         limits = self.config(session_key.group_id).limits
         written = []
         for topic_id, index in partitions:
@@ -254,7 +254,7 @@ class ShareGroups:
         """Write a change to the store. The Deferred completes when the change is committed. If the change is fenced, or
         the Deferred fails, the share partition is dropped from memory. Raises KafkaError.
         """
-        written = Written(
+        written = StateUpdate(
             change.start_offset, change.delivery_complete_count, served.leader_epoch, change.batches, served.state_epoch
         )
 

@@ -52,7 +52,7 @@ prefetch."""
 _LOW_VALUES, _HIGH_VALUES = 48, 60  # positions in a bucket
 _DIGEST_WORDS, _KEY_COLUMNS = 3, 3
 
-# "somepseudorandomlygeneratedbytes"
+# SipHash's initial state: the text "somepseudorandomlygeneratedbytes"
 _SIP_0, _SIP_1, _SIP_2, _SIP_3 = 0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573
 _MD5_A, _MD5_B, _MD5_C, _MD5_D = 0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476
 _SHIFTS = bytes((7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21))

@@ -20,7 +20,7 @@ from tidelog.cleaner.engine.batch_table import BatchState, SupersededBits
 
 #: Largest number of stretches that are noted, with 56 bytes each. They cover 100 GB in steps of 1 MB; more bytes are
 #: read twice.
-MOST_STRETCHES = 100_000
+MAX_STRETCHES = 100_000
 _READABLE = (int(BatchState.PLAIN), int(BatchState.EXPANDED))
 _TRANSACTION = at.CONTROL_MASK | at.TRANSACTIONAL_MASK
 
@@ -44,7 +44,7 @@ class Stretches:
 
     def __init__(self) -> None:
         self._noted: dict[int, array[int]] = {}
-        self._left = MOST_STRETCHES  # number of stretches that may still be noted
+        self._left = MAX_STRETCHES  # number of stretches that may still be noted
 
     def note(self, segment: int, position: int, rows: IntegerArray) -> None:
         """Note the rows of a step of the index pass after ``decide`` and ``parse``, if all their records may be

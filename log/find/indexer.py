@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.engine import engine
-from tidelog.log.find.engine.reference import Stop, Wanted, append_batch
+from tidelog.log.find.engine.reference import RowSettings, WalkStop, append_batch
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.find.key_index import IndexSizes, KeyIndex
@@ -156,17 +156,17 @@ class LogIndexer:
 
     def _index(self, chunk: memoryview, position: int) -> None:
         rows = self._rows
-        wanted = Wanted(self._seed, self._header.encode() if self._header is not None else None)
+        settings = RowSettings(self._seed, self._header.encode() if self._header is not None else None)
         done = 0
         while done < len(chunk):
             rows.count = 0
-            walk = engine.walk_chunk(rows, chunk[done:], wanted, position + done)
+            walk = engine.walk_chunk(rows, chunk[done:], settings, position + done)
             next_offset = walk.next_offset
-            if walk.stop is Stop.FULL and not walk.position:
+            if walk.stop is WalkStop.FULL and not walk.position:
                 rows.make_room(next(iter_batches(chunk, done)).record_count)
                 continue
-            if walk.stop is Stop.ODD and not walk.position:
-                size, next_offset = self._walk_odd(chunk, done, position + done, wanted)
+            if walk.stop is WalkStop.ODD and not walk.position:
+                size, next_offset = self._walk_odd(chunk, done, position + done, settings)
                 if not size:
                     return
                 done += size
@@ -175,10 +175,10 @@ class LogIndexer:
             if next_offset < 0:
                 return
             self._put(next_offset)
-            if walk.stop is Stop.END:
+            if walk.stop is WalkStop.END:
                 return
 
-    def _walk_odd(self, chunk: memoryview, at: int, position: int, wanted: Wanted) -> tuple[int, int]:
+    def _walk_odd(self, chunk: memoryview, at: int, position: int, settings: RowSettings) -> tuple[int, int]:
         """Add the rows of the batch at ``at``, which ``walk_chunk`` cannot read: a compressed one, for example.
 
         Returns the batch's size and the offset after it; the size is 0 if the chunk ends within the batch.
@@ -189,7 +189,7 @@ class LogIndexer:
         size = batch.size_in_bytes
         try:
             if not batch.is_control:
-                append_batch(self._rows, batch, wanted, (position, size))
+                append_batch(self._rows, batch, settings, (position, size))
         except KafkaError as error:
             self._rows.count = 0
             self.skipped_batches += 1

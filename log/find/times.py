@@ -30,7 +30,7 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
         forms = "milliseconds since 1970, or 2026-11-21T09:00"
         if now_ms is not None:
             forms = "milliseconds since 1970, 2026-11-21T09:00, 09:00 of today, or 15m, 2h, 1d ago"
-        raise ValueError(f"{text!r} is no time: expected {forms}") from None
+        raise ValueError(f"{text!r} is not a time: expected {forms}") from None
 
 
 def _parse(text: str, now_ms: int | None) -> int:

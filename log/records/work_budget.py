@@ -3,7 +3,7 @@
 A request of a megabyte can decompress to gigabytes and hold millions of records. Two kinds of limits bound that work:
 
     of a request   bytes after decompression, records in compressed batches, records rebuilt one by one
-                   beyond them: MessageTooLargeError, upon which Java's producer splits its batch (KIP-126)
+                   beyond them: MessageTooLargeError; Java's producer then splits its batch (KIP-126)
     of a turn      for one iteration ("turn") of the loop: the same, but smaller
                    beyond them: TooMuchForTurnError, and the caller does the work in a thread
 

@@ -5,7 +5,7 @@ cimport tidelog.protocol.compiled.words as words
 cdef long long _CODEC, _TRANSACTIONAL, _SLOW_ATTRIBUTES, _OVERHEAD, _LOG_OVERHEAD, _MAGIC, _V2, _ATTRIBUTES
 cdef long long _LENGTH, _EPOCH, _CRC, _LAST_DELTA, _BASE_TIMESTAMP, _MAX_TIMESTAMP
 cdef long long _PRODUCER_ID, _PRODUCER_EPOCH, _BASE_SEQUENCE, _COUNT, _NO_PRODUCER, _NO_TIME
-cdef long long _FAR, _LOCKED_BYTES, _MOST_RECORDS
+cdef long long _FAR, _LOCKED_BYTES, _MAX_RECORDS
 
 @cython.freelist(8)
 cdef class CheckedBatch:

@@ -47,7 +47,7 @@ _FAR = 1 << 62
 """Larger timestamps and deltas are left to ``validate_generally``: their sums may not fit into 64 bits."""
 _LOCKED_BYTES = 4096
 """Up to this size the interpreter lock is kept: to drop it and take it again takes longer than the work."""
-_MOST_RECORDS = TURN_RECORDS_COMPILED if IS_COMPILED else TURN_RECORDS
+_MAX_RECORDS = TURN_RECORDS_COMPILED if IS_COMPILED else TURN_RECORDS
 
 
 class CheckedBatch:
@@ -195,7 +195,7 @@ def _check_and_assign(
     if not _is_usual(data, size, limits):
         return False
     count = words.load_be_i32(data, _COUNT)
-    if count > _MOST_RECORDS and budget.in_turn:
+    if count > _MAX_RECORDS and budget.in_turn:
         raise TooMuchForTurnError
     codec = data[_ATTRIBUTES + 1] & _CODEC
     if codec:

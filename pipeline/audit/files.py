@@ -8,7 +8,7 @@
     partition.metadata                  readable
     anything else                       index files without their segment, and files that Kafka does not write
 
-A missing snapshot, epoch file or checkpoint is no finding: the broker rebuilds them, and a copy may lack them. One
+A missing snapshot, epoch file or checkpoint is not a finding: the broker rebuilds them, and a copy may lack them. One
 thread.
 """
 

@@ -105,7 +105,8 @@ class IndexCheck:
             self._time_answered[first:end] = np.where(agrees, 1, -1)
 
     def finish(self, largest_timestamp: int, *, is_closed: bool, is_whole: bool) -> None:
-        """Finish the check after the walk. With damage (``is_whole`` false) an entry without its batch is no fault."""
+        """Finish the check after the walk. With damage (``is_whole`` false) an entry without its batch is not a
+        fault."""
         if is_whole:
             for slot in np.flatnonzero(self._answered != 1).tolist():
                 offset, position = int(self.offsets[slot]), int(self.positions[slot])

@@ -157,7 +157,7 @@ def write_file(plan: FilePlan) -> FileResult:
     letters = DeadLetters()
     lost: list[LostRange] = []
     batches, seen = _batches(plan, letters, lost), -1
-    if plan.split_by:  # before latest_rows: a record that is no row must not replace an earlier one
+    if plan.split_by:  # before latest_rows: a record that is not a row must not replace an earlier one
         batches = _keep_calendar_rows(batches, letters)
     if plan.latest:
         rows = latest_rows(batches, letters.add_keyless)

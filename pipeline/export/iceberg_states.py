@@ -48,7 +48,7 @@ def unpack(text: str, origin: str) -> Manifest:
         try:
             text = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), MAX_STATE_BYTES).decode()
         except (ValueError, zlib.error) as error:
-            raise JobError(f"{origin} is no state of a Tidelog export: {error}") from error
+            raise JobError(f"{origin} is not a state of a Tidelog export: {error}") from error
     return Manifest.from_json(text, origin)
 
 

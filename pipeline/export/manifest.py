@@ -133,9 +133,9 @@ class Manifest:
             earlier = tuple(_earlier_range(entry) for entry in _array(raw.pop("earlier", []), "earlier"))
             return _require_types(cls(topics=topics, files=files, dead_letters=letters, earlier=earlier, **raw))
         except KeyError as error:
-            raise JobError(f"{path} is no manifest of a Tidelog export: {error} is missing") from error
+            raise JobError(f"{path} is not a manifest of a Tidelog export: {error} is missing") from error
         except (ValueError, TypeError) as error:
-            raise JobError(f"{path} is no manifest of a Tidelog export: {error}") from error
+            raise JobError(f"{path} is not a manifest of a Tidelog export: {error}") from error
 
     def offsets(self) -> dict[str, dict[int, int]]:
         """Return the exported offsets: the end of each exported partition by topic and number."""
@@ -250,7 +250,7 @@ class ExportTable:
         try:
             names = os.listdir(self._own)
         except FileNotFoundError:
-            raise BadRequestError(f"{self.path} is no exported table: {DIRECTORY} is missing") from None
+            raise BadRequestError(f"{self.path} is not an exported table: {DIRECTORY} is missing") from None
         return sorted(int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
 
     def _path_of(self, version: int) -> str:

@@ -127,7 +127,7 @@ def sink_schema(path: str) -> pa.Schema:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        raise BadRequestError(f"{path} is no Parquet file: {str(error).splitlines()[0]}") from error
+        raise BadRequestError(f"{path} is not a Parquet file: {str(error).splitlines()[0]}") from error
     fields = [_field(path, field) for field in schema if field.name not in _IGNORED]
     if "value" not in schema.names:
         raise BadRequestError(f"{path} has no column value: expected one of type string or binary")

@@ -286,7 +286,7 @@ def read_newest_snapshot(target: IcebergTarget) -> Snapshot:
             raise BadRequestError(f"Iceberg table {target.name} is not in the catalog {target.shown_catalog}") from None
         letters = _letters_of(catalog, target.name)
     store, manifest = properties_of(table.io.properties), state_of(table)
-    if manifest.version:  # otherwise it is no table of an export
+    if manifest.version:  # otherwise it is not a table of an export
         require_columns(_describe(target.name), table.schema().column_names, COMPARED)
     return Snapshot(manifest, table.metadata_location, files, store, is_by_time(table), letters)
 

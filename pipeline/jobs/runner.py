@@ -47,7 +47,7 @@ CommitRow = tuple[int, bool, bytes]
 _POLL_S = 0.5
 _MASTER = re.compile(r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 _LOST_WORKERS = ("Python worker exited unexpectedly", "ExecutorLostFailure", "Python worker failed to connect back")
-"""Texts in Spark's errors when the process of a task has died, which is no error of the task itself."""
+"""Texts in Spark's errors when the process of a task has died, which is not an error of the task itself."""
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 OLDEST_JAVA = 17
 """The oldest Java that can run Spark 4."""

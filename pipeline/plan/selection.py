@@ -68,7 +68,7 @@ class PartitionFinder:
         """Find the current directories, by topic and partition; the replicas of one partition in the order of the
         paths.
 
-        Raises SelectionError when a path is no data directory, or a topic or partition that was named is not there;
+        Raises SelectionError when a path is not a data directory, or a topic or partition that was named is not there;
         or when the directories of one partition have different topic ids.
         """
         found: dict[tuple[str, int], list[PartitionDirectory]] = {}
@@ -96,7 +96,7 @@ class _DataDirectory:
         self._seen: dict[str, tuple[Stamp, PartitionDirectory]] = {}
 
     def partitions(self) -> list[PartitionDirectory]:
-        """Find the chosen partitions. Raises SelectionError when this is no data directory."""
+        """Find the chosen partitions. Raises SelectionError when this is not a data directory."""
         found = self._look_at(self._assigned)
         if found:
             return found
@@ -138,7 +138,7 @@ class _DataDirectory:
     def _ensure_data_directory(self) -> None:
         if not any(_partition_of(self.path, name, accepts_damage=True) for name in self._names):
             raise SelectionError(
-                f"path {self.path} is no Kafka data directory: "
+                f"path {self.path} is not a Kafka data directory: "
                 f"expected {META_PROPERTIES_FILE} or TOPIC-PARTITION directories"
             )
 

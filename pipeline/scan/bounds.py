@@ -91,7 +91,7 @@ def _milliseconds(moment: Moment) -> int:
             raise OptionError(f"times: {error}") from None
     if isinstance(moment, int) and not isinstance(moment, bool) and MIN_TIME < moment <= MAX_TIME:
         return moment
-    raise OptionError(f"times: {moment!r} is no time: expected ms since 1970, a datetime, or ISO 8601")
+    raise OptionError(f"times: {moment!r} is not a time: expected ms since 1970, a datetime, or ISO 8601")
 
 
 def key_bytes(keys: bytes | str | Iterable[bytes | str]) -> list[bytes]:

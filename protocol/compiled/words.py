@@ -218,7 +218,7 @@ def tuple_as(cls: type[T], values: tuple[Any, ...]) -> T:
 def place_of(slot: Any) -> Any:
     """Return the place of an attribute in the objects of its class, for :func:`put_field` and :func:`get_field`.
 
-    It is the byte offset in C, and here the descriptor itself. Raises TypeError if ``slot`` is no attribute in
+    It is the byte offset in C, and here the descriptor itself. Raises TypeError if ``slot`` is not an attribute in
     ``__slots__``.
     """
     if type(slot) is not MemberDescriptorType:

@@ -51,8 +51,8 @@ CHUNK_BYTES = 1 << 20
 #: takes 5 ms.
 MAX_SMALL_PARTS = 1024
 PART_BYTES = 1024
-#: Bytes that a decoder gets at once: at the start of every part after the first, and at most. zlib and lz4 copy those
-#: that are left over after a part.
+#: Bytes that a decoder gets in one piece: the size of the first piece of each part after the first part, and the
+#: largest size. zlib and lz4 copy the bytes that are left over after a part.
 _FIRST_WINDOW_BYTES, _MAX_WINDOW_BYTES = 4 * 1024, 256 * 1024
 #: A copy element of snappy has 3 bytes and yields at most 64, so a raw block that declares more per byte is damaged.
 SNAPPY_MAX_RATIO = 22

@@ -41,7 +41,7 @@ def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False)
     source.emit("out = []")
     if in_steps:
         source.names["LengthCheck"] = LengthCheck
-        source.emit("check = LengthCheck(most_bytes)")
+        source.emit("check = LengthCheck(max_bytes)")
         source.emit("yield")
     carries_records = _carries_records(cls)
     if carries_records:
@@ -56,7 +56,7 @@ def compile_encoder(cls: type[Message], version: int, *, in_steps: bool = False)
         source.emit("return (yield from join_in_steps(out))")
     else:
         source.emit("return [b''.join(out)]")
-    return source.compile(cls, version, "def encode(o, most_bytes):" if in_steps else "def encode(o):")
+    return source.compile(cls, version, "def encode(o, max_bytes):" if in_steps else "def encode(o):")
 
 
 def _carries_records(cls: type[Struct]) -> bool:
@@ -84,10 +84,10 @@ class LengthCheck:
     """Length, so far, of a message that is encoded in steps. Its records do not count: they have limits of their own,
     such as ``fetch.max.bytes``, which may be higher."""
 
-    __slots__ = ("_counted", "_most_bytes", "_out", "_size")
+    __slots__ = ("_counted", "_max_bytes", "_out", "_size")
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._out: list[Buffer] = []
         self._counted = self._size = 0
 
@@ -97,8 +97,8 @@ class LengthCheck:
             self._out, self._counted = out, 0
         self._size += sum(map(len, out[self._counted :]))
         self._counted = len(out)
-        if self._size > self._most_bytes:
-            raise MessageTooLongError(f"longer than {self._most_bytes} bytes")
+        if self._size > self._max_bytes:
+            raise MessageTooLongError(f"longer than {self._max_bytes} bytes")
 
     def add_records(self, parts: list[Part], out: list[Buffer], records: RecordsValue) -> list[Buffer]:
         """Call the function ``add_records``, and count the pieces without the records.

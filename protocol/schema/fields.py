@@ -361,13 +361,13 @@ class Message(Struct):
         """Return the encoder of a version. Raises UnsupportedVersionError."""
         return cls._encoders.get(version) or _encoder(cls, version)
 
-    def encode_in_steps(self, version: int, most_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
+    def encode_in_steps(self, version: int, max_bytes: int = sys.maxsize) -> Generator[None, None, list[Part]]:
         """Encode a long message like :meth:`encode_parts`, with a yield for every 64 elements of an array.
 
-        Raises EncodeError; MessageTooLongError as soon as the encoded bytes, without records, exceed ``most_bytes``.
+        Raises EncodeError; MessageTooLongError as soon as the encoded bytes, without records, exceed ``max_bytes``.
         """
         coder = _coder_in_steps(type(self), version, "encode")
-        return (yield from coder.encode_in_steps(self, most_bytes))
+        return (yield from coder.encode_in_steps(self, max_bytes))
 
 
 class Coder(Protocol):

@@ -107,10 +107,10 @@ class CompiledCoder:
         except _UNENCODABLE as error:
             raise self.encode_error(error) from error
 
-    def encode_in_steps(self, message: Any, most_bytes: int) -> Generator[None, None, list[Part]]:
-        """Run ``encode`` of a coder in steps, for a message of at most ``most_bytes`` without its records."""
+    def encode_in_steps(self, message: Any, max_bytes: int) -> Generator[None, None, list[Part]]:
+        """Run ``encode`` of a coder in steps, for a message of at most ``max_bytes`` without its records."""
         try:
-            return (yield from self.function(message, most_bytes))  # type: ignore[no-any-return]
+            return (yield from self.function(message, max_bytes))  # type: ignore[no-any-return]
         except MessageTooLongError:
             raise
         except _UNENCODABLE as error:

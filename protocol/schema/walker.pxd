@@ -3,7 +3,7 @@ cimport tidelog.protocol.compiled.words as words
 
 cdef int _INT32, _INT64, _INT16, _INT8, _BOOL, _UINT16, _UINT32, _FLOAT64, _UUID
 cdef int _STRING, _BYTES, _RECORDS, _ARRAY, _STRUCT, _LAST_FIXED
-cdef long long _UUID_BYTES, _FIRST_BYTES, _LARGEST_SPARE, _MOST_SPARES, _COPY_BELOW, _LONGEST_STRING, _MOST_TAGGED
+cdef long long _UUID_BYTES, _FIRST_BYTES, _LARGEST_SPARE, _MAX_SPARES, _COPY_BELOW, _LONGEST_STRING, _MAX_TAGGED
 cdef object _FRESH_LIST, _new_list
 cdef list _SPARES
 

@@ -47,10 +47,10 @@ _FIRST_BYTES = 512
 """Initial capacity of a writer."""
 _LARGEST_SPARE = 65_536
 """A writer that grew beyond this capacity is not reused."""
-_MOST_SPARES = 4
+_MAX_SPARES = 4
 _COPY_BELOW = COPY_BELOW_BYTES
 _LONGEST_STRING = MAX_STRING_BYTES
-_MOST_TAGGED = MAX_TAGGED_FIELDS
+_MAX_TAGGED = MAX_TAGGED_FIELDS
 _FLOAT = struct.Struct(">d")
 _FRESH_LIST: Any = object()
 """Default of an array: each object gets a new list."""
@@ -199,7 +199,7 @@ class Walker:
             _put_head(writer.data, total, correlation_id, header_bytes)
             parts[0] = words.copy_of(writer.data, 0, len(parts[0]))
         writer.parts = None
-        if writer.capacity <= _LARGEST_SPARE and len(_SPARES) < _MOST_SPARES:
+        if writer.capacity <= _LARGEST_SPARE and len(_SPARES) < _MAX_SPARES:
             _SPARES.append(writer)
         return parts
 
@@ -342,7 +342,7 @@ def _read_array(reader: Any, field: FieldLayout, count: int) -> list[Any]:
 def _read_tagged(reader: Any, layout: Layout, target: Any) -> None:
     """Read the tagged fields: known ones into ``target``; unknown ones are skipped."""
     count = _read_unsigned(reader)
-    if count > _MOST_TAGGED:
+    if count > _MAX_TAGGED:
         raise MalformedError
     for _ in range(count):
         tag, size = _read_unsigned(reader), _read_unsigned(reader)

@@ -108,7 +108,7 @@ def test_times_without_a_zone_are_in_the_zone_of_the_command(broker: Broker, zon
             capture_output=True, text=True, check=True, cwd=ROOT, env={**os.environ, "TZ": zone},
         ).stdout  # fmt: skip
         assert len(printed.splitlines()) == count
-    with pytest.raises(ClientError, match="'yesterday' is no time"):
+    with pytest.raises(ClientError, match="'yesterday' is not a time"):
         Tidelog(broker.bootstrap).find("orders", key="7", begin="yesterday")
 
 

@@ -167,7 +167,7 @@ def test_the_command_prints_a_cluster(combined: KraftNode) -> None:
     assert [broker["id"] for broker in found["brokers"]] == [1]
     refused = subprocess.run([*command, combined.bootstrap], capture_output=True, text=True, timeout=60, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "is no controller" in refused.stderr
+    assert "is not a controller" in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -152,7 +152,7 @@ def test_mistakes(
 def test_foreign_paths(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "notes").touch()
     reader = spark.read.format("tidelog").option("subscribe", "t")
-    with pytest.raises(Exception, match="is no Kafka data directory"):
+    with pytest.raises(Exception, match="is not a Kafka data directory"):
         reader.load(str(tmp_path)).collect()
     with pytest.raises(Exception, match="missing does not exist: expected a data directory"):
         reader.load(str(tmp_path / "missing")).collect()

@@ -21,7 +21,7 @@ from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Regis
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
-from tidelog.broker.member.connections.directories import DirectoryNews
+from tidelog.broker.member.connections.directories import DirectoryReports
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.member.directories import claim_member_directories, clean_stop_of, move_strays
 from tidelog.broker.metadata.image import (
@@ -247,7 +247,7 @@ class Lives:
 
     async def _begin_news(self, manager: LogManager, empty: list[TopicPartition]) -> None:
         assert self.lifecycle is not None
-        self.news = DirectoryNews(manager, self.cluster.remote, self.lifecycle, lambda: 0.0, lambda: None)
+        self.news = DirectoryReports(manager, self.cluster.remote, self.lifecycle, lambda: 0.0, lambda: None)
         self.news.begin(empty)
 
     def _check_made(self, before: dict[TopicPartition, bool], online: set[bytes]) -> None:

@@ -77,7 +77,7 @@ class Wire:
         """Decode the size of a frame from its four-byte prefix. Raises ClientError."""
         (size,) = LENGTH.unpack(prefix)
         if not LENGTH.size <= size <= MAX_RESPONSE_BYTES:
-            raise ClientError(f"{self._peer} sent a frame of {size} bytes: this is no Kafka broker")
+            raise ClientError(f"{self._peer} sent a frame of {size} bytes: this is not a Kafka broker")
         return int(size)
 
     def decode(self, frame: Buffer, response_type: type[_Response]) -> _Response:

@@ -24,7 +24,7 @@ _ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed."
 
 
 def methods_of(config: BrokerConfig, listener: str = ADMIN_LISTENER) -> frozenset[str]:
-    """Return the login methods of the interface with this key; empty if no login is required."""
+    """Return the login methods of the interface whose listener this key configures; empty if no login is required."""
     given = config.get_list(ADMIN_AUTHENTICATION)
     if given:
         return frozenset(given) - {NONE}

@@ -1,8 +1,8 @@
 """Logins to the admin interface: they identify the sender of a request by a password, a token or a certificate.
 
 The passwords from one address are checked one after the other. The answer to a wrong password is delayed, and longer if
-there are many in a second. So guessing costs the broker little. Users at that address whose password was checked lately
-do not wait, and neither do bearer tokens, which are too long to guess. Loop thread only.
+there are many in a second. So guessing costs the broker little. Users at that address whose password was checked
+recently do not wait, and neither do bearer tokens, which are too long to guess. Loop thread only.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Logins:
         return await (self._wait_for_turn(request) if is_guessable else self._check(request))
 
     def _find_known(self, request: web.Request) -> Caller | None:
-        """Find the sender by a certificate, or by a password that was checked lately. Raises LoginError."""
+        """Find the sender by a certificate, or by a password that was checked recently. Raises LoginError."""
         certificate = self._certificate_of(request)
         if certificate is not None and self._tls is not None:
             try:

@@ -28,7 +28,7 @@ from tidelog.broker.security.sasl.scram import Credentials, UsualIterations
 
 REMEMBERED_MS = 60_000
 """Time for which a proof is remembered after its last use."""
-MOST_REMEMBERED = 1_000
+MAX_REMEMBERED = 1_000
 """Largest number of proofs that are remembered; then all are forgotten."""
 
 
@@ -57,7 +57,7 @@ class Passwords:
         self._no_credential = ScramState(secrets.token_bytes(16), nothing, nothing, MIN_ITERATIONS)
 
     def is_known(self, source: str, user: str, password: str) -> bool:
-        """Return whether the user has proved this password from this source lately; the call renews the proof."""
+        """Return whether the user has proved this password from this source recently; the call renews the proof."""
         digest, now_ms = self._digest(source, user, password), self._monotonic_ms()
         expires_ms, proof = self._proved.get(digest, (0.0, self._no_credential))
         if now_ms >= expires_ms:
@@ -74,7 +74,7 @@ class Passwords:
         proof = self._prove_plain(user, password) or await self._prove_scram(user, password)
         if proof is None:
             return False
-        if len(self._proved) >= MOST_REMEMBERED:
+        if len(self._proved) >= MAX_REMEMBERED:
             self._proved.clear()
         self._proved[self._digest(source, user, password)] = (self._monotonic_ms() + REMEMBERED_MS, proof)
         return True

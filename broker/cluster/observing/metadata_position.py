@@ -3,7 +3,7 @@ start.
 
 A quorum that was restored from a backup may lack records, or have other records at the position and after it. A broker
 that joined such a quorum would lead partitions and truncate logs by metadata from before the loss. So a start waits for
-a quorum that reaches the position, and compares the batch there. The epoch alone is no proof: a restored quorum may
+a quorum that reaches the position, and compares the batch there. The epoch alone is not a proof: a restored quorum may
 use the same epochs again. Sans-io.
 """
 
@@ -48,7 +48,7 @@ class KnownRecord:
 
     Committed batches are compared while they are replayed. When the replay begins with a snapshot newer than the
     record, ``passed_by`` is set, and the observer has to fetch at the record's own offset. The answer may be a snapshot
-    that is at least as new as the record. That is no loss: every quorum deletes its log up to a snapshot.
+    that is at least as new as the record. That is not a loss: every quorum deletes its log up to a snapshot.
     """
 
     __slots__ = ("_position", "passed_by")

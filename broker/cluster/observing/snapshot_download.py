@@ -45,7 +45,7 @@ class SnapshotDownload:
 
 
 def complete_batches(data: Buffer) -> Iterator[RecordBatch]:
-    """Yield the batches in ``data`` but for an incomplete last one. Raises CorruptMessageError for a damaged one."""
+    """Yield the batches in ``data`` without an incomplete last one. Raises CorruptMessageError for a damaged one."""
     position = 0
     while len(data) - position >= RECORD_BATCH_OVERHEAD:
         batch = RecordBatch(data, position)

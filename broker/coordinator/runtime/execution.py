@@ -53,7 +53,7 @@ def refusal_of(on_append: AppendCallback, error: KafkaError) -> KafkaError | Non
 
 
 def refuse_uncommitted(_error: KafkaError) -> NoReturn:
-    """Raise NotCoordinatorError, upon which clients look for their coordinator again: records that were appended for
+    """Raise NotCoordinatorError, so that clients look for their coordinator again: records that were appended for
     them are not committed, and may be lost.
     """
     raise NotCoordinatorError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog.broker.coordinator.share_state.spans import RecordState, Span
-from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written, decode_spans
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, StateUpdate, decode_spans
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import NONE, InvalidRequestError, KafkaError, error_for_code
@@ -50,13 +50,13 @@ class Call(NamedTuple):
     fields_of: Callable[[ShareState], dict[str, Any]]
     """Converts a state to the fields of a partition's result."""
     needs_topic: bool = True
-    """Whether the call is refused if the share partition's topic does not exist. If False, a missing topic is no error,
-    but a missing state is."""
+    """Whether the call is refused if the share partition's topic does not exist. If False, a missing topic is not an
+    error, but a missing state is."""
 
 
-def written_of(partition: writing.PartitionData) -> Written:
+def written_of(partition: writing.PartitionData) -> StateUpdate:
     """Return the change that the part of a request for one partition describes."""
-    return Written(
+    return StateUpdate(
         partition.start_offset,
         partition.delivery_complete_count,
         partition.leader_epoch,
@@ -74,7 +74,7 @@ def _write(coordinator: ShareCoordinator, key: StateKey, asked: writing.Partitio
     return coordinator.write(key, written_of(asked))
 
 
-def build_write_data(key: StateKey, written: Written) -> writing.PartitionData:
+def build_write_data(key: StateKey, written: StateUpdate) -> writing.PartitionData:
     """Build the part of a request that writes a change of one partition."""
     return writing.PartitionData(
         partition=key.partition,

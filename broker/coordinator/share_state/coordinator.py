@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.runtime.topic_log import InternalTopicLog
-from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, ShareStateShard, StateKey, Written
+from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, ShareStateShard, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
 from tidelog.protocol.errors import KafkaError
@@ -80,7 +80,7 @@ class ShareCoordinator:
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).initialize(key, start_offset, state_epoch))
 
-    def write(self, key: StateKey, written: Written) -> Deferred[None]:
+    def write(self, key: StateKey, written: StateUpdate) -> Deferred[None]:
         """Write a change. The Deferred completes when it is committed. Raises KafkaError."""
         text = coordinator_key(key)
         return self.runtime.execute(text, self.runtime.shard_for(text).write(key, written))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, build_write_data, written_of
 from tidelog.broker.coordinator.share_state.spans import merge
-from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
+from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol import errors
 from tidelog.protocol.api_keys import ApiKey
@@ -36,10 +36,10 @@ MAX_CALLS = 1000
 """Largest number of share partitions in one request."""
 MAX_READS = 100
 """Largest number of share partitions in one read: responses with more than 2^20 elements are not decoded, and each
-share partition has up to ``MOST_BATCHES_OF_ONE`` state batches."""
+share partition has up to ``MAX_BATCHES_OF_ONE`` state batches."""
 MAX_BATCHES = 40_000
 """Largest number of state batches in one request: brokers refuse requests with more than 50,000 elements."""
-MOST_BATCHES_OF_ONE = 10_000
+MAX_BATCHES_OF_ONE = 10_000
 """Largest number of state batches of one share partition, as ``group.share.max.partition.max.record.locks`` limits its
 records."""
 WRITE = ApiKey.WRITE_SHARE_GROUP_STATE
@@ -149,7 +149,7 @@ class ShareStatePersister:
                 found = found or Batch(node_id, queue[0].api, key.group_id, calls)
                 calls[key] = join_changes(key, queue)
                 left -= batch_count(calls[key].asked)
-                if left < MOST_BATCHES_OF_ONE or len(calls) == most_calls(found.api):
+                if left < MAX_BATCHES_OF_ONE or len(calls) == max_calls(found.api):
                     break
         return found
 
@@ -213,7 +213,7 @@ def is_creation(asked: Struct) -> bool:
     return isinstance(asked, InitializePartition) and asked.start_offset < 0
 
 
-def most_calls(api: ApiKey) -> int:
+def max_calls(api: ApiKey) -> int:
     """Return the most share partitions in one request of an API."""
     return MAX_READS if api is ApiKey.READ_SHARE_GROUP_STATE else MAX_CALLS
 
@@ -243,7 +243,7 @@ def epochs_of(asked: WritePartition) -> tuple[int, int]:
     return asked.leader_epoch, asked.state_epoch
 
 
-def join_written(earlier: Written, later: Written) -> Written:
+def join_written(earlier: StateUpdate, later: StateUpdate) -> StateUpdate:
     """Join two changes of one state; where both change the same, the later one counts."""
     start_offset = max(earlier.start_offset, later.start_offset)
     spans = merge(list(earlier.batches), later.batches)

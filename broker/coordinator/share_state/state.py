@@ -81,7 +81,7 @@ class ShareState:
     created_ms: int = 0
 
 
-class Written(NamedTuple):
+class StateUpdate(NamedTuple):
     """A change of a state: changed batches, the new start offset, and the number of finished records after that
     offset. The epochs are those of the leader that makes the change."""
 
@@ -143,7 +143,7 @@ class ShareStateShard:
         check_epoch(leader_epoch, state.leader_epoch, FencedLeaderEpochError)
         if leader_epoch in (NO_EPOCH, state.leader_epoch):
             return CoordinatorResult(state, [])
-        change = Written(UNCHANGED_OFFSET, state.delivery_complete_count, leader_epoch, ())
+        change = StateUpdate(UNCHANGED_OFFSET, state.delivery_complete_count, leader_epoch, ())
         return CoordinatorResult(replace(state, leader_epoch=leader_epoch), self.write(key, change).records)
 
     def initialize(self, key: StateKey, start_offset: int, state_epoch: int) -> CoordinatorResult[None]:
@@ -166,7 +166,7 @@ class ShareStateShard:
         )
         return CoordinatorResult(None, [self._snapshot(key, state)])
 
-    def write(self, key: StateKey, written: Written) -> CoordinatorResult[None]:
+    def write(self, key: StateKey, written: StateUpdate) -> CoordinatorResult[None]:
         """Change a state. Raises FencedLeaderEpochError, FencedStateEpochError, and InvalidRequestError if there is no
         state."""
         held = self._held.get(key)
@@ -256,7 +256,7 @@ class ShareStateShard:
         held = self._held.get(key)
         if held is None or value.snapshot_epoch != held.state.snapshot_epoch:
             return  # an update of a state that was deleted or replaced
-        written = Written(
+        written = StateUpdate(
             value.start_offset, value.delivery_complete_count, value.leader_epoch, decode_spans(value.state_batches)
         )
         held.state = apply_update(held.state, written)
@@ -278,7 +278,7 @@ def check_epoch(epoch: int, known: int, error: type[KafkaError]) -> None:
         raise error
 
 
-def apply_update(state: ShareState, written: Written) -> ShareState:
+def apply_update(state: ShareState, written: StateUpdate) -> ShareState:
     """Return the state after a change. If the change's start offset or leader epoch is -1, the state keeps its own.
 
     A change that its leader sent again, because it got no answer, may arrive late: the start offset never moves back,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, Written
+    from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, StateUpdate
     from tidelog.broker.loop.deferred import Deferred
     from tidelog.broker.loop.steps import Steps
 
@@ -27,7 +27,7 @@ class ShareStates(Protocol):
         Deferred completes when the state is committed."""
         ...
 
-    def write(self, key: StateKey, written: Written) -> Deferred[None]:
+    def write(self, key: StateKey, written: StateUpdate) -> Deferred[None]:
         """Write a change. The Deferred completes when it is committed."""
         ...
 

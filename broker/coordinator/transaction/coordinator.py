@@ -165,7 +165,7 @@ class TransactionCoordinator:
         """Write the missing markers of a prepared transaction, then the complete record. A step that fails is tried
         again.
 
-        ``marked`` are waits for the commits of markers that were appended before."""
+        ``marked`` are Deferreds of the commits of markers that were appended before."""
         decided = self.runtime.when_committed(transaction.transactional_id, None)
         self._go_on_after(decided, transaction, partial(self._mark, transaction, marked))
 

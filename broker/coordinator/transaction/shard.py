@@ -5,7 +5,7 @@ record. Errors:
 
     unknown transactional id, or another producer id ... INVALID_PRODUCER_ID_MAPPING (InitProducerId: PRODUCER_FENCED)
     another epoch ...................................... PRODUCER_FENCED (INVALID_PRODUCER_EPOCH for old clients)
-    markers are being written .......................... CONCURRENT_TRANSACTIONS, upon which the client retries
+    markers are being written .......................... CONCURRENT_TRANSACTIONS, which clients retry
     a transition that the state does not allow ......... INVALID_TXN_STATE, such as a commit while aborting
 
 Once a prepare record is in the log, the transaction will be committed or aborted: the coordinator's ``finish`` writes

@@ -9,7 +9,7 @@
     no directory is left           the broker ends
     a directory is cordoned        a heartbeat at once; a broker whose directories are all cordoned gets no replicas
 
-Loop thread only, but for ``note_failure``. Source: KIP-858, KIP-1066.
+Loop thread only, except ``note_failure``. Source: KIP-858, KIP-1066.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUND_S = 0.5
 """Interval of assignments in s: Kafka's broker gathers them for as long."""
 
 
-class DirectoryNews:
+class DirectoryReports:
     """Reports about the log directories of one member: assignments of logs, failures, cordoned directories."""
 
     def __init__(

@@ -62,7 +62,7 @@ class FrameLink(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is no subclass of it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass of it
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the exchange under way, and those that come later."""
@@ -93,7 +93,7 @@ class FrameLink(asyncio.BufferedProtocol):
 
     def _expect_frame(self, size: int) -> None:
         if not _LENGTH.size <= size <= MAX_RESPONSE_BYTES:
-            self._refuse(f"a frame of {size} bytes: this is no Kafka node")
+            self._refuse(f"a frame of {size} bytes: this is not a Kafka node")
             return
         self._frame, self._size, self._received = bytearray(min(size, FIRST_BYTES)), size, 0
 

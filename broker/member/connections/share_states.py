@@ -17,7 +17,7 @@ from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_write_data, results_of
 from tidelog.broker.coordinator.share_state.coordinator import coordinator_key
 from tidelog.broker.coordinator.share_state.persister import REPEATABLE, Batch, ShareStatePersister
-from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, Written
+from tidelog.broker.coordinator.share_state.state import NO_EPOCH, ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, begin_after, deferred_error, error_of, when_all_done
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps, wait_for_all
 from tidelog.broker.member.connections.channel import Channel, ChannelError
@@ -93,7 +93,7 @@ class MemberShareStates:
             raise found
         return found
 
-    def write(self, key: StateKey, written: Written) -> Deferred[None]:
+    def write(self, key: StateKey, written: StateUpdate) -> Deferred[None]:
         """Write a change; settles when it is committed."""
 
         def forget_read(_: Deferred[None]) -> None:

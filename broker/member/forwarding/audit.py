@@ -194,7 +194,7 @@ def voter_added(context: RequestContext, request: Any, response: Any) -> Lines:
 
 
 def voter_removed(context: RequestContext, request: Any, response: Any) -> Lines:
-    """Write the line of a controller that is no voter any more."""
+    """Write the line of a controller that is not a voter any more."""
     for _ in successes_of([response]):
         yield from note_line("voter removed", context, controller=request.voter_id)
 

@@ -19,17 +19,17 @@ cdef class FetchCursor:
     cdef long long _committed_from, _looks_to_skip, _base_offset, _size, _last_offset_delta
 
     @cython.locals(found=NextBatch, log=UnifiedLog, version=longlong)
-    cpdef read(self, long long offset, long long most, isolation, bint min_one_message)
+    cpdef read(self, long long offset, long long max_bytes, isolation, bint min_one_message)
 
     @cython.locals(found=NextBatch, segment=LogSegment, position=longlong, last_offset=longlong)
-    cdef _begin(self, long long offset, records, long long most, isolation, segments, long long version)
+    cdef _begin(self, long long offset, records, long long max_bytes, isolation, segments, long long version)
 
     @cython.locals(segment=LogSegment, bound=longlong, following=longlong, room=longlong, is_seen=bint, next_batches=dict)
-    cdef _read_on(self, NextBatch found, long long offset, long long most, isolation)
+    cdef _read_on(self, NextBatch found, long long offset, long long max_bytes, isolation)
 
     @cython.locals(log=UnifiedLog, segment=LogSegment, end_offset=longlong, end_base_offset=longlong,
                    end_position=longlong)
-    cdef long long _bound(self, NextBatch found, long long offset, long long most, isolation) except -2
+    cdef long long _bound(self, NextBatch found, long long offset, long long max_bytes, isolation) except -2
 
     @cython.locals(later=LogSegment)
     cdef bint _has_no_abort(self, segments, LogSegment segment) except -1

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidelog.log.segment.segments import LogSegments
     from tidelog.log.unified_log import UnifiedLog
 
-MOST_REMEMBERED = 16
+MAX_REMEMBERED = 16
 """Largest number of readers of large batches in one partition whose next batches are remembered."""
 LOOKS_SKIPPED = 64
 """After a small batch this many reads look at no header."""
@@ -36,7 +36,7 @@ _LENGTH, _MAGIC, _LAST_OFFSET_DELTA = 8, 16, 23
 _SMALLEST_LENGTH = RECORD_BATCH_OVERHEAD - LOG_OVERHEAD
 _OVERHEAD, _MAGIC_2 = LOG_OVERHEAD, MAGIC_V2
 _COMMITTED, _LOG_END = FetchIsolation.TXN_COMMITTED, FetchIsolation.LOG_END
-_MOST = words.MAX_INT_64
+_MAX_INT_64 = words.MAX_INT_64
 _LARGEST_OFFSET = words.MAX_INT_64 - 1
 """Largest last offset of a batch: the offset after it must fit into 64 bits."""
 _Info = FetchDataInfo
@@ -84,23 +84,23 @@ class FetchCursor:
         self._header = bytearray(_HEADER_BYTES)
         self._base_offset = self._size = self._last_offset_delta = 0
 
-    def read(self, offset: int, most: int, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
+    def read(self, offset: int, max_bytes: int, isolation: FetchIsolation, min_one_message: bool) -> FetchDataInfo:
         """Read as ``UnifiedLog.read`` does with ``prove=False``. Raises what that raises."""
         log = self._log
         found = self._next_batches.get(offset)
         if found is not None:
-            going_on = self._read_on(found, offset, most, isolation)
+            going_on = self._read_on(found, offset, max_bytes, isolation)
             if going_on is not None:
                 return words.tuple_as(_Info, (going_on, offset, [] if isolation is _COMMITTED else None, False))
         version, segments = log.version, log.segments
-        info = log.read(offset, most, isolation=isolation, min_one_message=min_one_message, prove=False)
+        info = log.read(offset, max_bytes, isolation=isolation, min_one_message=min_one_message, prove=False)
         records = info.records
-        if not isinstance(records, TransferableRecords) or records.size * 2 <= most or isolation is _LOG_END:
+        if not isinstance(records, TransferableRecords) or records.size * 2 <= max_bytes or isolation is _LOG_END:
             return info
         if self._looks_to_skip:
             self._looks_to_skip -= 1
             return info
-        begun = self._begin(offset, records, most, isolation, segments, version)
+        begun = self._begin(offset, records, max_bytes, isolation, segments, version)
         if begun is None:
             return info
         records.release()
@@ -110,7 +110,7 @@ class FetchCursor:
         self,
         offset: int,
         records: TransferableRecords,
-        most: int,
+        max_bytes: int,
         isolation: FetchIsolation,
         segments: LogSegments,
         version: int,
@@ -118,7 +118,7 @@ class FetchCursor:
         """Read the batch at which ``records`` begin, if it is large; the caller still releases ``records``."""
         segment = segments.floor(offset)
         position = records.position
-        if segment is None or not self._look(records.file.fileno(), position) or self._size * 2 <= most:
+        if segment is None or not self._look(records.file.fileno(), position) or self._size * 2 <= max_bytes:
             self._looks_to_skip = LOOKS_SKIPPED
             return None
         last_offset = self._base_offset + self._last_offset_delta
@@ -126,7 +126,7 @@ class FetchCursor:
             return None
         try:
             found = NextBatch(last_offset, position, self._size, segment, segments, version)
-            begun = self._read_on(found, offset, most, isolation)
+            begun = self._read_on(found, offset, max_bytes, isolation)
         except KafkaError:
             return None  # the segment was swapped meanwhile; the records that were read are still right
         if begun is not None and begun.file is not records.file:
@@ -136,7 +136,7 @@ class FetchCursor:
         return begun
 
     def _read_on(
-        self, found: NextBatch, offset: int, most: int, isolation: FetchIsolation
+        self, found: NextBatch, offset: int, max_bytes: int, isolation: FetchIsolation
     ) -> TransferableRecords | None:
         """Return the batch that ``found`` describes, and read the header of the batch after it; None if a read may not
         return exactly this batch, or that header is not in the page cache.
@@ -144,19 +144,19 @@ class FetchCursor:
         Raises KafkaStorageError when the segment's file is closed.
         """
         segment, segments = found.segment, found.segments
-        bound, following = self._bound(found, offset, most, isolation), found.position + found.size
+        bound, following = self._bound(found, offset, max_bytes, isolation), found.position + found.size
         if bound < following:
             return None
         records = segment.records.slice(found.position, found.size)
         if following == bound:
             return records
-        room = min(most, bound - found.position) - found.size
+        room = min(max_bytes, bound - found.position) - found.size
         is_seen = self._look(records.file.fileno(), following)
         if not is_seen or self._base_offset <= found.last_offset or self._size <= room:
             records.release()
             return None  # not in the page cache, damaged, or there is room for more than one batch
         next_batches, going_on = self._next_batches, found.last_offset + 1
-        if len(next_batches) >= MOST_REMEMBERED and going_on not in next_batches:
+        if len(next_batches) >= MAX_REMEMBERED and going_on not in next_batches:
             del next_batches[next(iter(next_batches))]  # the oldest one
         next_batches[going_on] = NextBatch(
             self._base_offset + self._last_offset_delta, following, self._size, segment, segments, found.version
@@ -164,7 +164,7 @@ class FetchCursor:
         records.in_memory = True
         return records
 
-    def _bound(self, found: NextBatch, offset: int, most: int, isolation: FetchIsolation) -> int:
+    def _bound(self, found: NextBatch, offset: int, max_bytes: int, isolation: FetchIsolation) -> int:
         """Return the position where the segment's readable bytes end; -1 if such a read may not return the batch
         alone."""
         log, segment = self._log, found.segment
@@ -175,7 +175,7 @@ class FetchCursor:
             or log.segments is not found.segments
             or not found.last_offset < log.high_watermark == end_offset
             or offset < log.log_start_offset
-            or found.size > most
+            or found.size > max_bytes
         ):
             return -1
         if isolation is _COMMITTED and not (
@@ -189,7 +189,7 @@ class FetchCursor:
 
         Only the active segment's index can grow; the others are checked once for each list of segments."""
         if self._committed_segments is not segments or segment.base_offset < self._committed_from:
-            indices = [later.transaction_index for later in segments.values(segment.base_offset, _MOST)]
+            indices = [later.transaction_index for later in segments.values(segment.base_offset, _MAX_INT_64)]
             for index in indices:
                 if not index.is_proven or index.entries:
                     return False

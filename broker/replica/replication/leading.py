@@ -22,7 +22,7 @@ from tidelog.broker.cluster.alter_partition import PartitionKey
 from tidelog.broker.cluster.partition_state import Brokers, IsrAnswer, IsrProposal, LeaderState
 from tidelog.broker.loop.deferred import Deferred, deferred_value
 from tidelog.broker.loop.timers import TimerQueue
-from tidelog.broker.replica.commits import Commits
+from tidelog.broker.replica.offset_waits import OffsetWaits
 from tidelog.broker.replica.replication.quotas import PartitionThrottle, ReplicationQuota
 from tidelog.broker.replica.replication.resting import Rests
 from tidelog.protocol.errors import (
@@ -61,8 +61,8 @@ class Leading:
     def __init__(self, partition: Partition, core: LeaderState, parts: LeaderParts) -> None:
         self._partition = partition
         self._parts = parts
-        self._syncs = Commits()
-        self._deletions = Commits()
+        self._syncs = OffsetWaits()
+        self._deletions = OffsetWaits()
         self.core = core
         self.rests = Rests(core)
         self.throttle: PartitionThrottle | None = None

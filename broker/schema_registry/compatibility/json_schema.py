@@ -148,9 +148,9 @@ class Comparison:
             return []
         return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
 
-    def _check_cover(self, olds: list[Located], news: list[Located], path: str) -> list[str]:
-        """Return the reason if one of ``news`` may refuse values that all of ``olds`` accept."""
-        if all(any(not self.faults(old, new, path) for old in olds) for new in news):
+    def _check_cover(self, originals: list[Located], updates: list[Located], path: str) -> list[str]:
+        """Return the reason if one of ``updates`` may refuse values that all of ``originals`` accept."""
+        if all(any(not self.faults(old, new, path) for old in originals) for new in updates):
             return []
         return [fault("PRODUCT_TYPE_EXTENDED", path)]
 
@@ -343,7 +343,7 @@ def _number(value: Any) -> float | None:
 
 
 def _names(value: Any) -> frozenset[str]:
-    """Return the texts in a list; none if it is no list, as in a referenced document that is no schema."""
+    """Return the texts in a list; none if it is not a list, as in a referenced document that is not a schema."""
     return frozenset(one for one in value if isinstance(one, str)) if isinstance(value, list) else frozenset()
 
 

@@ -28,7 +28,7 @@ from tidelog.broker.schema_registry.formats.schema import InvalidSchemaError, Pa
 
 MAIN = "tidelog_schema.proto"
 TIMEOUT_S = 30
-MOST_ERROR_BYTES = 2000
+MAX_ERROR_BYTES = 2000
 _LOG_LINE = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]+")
 
@@ -116,7 +116,7 @@ def write_import(root: Path, name: str, text: str) -> None:
 
 def reason_of(output: bytes, directory: str) -> str:
     """Return protoc's errors about the schema, without its log lines and the directory."""
-    lines = output[:MOST_ERROR_BYTES].decode("utf-8", "replace").replace(directory, "").splitlines()
+    lines = output[:MAX_ERROR_BYTES].decode("utf-8", "replace").replace(directory, "").splitlines()
     told = [line.replace(f"{MAIN}:", "line ") for line in lines if not _LOG_LINE.match(line)]
     return "; ".join(told) or "it does not compile"
 

@@ -135,7 +135,7 @@ class Authorizer:
         is_filter: bool = False,
     ) -> bool:
         """Return whether a client may do this operation. ``count`` is how often the request names the resource.
-        ``is_filter`` says that a denial is no error, but leaves the resource out of the answer.
+        ``is_filter`` says that a denial is not an error, but leaves the resource out of the answer.
         """
         decision = self._decide(context, operation, resource_type, name)
         if decision.is_allowed:

@@ -99,7 +99,7 @@ def is_allowed_on_any(acls: Acls, client: Client, operation: int, resource_type:
 
 
 def _has_effect(rule: AccessRule, literal: set[str], prefixed: set[str]) -> bool:
-    """Return whether a rule counts beside DENYs of these literal and prefixed names."""
+    """Return whether an ALLOW applies to at least one name that no DENY of these literal and prefixed names covers."""
     name = rule.resource_name
     if rule.pattern_type != _PREFIXED and name == WILDCARD:
         return True

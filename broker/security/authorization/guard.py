@@ -76,7 +76,7 @@ class Call:
         self.request = request
 
     def has_permission(self, need: Need, *, is_filter: bool = False) -> bool:
-        """Return whether the client has a permission; ``is_filter`` says that a denial is no error."""
+        """Return whether the client has a permission; ``is_filter`` says that a denial is not an error."""
         return self._authorizer.authorize(
             self.context, need.operation, need.resource_type, need.name, is_filter=is_filter
         )

@@ -1,7 +1,8 @@
 """OpenSSL contexts of listeners: versions, cipher suites, key, and the certificates that verify the other side.
 
 Only TLS 1.2 and 1.3; forward secrecy and authenticated encryption unless ``ssl.cipher.suites`` names other suites; no
-compression, no renegotiation. Every certificate of the truststore is a trust anchor, even if it is no root, as in Java.
+compression, no renegotiation. Every certificate of the truststore is a trust anchor, even if it is not a root, as in
+Java.
 """
 
 from __future__ import annotations

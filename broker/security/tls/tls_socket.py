@@ -209,7 +209,7 @@ class TlsSocket:
         return False
 
     def _go_on(self) -> int:
-        """Offer the chunk that was begun again; return the number of bytes to report. Raises BlockingIOError,
+        """Offer the begun chunk to OpenSSL again; return the number of bytes to report. Raises BlockingIOError,
         OSError.
         """
         if not self._offer(self._begun):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from tidelog.log.find.engine.reference import ChainQuery, FileLayout, Put, Restored
+from tidelog.log.find.engine.reference import ChainQuery, FileLayout, PutResult, Restored
 from tidelog.protocol.compiled import words
 from tidelog.protocol.compiled.words import Buffer
 
@@ -37,7 +37,7 @@ _OUT_OF_CHAIN, _BAD_ENTRY, _UNREADABLE = 1, 2, 3
 # ---- calls
 
 
-def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> Put:
+def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> PutResult:
     """See :func:`tidelog.log.find.engine.reference.put_entries`."""
     number, capacity, begin, slots = layout.next_entry, layout.capacity, layout.begin_timestamp, layout.slots
     held, entries = words.hold_writable(front), words.hold_writable(rows.entries)
@@ -53,7 +53,7 @@ def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, en
     words.release(keys)
     words.release(entries)
     words.release(held)
-    return Put(next_entry, row, low, high, last_offset)
+    return PutResult(next_entry, row, low, high, last_offset)
 
 
 def put_tags(rows: Rows, start: int, end: int) -> None:

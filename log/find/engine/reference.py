@@ -45,7 +45,7 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 _LENGTH = Struct(">i")
 
 
-class Stop(IntEnum):
+class WalkStop(IntEnum):
     """Reason why a walk over a chunk ended."""
 
     END = 0
@@ -56,22 +56,22 @@ class Stop(IntEnum):
     """The next batch is compressed, of an old format or malformed: the caller decodes it with ``append_batch``."""
 
 
-class Wanted(NamedTuple):
+class RowSettings(NamedTuple):
     """Settings of a log's rows: ``key_seed`` of its topic, and the name of the tag header or None."""
 
     seed: int
     tag_header: bytes | None
 
 
-class Walk(NamedTuple):
+class WalkEnd(NamedTuple):
     """End of a walk: the reason, the byte of the chunk, and the offset after the last batch (-1 without one)."""
 
-    stop: Stop
+    stop: WalkStop
     position: int
     next_offset: int
 
 
-class Put(NamedTuple):
+class PutResult(NamedTuple):
     """Result of a put: the next entry number, the row after the last one, and timestamps and last offset of the entries
     that were made."""
 
@@ -137,7 +137,7 @@ class MatchQuery(NamedTuple):
     end: int
 
 
-def walk_chunk(rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int) -> Walk:
+def walk_chunk(rows: Rows, chunk: memoryview, settings: RowSettings, base_position: int) -> WalkEnd:
     """Append a row for each record of the whole, uncompressed magic 2 batches at the start of ``chunk``.
 
     ``base_position`` is the byte of the segment at which the chunk begins.
@@ -149,22 +149,24 @@ def walk_chunk(rows: Rows, chunk: memoryview, wanted: Wanted, base_position: int
             break
         fields = HEADER.unpack_from(chunk, position)
         if size < RECORD_BATCH_OVERHEAD or chunk[position + MAGIC_OFFSET] != MAGIC_V2 or fields[5] & COMPRESSION_MASK:
-            return Walk(Stop.ODD, position, next_offset)
+            return WalkEnd(WalkStop.ODD, position, next_offset)
         if fields[12] > rows.capacity - rows.count:
-            return Walk(Stop.FULL, position, next_offset)
+            return WalkEnd(WalkStop.FULL, position, next_offset)
         if not fields[5] & CONTROL_MASK:
             before = rows.count
             try:
-                append_batch(rows, RecordBatch(chunk, position), wanted, (base_position + position, size))
+                append_batch(rows, RecordBatch(chunk, position), settings, (base_position + position, size))
             except InvalidRecordError:
                 rows.count = before
-                return Walk(Stop.ODD, position, next_offset)
+                return WalkEnd(WalkStop.ODD, position, next_offset)
         next_offset = _wrap(fields[0] + fields[6] + 1)
         position += size
-    return Walk(Stop.END, position, next_offset)
+    return WalkEnd(WalkStop.END, position, next_offset)
 
 
-def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wanted, span: tuple[int, int]) -> None:
+def append_batch(
+    rows: Rows, batch: RecordBatch | LegacyRecordBatch, settings: RowSettings, span: tuple[int, int]
+) -> None:
     """Append the rows of one batch of any format, whose position and size in the segment are ``span``. Raises
     InvalidRecordError and what decompression raises; nothing is appended then.
     """
@@ -175,8 +177,8 @@ def append_batch(rows: Rows, batch: RecordBatch | LegacyRecordBatch, wanted: Wan
     for record in found:
         rows.offsets[row] = _wrap(record.offset)
         rows.timestamps[row] = _wrap(record.timestamp) if append_time is None else append_time
-        rows.key_hashes[row] = NO_KEY if record.key is None else key_hash(wanted.seed, record.key)
-        tag = None if wanted.tag_header is None else tag_of(record, wanted.tag_header)
+        rows.key_hashes[row] = NO_KEY if record.key is None else key_hash(settings.seed, record.key)
+        tag = None if settings.tag_header is None else tag_of(record, settings.tag_header)
         rows.tag_hashes[row] = 0 if tag is None else tag_hash(tag)
         rows.positions[row], rows.sizes[row] = span
         row += 1
@@ -196,7 +198,7 @@ def tag_of(record: Record, header: bytes) -> bytes | None:
     return None
 
 
-def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> Put:
+def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, end: int) -> PutResult:
     """Build entries in ``rows.entries`` for the rows from ``start`` to below ``end`` that have keys, and set the slots.
 
     ``front`` has a file's header and slots. When the file is full, the first row that has no entry ends the put. The
@@ -209,7 +211,7 @@ def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, en
         if hashed == NO_KEY:
             continue
         if number >= layout.capacity:
-            return Put(number, row, low, high, last_offset)
+            return PutResult(number, row, low, high, last_offset)
         timestamp, last_offset = rows.timestamps[row], rows.offsets[row]
         slot = INDEX_HEADER_BYTES + 4 * (hashed % layout.slots)
         diff = max(0, min((timestamp - layout.begin_timestamp) // 1000, MAX_TIME_DIFF))
@@ -218,7 +220,7 @@ def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, en
         SLOT.pack_into(front, slot, number)
         number += 1
         low, high = min(low, timestamp), max(high, timestamp)
-    return Put(number, end, low, high, last_offset)
+    return PutResult(number, end, low, high, last_offset)
 
 
 def restore_slots(front: bytearray, slots: int, entries: bytes | memoryview, restored: Restored) -> Restored:

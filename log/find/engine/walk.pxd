@@ -8,7 +8,7 @@ cdef unsigned long long _SIGN_64
 @cython.locals(held=words.Held, name=words.Held, offsets=words.Held, timestamps=words.Held, keys=words.Held,
                tags=words.Held, positions=words.Held, sizes=words.Held, seed=ulonglong, before=longlong,
                capacity=longlong, stop=longlong, position=longlong, next_offset=longlong, count=longlong)
-cpdef walk_chunk(rows, chunk, wanted, long long base_position)
+cpdef walk_chunk(rows, chunk, settings, long long base_position)
 
 @cython.locals(flags=longlong, append_time=longlong, base_timestamp=longlong, begin=longlong, end=longlong,
                held=words.Held, key=words.Held, name=words.Held, tag=words.Held, out=words.Held, found=longlong)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from tidelog.log.find.engine.reference import MatchQuery, Stop, Walk, Wanted
+from tidelog.log.find.engine.reference import MatchQuery, RowSettings, WalkEnd, WalkStop
 from tidelog.protocol.compiled import words
 from tidelog.protocol.compiled.words import Buffer
 from tidelog.protocol.errors import InvalidRecordError
@@ -42,13 +42,13 @@ _SIGN_32, _SIGN_64 = 1 << 31, 1 << 63
 # ---- calls
 
 
-def walk_chunk(rows: Rows, chunk: Buffer, wanted: Wanted, base_position: int) -> Walk:
+def walk_chunk(rows: Rows, chunk: Buffer, settings: RowSettings, base_position: int) -> WalkEnd:
     """See :func:`tidelog.log.find.engine.reference.walk_chunk`."""
-    held, name = words.hold(chunk), words.hold(wanted.tag_header or b"")
+    held, name = words.hold(chunk), words.hold(settings.tag_header or b"")
     offsets, timestamps = words.hold_writable(rows.offsets), words.hold_writable(rows.timestamps)
     keys, tags = words.hold_writable(rows.key_hashes), words.hold_writable(rows.tag_hashes)
     positions, sizes = words.hold_writable(rows.positions), words.hold_writable(rows.sizes)
-    seed, before, capacity = wanted.seed & words.MASK_32, rows.count, rows.capacity
+    seed, before, capacity = settings.seed & words.MASK_32, rows.count, rows.capacity
     with cython.nogil:
         stop, position, next_offset, count = _walk(
             held.data, held.size, base_position, seed, name.data, name.size, before, capacity,
@@ -63,7 +63,7 @@ def walk_chunk(rows: Rows, chunk: Buffer, wanted: Wanted, base_position: int) ->
     words.release(name)
     words.release(held)
     rows.count = count
-    return Walk(Stop(stop), position, next_offset)
+    return WalkEnd(WalkStop(stop), position, next_offset)
 
 
 def match_records(section: bytes, count: int, query: MatchQuery) -> list[tuple[int, int]] | None:

@@ -46,7 +46,7 @@ def parse_encryption(raw: dict[str, Any]) -> SegmentEncryption:
     try:
         return SegmentEncryption(pair, base64.b64decode(wrapped, validate=True), base64.b64decode(raw["aad"]))
     except binascii.Error as error:
-        raise ValueError(f"dataKey or aad is no base64: {error}") from error
+        raise ValueError(f"dataKey or aad is not base64: {error}") from error
 
 
 def chunk_decrypter(encryption: SegmentEncryption, directory: str | None) -> Callable[[bytes], bytes]:
@@ -87,9 +87,9 @@ def _read_key(path: str) -> RSAPrivateKey:
     except FileNotFoundError:  # must not leave this module: callers take it for a missing segment
         raise OSError(f"it is encrypted: {path} is missing") from None
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise OSError(f"{path} is no private key, or has a password: {error}") from None
+        raise OSError(f"{path} is not a private key, or has a password: {error}") from None
     if not isinstance(key, RSAPrivateKey):
-        raise OSError(f"{path} is no RSA key")
+        raise OSError(f"{path} is not an RSA key")
     return key
 
 

@@ -103,7 +103,7 @@ def parse_manifest(text: bytes, key: str, base: int) -> TieredSegment:
     except (
         ValueError, LookupError, TypeError, AttributeError, struct.error, cramjam.DecompressionError, RecursionError,
     ) as error:  # fmt: skip
-        raise OSError(f"{key} is no manifest of a segment: {error}") from error
+        raise OSError(f"{key} is not a manifest of a segment: {error}") from error
 
 
 def _number(raw: dict[str, Any], name: str, smallest: int, largest: int, default: int | None = None) -> int:
@@ -405,7 +405,7 @@ class TieredHandler(FileSystemHandler):  # type: ignore[misc]
             with self._store.open_input_file(path) as file:
                 text = file.read(MAX_MANIFEST_BYTES + 1)
             if len(text) > MAX_MANIFEST_BYTES:
-                raise OSError(f"{path} is no manifest of a segment: it has over {MAX_MANIFEST_BYTES} bytes")
+                raise OSError(f"{path} is not a manifest of a segment: it has over {MAX_MANIFEST_BYTES} bytes")
             known = self._manifests[path] = parse_manifest(text, path.removesuffix("rsm-manifest") + "log", base)
         return known
 

@@ -87,7 +87,7 @@ def read_newest_version(given: str) -> tuple[Manifest, int, tuple[str, ...], tup
     store, folder = _store_of(address), os.path.join(address.path, LETTERS)
     with delta_errors(address):
         manifest = _States(address.path, store).manifest_of(table)
-        if manifest.version:  # otherwise it is no table of an export
+        if manifest.version:  # otherwise it is not a table of an export
             require_columns(f"Delta table {given}", [one.name for one in table.schema().fields], COMPARED)
         letters = tuple(os.path.join(folder, name) for name in store.names_in(folder))
         return manifest, table.version(), tuple(table.file_uris()), letters

@@ -83,7 +83,7 @@ class Life:
     def after_cut(self) -> None:
         self.records = {offset: one for offset, one in self.records.items() if offset < self.log.log_end_offset}
         if self.chance.random() < 0.5:
-            self.manager.checkpoint.save_cut(self.log)
+            self.manager.checkpoint.lower(self.log)
 
     def crash(self) -> None:
         """Start again after a recovery that drops records."""

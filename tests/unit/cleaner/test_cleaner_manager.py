@@ -107,7 +107,7 @@ def test_records_in_the_place_of_truncated_ones_are_dirty(tmp_path: Path, saves:
     bench.manager.checkpoint.save(bench.log, 2)
     bench.log.truncate_to(1)
     if saves:
-        bench.manager.checkpoint.save_cut(bench.log)
+        bench.manager.checkpoint.lower(bench.log)
         assert (tmp_path / "cleaner-offset-checkpoint").read_text().endswith(" 0 1\n")
     bench.write(2)
 

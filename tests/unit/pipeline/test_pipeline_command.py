@@ -179,7 +179,7 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
         (["audit", "--table", "a.b", "--catalog", "sqlite:////nowhere/x"], "Iceberg catalog sqlite:////nowhere/x: "),
         (["audit", "--master", "local[two]"], "--master local[two]: expected local[N], spark://HOST:PORT"),
         (["audit", "--master", "nobody"], "--master nobody: expected local[N], spark://HOST:PORT"),
-        (["audit", "--table", "/nowhere"], "/nowhere is no exported table"),
+        (["audit", "--table", "/nowhere"], "/nowhere is not an exported table"),
         (["index", "--config", "index.keys"], "--config index.keys: expected KEY=VALUE"),
         (["index", "--config", "no.such=1"], "--config no.such: not a topic configuration"),
         (["index", "--config", "index.keys=perhaps"], "index.keys"),
@@ -289,7 +289,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest
     (tmp_path / "photos").mkdir()
     words = ["pipeline", "audit", "--path", str(tmp_path / "photos"), "--master", "none"]
     assert main(words) == 2
-    assert "is no Kafka data directory" in capsys.readouterr().err
+    assert "is not a Kafka data directory" in capsys.readouterr().err
 
 
 def test_a_broker_that_runs_is_named(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:

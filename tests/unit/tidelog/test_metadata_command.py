@@ -226,7 +226,7 @@ def test_a_quorum_that_commits_nothing_is_given_up() -> None:
 @pytest.mark.parametrize(
     ("apis", "said"),
     [
-        ({ApiKey.FETCH: (4, 18)}, "is no controller: it does not serve FetchSnapshot"),
+        ({ApiKey.FETCH: (4, 18)}, "is not a controller: it does not serve FetchSnapshot"),
         ({ApiKey.FETCH: (4, 16), ApiKey.FETCH_SNAPSHOT: (0, 0)}, "serves Fetch up to version 16"),
     ],
 )

@@ -121,7 +121,7 @@ def check_cluster_id(cluster_id: str, config: BrokerConfig) -> None:
         uuid = b""
     if len(uuid) != CLUSTER_ID_BYTES or uuid_to_str(uuid) != cluster_id:
         raise FormatOptionError(
-            f"the cluster id {cluster_id!r} is no UUID in base64 (22 characters), such as kafka-storage "
+            f"the cluster id {cluster_id!r} is not a UUID in base64 (22 characters), such as kafka-storage "
             "random-uuid prints"
         )
     configured = config.get("cluster.id")

@@ -143,7 +143,7 @@ def _json_value(fields: Mapping[str, Any]) -> bytes | None:
 def _number(fields: Mapping[str, Any], name: str, most: int) -> int | None:
     number = fields.get(name)
     if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most):
-        raise RecordFormatError(f"{name}: {number!r} is no number from 0 to {most}")
+        raise RecordFormatError(f"{name}: {number!r} is not a number from 0 to {most}")
     return number
 
 

@@ -10,7 +10,7 @@ from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
 from tidelog.commands.frame.output import print_json, print_rows
 
-MOST_NODES = 20
+MAX_NODES = 20
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -39,7 +39,7 @@ def command(context: click.Context, /, *, settings: ClientSettings, as_json: boo
 
 @command.command("start")
 @click.option(
-    "--nodes", type=click.IntRange(1, MOST_NODES), default=3, show_default=True, help="number of Tidelog brokers"
+    "--nodes", type=click.IntRange(1, MAX_NODES), default=3, show_default=True, help="number of Tidelog brokers"
 )
 @click.option(
     "--data-dir",

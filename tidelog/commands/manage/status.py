@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from tidelog.client.admin.topics import Topic
     from tidelog.client.cluster import Cluster
 
-MOST_GROUPS = 50
+MAX_GROUPS = 50
 """Limit of the groups whose lag is looked up, with three requests each."""
-MOST_FAILURES = 3
+MAX_FAILURES = 3
 """Failures after which the remaining groups are left out, as each may take the whole timeout."""
 SHOWN_ROWS = 8
 """Rows of a table that are printed; JSON has all."""
@@ -86,7 +86,7 @@ def ask_brokers(cluster: Cluster) -> Asked:
 
 
 def describe_groups(cluster: Cluster, asked: Asked) -> list[Group]:
-    """Describe up to MOST_GROUPS groups, and add a problem for each failure.
+    """Describe up to MAX_GROUPS groups, and add a problem for each failure.
 
     A group that was deleted meanwhile is left out.
     """
@@ -95,7 +95,7 @@ def describe_groups(cluster: Cluster, asked: Asked) -> list[Group]:
     from tidelog.protocol.errors import GroupIdNotFoundError
 
     found, failures = [], 0
-    for one in asked.groups[:MOST_GROUPS]:
+    for one in asked.groups[:MAX_GROUPS]:
         try:
             found.append(describe_group(cluster, one.group))
         except GroupIdNotFoundError:
@@ -103,7 +103,7 @@ def describe_groups(cluster: Cluster, asked: Asked) -> list[Group]:
         except Trouble as error:
             failures += 1
             asked.problems.append(f"group {one.group}: {error}")
-        if failures == MOST_FAILURES:
+        if failures == MAX_FAILURES:
             break
     return found
 

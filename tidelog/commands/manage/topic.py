@@ -126,7 +126,7 @@ def print_topic(topic: Mapping[str, Any]) -> None:
     help="default: the broker's default.replication.factor",
 )
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="a configuration; may be repeated")
-@click.option("--if-not-exists", is_flag=True, help="a topic that is there already is no failure")
+@click.option("--if-not-exists", is_flag=True, help="a topic that is there already is not a failure")
 @click.option("--dry-run", is_flag=True, help="let the broker check it, create nothing")
 @json_option
 @client_options()
@@ -180,7 +180,7 @@ def _created_text(row: Mapping[str, Any], dry_run: bool) -> str:
 
 @command.command("delete")
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("--if-exists", is_flag=True, help="a topic that is not there is no failure")
+@click.option("--if-exists", is_flag=True, help="a topic that is not there is not a failure")
 @json_option
 @client_options()
 def delete(*, settings: ClientSettings, names: tuple[str, ...], if_exists: bool, as_json: bool) -> int:

@@ -7,7 +7,7 @@ from tidelog.client.admin.quotas import Quota, list_quotas
 from tidelog.console.view import MAX_ROWS, Page, View, ask_for, slice_from
 from tidelog.protocol.api_keys import ApiKey
 
-MOST_CONNECTIONS = 2_000
+MAX_CONNECTIONS = 2_000
 """Limit of the connections that are listed, as more would block the loop."""
 
 
@@ -37,7 +37,7 @@ def client_page(view: View) -> Page:
 
 def list_connected(view: View) -> list[ConnectedClient]:
     """List the current connections, by client id and address."""
-    found = view.asker.run_in_loop(lambda: view.asker.broker.clients.list(MOST_CONNECTIONS))
+    found = view.asker.run_in_loop(lambda: view.asker.broker.clients.list(MAX_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 
 

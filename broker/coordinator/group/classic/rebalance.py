@@ -8,7 +8,7 @@
 ``join`` and ``sync`` decide about requests; this module has the transitions of state that both use, and those that a
 timer causes. The timers, by key: ("heartbeat", group, member) the session; ("join", group) the end of
 PreparingRebalance; ("sync", group) members that joined but never sent SyncGroup. A member keeps the Deferred of its
-waiting request, which is completed exactly once: with the outcome, or with an error upon which the client rejoins.
+waiting request, which is completed exactly once: with the outcome, or with an error after which the client rejoins.
 
 A record of the group is written only for a new group, the leader's assignment, an empty generation and a static
 member's new id. While serving, such a record is not replayed (``CoordinatorResult.replay``): the group is changed

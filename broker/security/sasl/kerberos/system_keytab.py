@@ -20,7 +20,7 @@ _FILE = re.compile(r"(?:(?:WR)?FILE:)?(?P<path>/.*)")
 
 
 def system_keytab(environment: Mapping[str, str]) -> str | None:
-    """Return the path of the machine's keytab, None if it is no file. Reads krb5.conf."""
+    """Return the path of the machine's keytab, None if it is not a file. Reads krb5.conf."""
     name = (
         environment.get("KRB5_KTNAME")
         or _find_configured(environment.get("KRB5_CONFIG") or USUAL_CONFIG)

@@ -39,7 +39,7 @@ UNFORESEEN = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, 
 
 
 class MalformedKeysError(Exception):
-    """A document that is no JWKS, or that cannot be fetched."""
+    """A document that is not a JWKS, or that cannot be fetched."""
 
 
 class Pace(NamedTuple):

@@ -21,7 +21,7 @@ from tests.support.prometheus import Page, parse
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin.app import serve
-from tidelog.broker.admin.prometheus import MOST_COMMITS, MOST_LAGS, group_commits, request_samples
+from tidelog.broker.admin.prometheus import MAX_COMMITS, MAX_LAGS, group_commits, request_samples
 from tidelog.broker.cleaning import cleaner_of
 from tidelog.broker.coordinator.group.offsets import OffsetAndMetadata, OffsetStore
 from tidelog.broker.loop.log_openings import opening_expected
@@ -292,17 +292,17 @@ async def test_coordinators_are_counted_once_there_are_any(tmp_path: Path) -> No
         assert lags == {frozenset({"group": "a", "topic": TOPIC, "partition": "0"}.items()): 1}
 
 
-@pytest.mark.parametrize("partitions", [1, 1_000, MOST_LAGS // 2, MOST_LAGS + 1])
+@pytest.mark.parametrize("partitions", [1, 1_000, MAX_LAGS // 2, MAX_LAGS + 1])
 def test_the_lag_is_reported_for_a_limited_number_of_groups(partitions: int) -> None:
     """The loop copies all reported lags, and a monitoring system keeps a time series for each."""
     topic = dict.fromkeys(range(partitions), OffsetAndMetadata(0, 1, -1, "", 0, 0))
-    groups = [str(number) for number in range(MOST_COMMITS + 1)]
+    groups = [str(number) for number in range(MAX_COMMITS + 1)]
     offsets = SimpleNamespace(of_group=lambda _: {TOPIC: topic})
     runtime = SimpleNamespace(loaded=[(0, SimpleNamespace(groups=groups, offsets=offsets))])
     made = SimpleNamespace(made_groups=SimpleNamespace(runtime=runtime))
     services = SimpleNamespace(coordinators=SimpleNamespace(made=made))
     commits = group_commits(cast(Any, SimpleNamespace(services=services)))
-    assert len(commits) == min(MOST_COMMITS, MOST_LAGS // partitions)
+    assert len(commits) == min(MAX_COMMITS, MAX_LAGS // partitions)
 
 
 async def test_label_values_are_escaped(tmp_path: Path) -> None:

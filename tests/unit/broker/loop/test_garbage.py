@@ -5,7 +5,7 @@ from tidelog.broker.loop.garbage import (
     INTERVAL_MS,
     LONG_MS,
     MANY_OBJECTS,
-    MOST_DELAYS,
+    MAX_DELAYS,
     WORTH_COLLECTING,
     Collector,
     GarbageCollector,
@@ -57,11 +57,11 @@ def test_a_full_collection_comes_when_it_is_worth_it() -> None:
 def test_a_long_request_delays_it_but_not_for_ever() -> None:
     world = World()
     world.is_busy = True
-    assert [world.run(WORTH_COLLECTING) for _ in range(MOST_DELAYS)] == [[]] * MOST_DELAYS
+    assert [world.run(WORTH_COLLECTING) for _ in range(MAX_DELAYS)] == [[]] * MAX_DELAYS
     world.is_busy = False
     assert world.run(WORTH_COLLECTING) == ["collect"]
     world.is_busy = True
-    assert [world.run(WORTH_COLLECTING) for _ in range(MOST_DELAYS + 1)] == [[]] * MOST_DELAYS + [["collect"]]
+    assert [world.run(WORTH_COLLECTING) for _ in range(MAX_DELAYS + 1)] == [[]] * MAX_DELAYS + [["collect"]]
 
 
 def test_many_objects_of_a_long_request_are_frozen_and_not_looked_at() -> None:

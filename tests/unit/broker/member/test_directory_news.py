@@ -15,7 +15,7 @@ from tidelog.broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Regis
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.member.connections import directories
 from tidelog.broker.member.connections.channel import ChannelError
-from tidelog.broker.member.connections.directories import DirectoryNews
+from tidelog.broker.member.connections.directories import DirectoryReports
 from tidelog.broker.member.controller import RemoteController
 from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image import LOST_DIRECTORY
@@ -90,7 +90,7 @@ class World:
         )
         self.out_of_service: set[TopicPartition] = set()
         self.quorum = RemoteController(image, 1)
-        self.news = DirectoryNews(
+        self.news = DirectoryReports(
             cast(Any, self.logs), self.quorum, self.lifecycle, self.time.monotonic_ms, self.beaten.set
         )
         self.news.begin(empty)

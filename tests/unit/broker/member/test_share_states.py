@@ -20,7 +20,7 @@ from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.coordinator.share_state.calls import CALLS, MAX_BATCHES
 from tidelog.broker.coordinator.share_state.persister import FIRST_BACKOFF_MS
 from tidelog.broker.coordinator.share_state.spans import ACKNOWLEDGED, Span
-from tidelog.broker.coordinator.share_state.state import NO_EPOCH, StateKey, Written
+from tidelog.broker.coordinator.share_state.state import NO_EPOCH, StateKey, StateUpdate
 from tidelog.broker.handlers import delete_share_group_state as deletion
 from tidelog.broker.handlers import initialize_share_group_state as initialization
 from tidelog.broker.handlers import read_share_group_state as reading
@@ -151,21 +151,21 @@ async def test_states_are_kept_wherever_the_coordinator_is(world: ShareWorld, co
     made, key = States(world, coordinator), key_of(world)
     states = made.states
     await made.settled(states.initialize(key, 2, 1))
-    await made.settled(states.write(key, Written(3, 1, 0, [Span(5, 6, ACKNOWLEDGED, 1)], 1)))
+    await made.settled(states.write(key, StateUpdate(3, 1, 0, [Span(5, 6, ACKNOWLEDGED, 1)], 1)))
     await made.settled(states.when_open(key, 7))
     found = states.read(key, 7)
     assert (found.start_offset, found.batches, found.state_epoch) == (3, (Span(5, 6, ACKNOWLEDGED, 1),), 1)
     with pytest.raises(NotLeaderOrFollowerError):
         states.read(key, 7)  # what was read counts once
     with pytest.raises(FencedLeaderEpochError):
-        await made.settled(states.write(key, Written(4, 0, 6, (), 1)))
+        await made.settled(states.write(key, StateUpdate(4, 0, 6, (), 1)))
     with pytest.raises(FencedStateEpochError):
-        await made.settled(states.write(key, Written(4, 0, 7, (), 0)))
+        await made.settled(states.write(key, StateUpdate(4, 0, 7, (), 0)))
     summaries = await steps_end(made, states.summaries([key, key_of(world, "none")]))
     assert [-1 if one is None else one.start_offset for one in summaries.values()] == [3, -1]
     await steps_end(made, states.delete([key]))
     with pytest.raises(InvalidRequestError):
-        await made.settled(states.write(key, Written(4, 0, 7, (), 1)))
+        await made.settled(states.write(key, StateUpdate(4, 0, 7, (), 1)))
     assert (OtherBroker.asked > 0) is (coordinator == OTHER)
 
 
@@ -214,7 +214,7 @@ async def test_a_state_that_was_read_before_a_change_is_not_served_after_it(
     first, second = states.when_open(key, 7), states.when_open(key, 7)
     await made.settled(first)
     assert states.read(key, 7).start_offset == 2
-    written = states.write(key, Written(9, 0, 7, (), 1))
+    written = states.write(key, StateUpdate(9, 0, 7, (), 1))
     await made.settled(second)
     await made.settled(written)
     with pytest.raises(NotLeaderOrFollowerError):

@@ -101,5 +101,5 @@ def test_times_may_be_relative_where_there_is_a_now() -> None:
     assert parse_time("15m", now) == now - 15 * 60_000
     assert parse_time("2026-11-21T09:00Z") == 1_795_251_600_000
     for wrong in ("soon", "25:00", "²²²²²²²²²", "9" * 20, "9" * 12 + "d"):
-        with pytest.raises(ValueError, match=f"^'{wrong}' is no time: .* ago$"):
+        with pytest.raises(ValueError, match=f"^'{wrong}' is not a time: .* ago$"):
             parse_time(wrong, now)

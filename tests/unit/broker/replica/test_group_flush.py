@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.cleaning import LogWriter, open_log
 from tidelog.broker.loop.deferred import Deferred, error_of
-from tidelog.broker.replica.commits import Commits
 from tidelog.broker.replica.group_flush import GroupFlush
+from tidelog.broker.replica.offset_waits import OffsetWaits
 from tidelog.log.config import LogConfig
 from tidelog.log.file_use import LogDeletedError
 from tidelog.protocol.errors import KafkaError, KafkaStorageError
@@ -72,7 +72,7 @@ class Fixture:
         self.log = FakeLog(FakeConfig(flush_messages))
         self.threads = Threads()
         self.committed = 0
-        self.commits = Commits()
+        self.commits = OffsetWaits()
         self.flush = GroupFlush(cast(Any, self.log), self.threads, self.advance, self.commits.fail)
 
     def advance(self, offset: int) -> None:

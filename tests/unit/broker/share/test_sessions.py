@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tidelog.broker.share.sessions import FINAL_EPOCH, MOST_PARTITIONS, SessionKey, ShareSession, ShareSessions
+from tidelog.broker.share.sessions import FINAL_EPOCH, MAX_PARTITIONS, SessionKey, ShareSession, ShareSessions
 from tidelog.protocol.errors import (
     InvalidRequestError,
     InvalidShareSessionEpochError,
@@ -25,12 +25,12 @@ def test_a_session_remembers_its_partitions() -> None:
 
 def test_a_session_grows_by_no_made_up_partitions_beyond_a_bound() -> None:
     """Each request of its member walks over all of them."""
-    session = ShareSession([(T, index) for index in range(MOST_PARTITIONS - 1)], object())
+    session = ShareSession([(T, index) for index in range(MAX_PARTITIONS - 1)], object())
     with pytest.raises(InvalidRequestError):
-        session.update([(T, MOST_PARTITIONS), (T, MOST_PARTITIONS + 1)], [])
-    assert (len(session.partitions), session.epoch) == (MOST_PARTITIONS - 1, 1)
-    session.update([(T, 0), (T, MOST_PARTITIONS), (T, MOST_PARTITIONS + 1)], [(T, 1)])
-    assert (len(session.partitions), session.epoch) == (MOST_PARTITIONS, 2)
+        session.update([(T, MAX_PARTITIONS), (T, MAX_PARTITIONS + 1)], [])
+    assert (len(session.partitions), session.epoch) == (MAX_PARTITIONS - 1, 1)
+    session.update([(T, 0), (T, MAX_PARTITIONS), (T, MAX_PARTITIONS + 1)], [(T, 1)])
+    assert (len(session.partitions), session.epoch) == (MAX_PARTITIONS, 2)
 
 
 def test_the_largest_epoch_is_followed_by_one() -> None:

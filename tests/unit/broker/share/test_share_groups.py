@@ -14,7 +14,7 @@ from tests.unit.broker.data_broker import batch
 from tests.unit.broker.share.share_world import ShareMember, ShareWorld, offsets, partitions, read_fetched, runs
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.share_state.coordinator import ShareCoordinator
-from tidelog.broker.coordinator.share_state.state import StateKey, Written
+from tidelog.broker.coordinator.share_state.state import StateKey, StateUpdate
 from tidelog.broker.coordinator.transaction.markers import BrokerMarkerWriter
 from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.metadata.image import SHARE_GROUP_STATE_TOPIC
@@ -498,7 +498,7 @@ def test_a_leader_of_another_epoch_reads_the_state_again(world: ShareWorld) -> N
     member = world.member()
     member.fetch(max_records=10)
     key = StateKey("g", world.broker.metadata.topics["t"].topic_id, 0)
-    world.coordinators.share.write(key, Written(20, 0, -1, ()))
+    world.coordinators.share.write(key, StateUpdate(20, 0, -1, ()))
     replica = world.replica_manager.partition("t", 0)
     replica.leader_epoch += 1
     assert member.acknowledge((0, 9, ACCEPT)).responses[0].partitions[0].error_code == UnknownTopicOrPartitionError.code

@@ -80,7 +80,7 @@ def test_a_stretch_with_a_producers_last_batch_is_read(last: int, *, stays: bool
 
 
 def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.cleaner.round.stretches.MOST_STRETCHES", 2)
+    monkeypatch.setattr("tidelog.cleaner.round.stretches.MAX_STRETCHES", 2)
     stretches = Stretches()
     for segment in range(3):
         stretches.note(segment, 0, rows({}))
@@ -121,7 +121,7 @@ def test_with_and_without_them_a_round_leaves_the_same(
     outcomes, read = [], []
     write(tmp_path, seed)
     for most in (0, 1000):
-        monkeypatch.setattr("tidelog.cleaner.round.stretches.MOST_STRETCHES", most)
+        monkeypatch.setattr("tidelog.cleaner.round.stretches.MAX_STRETCHES", most)
         directory = tmp_path / f"cleaned-{most}"
         shutil.copytree(tmp_path, directory, ignore=shutil.ignore_patterns("cleaned-*"))
         log = open_log(directory, compacted(segment_bytes=9000))

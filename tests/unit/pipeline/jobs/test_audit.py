@@ -423,7 +423,7 @@ def test_a_table_of_another_topic_of_that_name_is_refused(data: DataDirectory) -
 
 def test_a_table_without_a_version_is_refused(data: DataDirectory, tmp_path: Path) -> None:
     fill(data.log("orders"), 1)
-    with pytest.raises(BadRequestError, match="is no exported table"):
+    with pytest.raises(BadRequestError, match="is not an exported table"):
         run(data, table=str(tmp_path / "nothing"))
 
 

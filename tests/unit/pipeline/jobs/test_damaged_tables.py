@@ -144,7 +144,7 @@ def test_damaged_metadata_is_reported_in_one_line(tmp_path: Path, kind: str, nam
 def test_a_value_of_another_type_is_named(change: dict[str, Any], message: str) -> None:
     """It was taken, and ended a later step in a traceback or went into the next version."""
     raw = json.loads(Manifest().to_json()) | change
-    with pytest.raises(JobError, match=f"PATH is no manifest of a Tidelog export: .*{message}"):
+    with pytest.raises(JobError, match=f"PATH is not a manifest of a Tidelog export: .*{message}"):
         Manifest.from_json(json.dumps(raw), "PATH")
 
 

@@ -388,7 +388,7 @@ def test_a_damaged_manifest_is_reported(data: DataDirectory) -> None:
     fill(data.log("orders"), 1)
     run(data)
     Path(request_for(data).table, "_tidelog", "manifest-00000001.json").write_text("{}")
-    with pytest.raises(JobError, match="is no manifest of a Tidelog export"):
+    with pytest.raises(JobError, match="is not a manifest of a Tidelog export"):
         run(data)
 
 

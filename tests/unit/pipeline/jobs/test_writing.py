@@ -243,7 +243,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_written(
 
 def test_a_file_that_is_no_parquet_is_reported(tmp_path: Path) -> None:
     (tmp_path / "f.parquet").write_text("no")
-    with pytest.raises(BadRequestError, match=r"f\.parquet is no Parquet file"):
+    with pytest.raises(BadRequestError, match=r"f\.parquet is not a Parquet file"):
         sink_schema(str(tmp_path / "f.parquet"))
 
 

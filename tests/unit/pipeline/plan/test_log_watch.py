@@ -180,5 +180,5 @@ def test_rolls_and_deleted_segments_are_seen(crowded: DataDirectory) -> None:
 
 def test_an_assigned_partition_that_is_missing_among_strangers_names_the_path(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
-    with pytest.raises(SelectionError, match=r"is no Kafka data directory: expected meta\.properties"):
+    with pytest.raises(SelectionError, match=r"is not a Kafka data directory: expected meta\.properties"):
         LogWatch(parse_options({"path": str(tmp_path), "assign": '{"t":[0]}'})).partitions()

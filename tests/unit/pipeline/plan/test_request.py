@@ -90,7 +90,7 @@ class TestSelection:
             (data.path, {"assign": '{"a":[7]}'}, "partition a-7 is not below"),
             (data.path, {"subscribePattern": "x.*"}, "matches subscribePattern=x.*"),
             (tmp_path / "no", {"subscribe": "a"}, "does not exist: expected a data directory"),
-            (tmp_path / "foreign", {"subscribe": "a"}, "is no Kafka data directory: expected meta.properties"),
+            (tmp_path / "foreign", {"subscribe": "a"}, "is not a Kafka data directory: expected meta.properties"),
             (tmp_path / "foreign" / "file", {"subscribe": "a"}, "cannot be listed: Not a directory"),
         ):
             with pytest.raises(SelectionError, match=re.escape(message)):

@@ -288,8 +288,8 @@ def test_times_are_milliseconds_datetimes_and_text(tmp_path: Path) -> None:
         ({"offsets": 3}, "offsets=3: expected"),
         ({"offsets": (-1, None)}, "expected .begin, end., each an offset from 0 on"),
         ({"offsets": {7: (0, 1)}}, "partition 7 does not exist"),
-        ({"times": ("yesterday", None)}, "'yesterday' is no time"),
-        ({"times": (1.5, None)}, "1.5 is no time"),
+        ({"times": ("yesterday", None)}, "'yesterday' is not a time"),
+        ({"times": (1.5, None)}, "1.5 is not a time"),
         ({"times": 3}, "times=3: expected"),
     ],
 )

@@ -24,7 +24,7 @@ from tidelog.broker.coordinator.share_state.state import (
     PRUNE_INTERVAL_MS,
     ShareState,
     StateKey,
-    Written,
+    StateUpdate,
     apply_update,
 )
 from tidelog.broker.loop.deferred import Deferred, deferred_error, error_of
@@ -108,7 +108,7 @@ class PartitionLeader(Caller):
         offset = self.world.next_offset()
         kind = ACKNOWLEDGED if number % 3 else AVAILABLE
         start = max(state.start_offset, offset - 4) if number % 2 else state.start_offset
-        change = Written(start, 0, self.epoch, [Span(offset, offset, kind, number + 1)], STATE_EPOCH)
+        change = StateUpdate(start, 0, self.epoch, [Span(offset, offset, kind, number + 1)], STATE_EPOCH)
         self.states.append(apply_update(state, change))
         self.world.possible.append(content_of(self.states[-1]))
         states = self.states
@@ -359,7 +359,7 @@ def test_pruning_during_an_uncommitted_change_gives_no_shard_up() -> None:
     node = world.topic.nodes[world.topic.leader]
     shard = node.runtime.shard(0)
     for number in range(5):
-        node.share.write(KEY, Written(number, 0, 1, [Span(number, number, ACKNOWLEDGED, 1)], STATE_EPOCH))
+        node.share.write(KEY, StateUpdate(number, 0, 1, [Span(number, number, ACKNOWLEDGED, 1)], STATE_EPOCH))
     world.step("prune", 0)
     assert node.runtime.shard(0) is shard
     start = node.log.start

@@ -10,9 +10,9 @@ import pytest
 
 from tidelog.broker.coordinator.share_state.calls import CALLS, build_request, build_write_data, results_of, written_of
 from tidelog.broker.coordinator.share_state.persister import (
+    MAX_BATCHES_OF_ONE,
     MAX_CALLS,
     MAX_READS,
-    MOST_BATCHES_OF_ONE,
     TIMEOUT_MS,
     Batch,
     ShareStatePersister,
@@ -22,7 +22,7 @@ from tidelog.broker.coordinator.share_state.state import (
     NO_EPOCH,
     ShareState,
     StateKey,
-    Written,
+    StateUpdate,
     apply_update,
 )
 from tidelog.broker.loop.deferred import Deferred, error_of
@@ -62,7 +62,7 @@ class World:
 
     def write(self, offset: int, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
         """Write that records up to here are acknowledged."""
-        written = Written(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
+        written = StateUpdate(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
         return self.persister.ask(WRITE, key, build_write_data(key, written), self.now_ms)
 
     def initialize(self, state_epoch: int, start_offset: int) -> Deferred[Any]:
@@ -281,7 +281,7 @@ def test_a_request_has_no_more_batches_than_a_broker_takes() -> None:
     spans = [Span(2 * offset, 2 * offset, ACKNOWLEDGED, 1) for offset in range(2_000)]
     for number in range(60):
         key = StateKey("g", TOPIC, number)
-        world.persister.ask(WRITE, key, build_write_data(key, Written(0, 0, 1, spans, 4)), 0.0)
+        world.persister.ask(WRITE, key, build_write_data(key, StateUpdate(0, 0, 1, spans, 4)), 0.0)
     sizes = []
     while (batch := world.persister.next_batch(0.0)) is not None:
         sizes.append(len(batch.calls))
@@ -301,7 +301,7 @@ def test_an_answer_has_no_more_batches_than_a_broker_reads() -> None:
     sizes = []
     while (batch := world.persister.next_batch(0.0)) is not None:
         sizes.append(len(batch.calls))
-        assert 1 + len(batch.calls) * (1 + MOST_BATCHES_OF_ONE) <= MAX_ELEMENTS
+        assert 1 + len(batch.calls) * (1 + MAX_BATCHES_OF_ONE) <= MAX_ELEMENTS
         world.answer(batch)
     assert sum(sizes) == MAX_CALLS
     assert max(sizes) > 50
@@ -318,7 +318,7 @@ def test_the_store_ends_as_the_changes_in_their_order(seed: int) -> None:
             state = rng.choice([AVAILABLE, ACKNOWLEDGED])
             batches = [Span(first, first + rng.randrange(4), state, rng.randrange(1, 3))]
             start = expected.start_offset + rng.randrange(2)
-            written = Written(start, rng.randrange(3), 1, batches, NO_EPOCH)
+            written = StateUpdate(start, rng.randrange(3), 1, batches, NO_EPOCH)
             expected = apply_update(expected, written)
             waits.append(world.persister.ask(WRITE, KEY, build_write_data(KEY, written), world.now_ms))
         world.now_ms += rng.randrange(100)

@@ -19,7 +19,7 @@ from tidelog.broker.coordinator.share_state.state import (
     ShareState,
     ShareStateShard,
     StateKey,
-    Written,
+    StateUpdate,
     apply_update,
     join_equal,
 )
@@ -54,7 +54,7 @@ class StateWorld:
         self.share = ShareCoordinator(self.runtime)
 
     def write(self, start: int, *spans: Span, key: StateKey = KEY, complete: int = 0) -> None:
-        self.share.write(key, Written(start, complete, 0, spans))
+        self.share.write(key, StateUpdate(start, complete, 0, spans))
 
     def records(self) -> list[CoordinatorRecord]:
         found = []
@@ -195,7 +195,7 @@ def test_without_states_everything_is_cut() -> None:
 
 def test_a_change_is_laid_over_the_state() -> None:
     state = ShareState(5, (Span(5, 9, AVAILABLE, 1), Span(20, 29, ACKNOWLEDGED, 1)), 10)
-    changed = apply_update(state, Written(8, 12, -1, [Span(8, 8, ARCHIVED, 2), Span(10, 12, ACKNOWLEDGED, 1)]))
+    changed = apply_update(state, StateUpdate(8, 12, -1, [Span(8, 8, ARCHIVED, 2), Span(10, 12, ACKNOWLEDGED, 1)]))
     assert changed.batches == (
         Span(8, 8, ARCHIVED, 2),
         Span(9, 9, AVAILABLE, 1),
@@ -203,7 +203,7 @@ def test_a_change_is_laid_over_the_state() -> None:
         Span(20, 29, ACKNOWLEDGED, 1),
     )
     assert (changed.start_offset, changed.delivery_complete_count, changed.leader_epoch) == (8, 12, 0)
-    assert apply_update(state, Written(-1, 10, 3, ())).start_offset == 5
+    assert apply_update(state, StateUpdate(-1, 10, 3, ())).start_offset == 5
 
 
 def test_neighbours_alike_are_one() -> None:
@@ -240,14 +240,14 @@ def test_a_leader_that_reads_fences_those_before_it() -> None:
     assert world.share.read_as_leader(KEY, 4).result().leader_epoch == 4
     assert world.kinds() == ["snapshot", "update"], "an epoch is written once"
     with pytest.raises(FencedLeaderEpochError):
-        world.share.write(KEY, Written(6, 0, 3, (), 1))
+        world.share.write(KEY, StateUpdate(6, 0, 3, (), 1))
     with pytest.raises(FencedLeaderEpochError):
         world.share.read_as_leader(KEY, 3)
-    world.share.write(KEY, Written(6, 0, 4, (), 1))
+    world.share.write(KEY, StateUpdate(6, 0, 4, (), 1))
     loaded = StateWorld(world.log)
     assert loaded.share.summary(KEY).result() == world.share.read(KEY)
     with pytest.raises(FencedLeaderEpochError):
-        loaded.share.write(KEY, Written(7, 0, 3, (), 1))
+        loaded.share.write(KEY, StateUpdate(7, 0, 3, (), 1))
 
 
 def test_a_leader_is_fenced_when_the_group_was_reset() -> None:
@@ -257,8 +257,8 @@ def test_a_leader_is_fenced_when_the_group_was_reset() -> None:
         world.share.initialize(KEY, 5, 1)
     world.share.initialize(KEY, 9, 3)
     with pytest.raises(FencedStateEpochError):
-        world.share.write(KEY, Written(6, 0, 0, (), 2))
-    world.share.write(KEY, Written(10, 0, 0, (), 3))
+        world.share.write(KEY, StateUpdate(6, 0, 0, (), 2))
+    world.share.write(KEY, StateUpdate(10, 0, 0, (), 3))
     found = world.share.read(KEY)
     assert found is not None
     assert (found.start_offset, found.state_epoch) == (10, 3)
@@ -268,7 +268,7 @@ def test_a_read_without_a_leader_epoch_is_not_fenced() -> None:
     world = StateWorld()
     world.share.initialize(KEY, 0, 3)
     world.share.read_as_leader(KEY, 7)
-    world.share.write(KEY, Written(1, 0, -1, ()))
+    world.share.write(KEY, StateUpdate(1, 0, -1, ()))
     assert world.share.read_as_leader(KEY, -1).result().leader_epoch == 7
 
 

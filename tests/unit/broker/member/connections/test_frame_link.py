@@ -85,7 +85,7 @@ async def test_a_frame_of_an_impossible_size_is_an_error(size: int) -> None:
     transport = PiecesTransport(FrameLink())
     task = await begin(transport)
     transport.deliver(struct.pack(">i", size) + b"more", lambda: 5)
-    with pytest.raises(ConnectionAbortedError, match=f"a frame of {size} bytes: this is no Kafka node"):
+    with pytest.raises(ConnectionAbortedError, match=f"a frame of {size} bytes: this is not a Kafka node"):
         await task
     assert transport.is_closed
 

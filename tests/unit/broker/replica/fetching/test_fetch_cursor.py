@@ -15,7 +15,7 @@ import pytest
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker, batch
 from tidelog.broker.metadata.metadata_image import PartitionState
-from tidelog.broker.replica.fetching.fetch_cursor import MOST_REMEMBERED
+from tidelog.broker.replica.fetching.fetch_cursor import MAX_REMEMBERED
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.index.transaction_index import AbortedTxn
@@ -210,12 +210,12 @@ def test_a_reader_of_large_batches_continues_without_a_search(partition: Partiti
 
 
 def test_places_of_readers_are_bounded(partition: Partition) -> None:
-    for _ in range(3 * MOST_REMEMBERED):
+    for _ in range(3 * MAX_REMEMBERED):
         partition.append_records(memoryview(batch(bytes(5000))))
-    for offset in range(3 * MOST_REMEMBERED):
+    for offset in range(3 * MAX_REMEMBERED):
         content(partition.read(offset, MOST, isolation=READ_UNCOMMITTED, min_one_message=True))
     assert partition._cursor is not None
-    assert len(partition._cursor._next_batches) == MOST_REMEMBERED
+    assert len(partition._cursor._next_batches) == MAX_REMEMBERED
 
 
 def test_nothing_is_read_on_where_another_broker_leads(partition: Partition) -> None:

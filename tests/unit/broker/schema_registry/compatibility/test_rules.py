@@ -13,7 +13,7 @@ from tidelog.broker.schema_registry.formats.formats import parse, reading_faults
 from tidelog.broker.schema_registry.formats.protobuf import MAIN, compile_files
 from tidelog.broker.schema_registry.formats.schema import ParsedSchema, Source
 from tidelog.broker.schema_registry.records import RegisteredSchema
-from tidelog.broker.schema_registry.service import Old, compatibility_faults
+from tidelog.broker.schema_registry.service import RegisteredSource, compatibility_faults
 
 
 def faults(kind: str, reader: str, writer: str) -> list[str]:
@@ -226,7 +226,9 @@ def test_chains_of_references_end_in_a_verdict(level: str) -> None:
     chain = {f"x{n}": {"properties": {"a": {"$ref": f"#/definitions/x{n + 1}"}}} for n in range(2000)}
     text = json.dumps({"$ref": "#/definitions/x0", "definitions": {**chain, "x2000": STR}})
     old = RegisteredSchema("s", 1, 1, text, "JSON")
-    found = compatibility_faults(level, parse(Source("JSON", text + " ")), [Old(old, Source("JSON", text))])
+    found = compatibility_faults(
+        level, parse(Source("JSON", text + " ")), [RegisteredSource(old, Source("JSON", text))]
+    )
     check(found[:1], "TOO_COMPLEX_TO_COMPARE")
 
 

@@ -19,7 +19,16 @@ from tests.support.finding import use_reference
 from tidelog.log.find import filtering, index_file
 from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.engine import engine, entries, reference, walk
-from tidelog.log.find.engine.reference import ChainQuery, Damage, FileLayout, MatchQuery, Put, Restored, Stop, Wanted
+from tidelog.log.find.engine.reference import (
+    ChainQuery,
+    Damage,
+    FileLayout,
+    MatchQuery,
+    PutResult,
+    Restored,
+    RowSettings,
+    WalkStop,
+)
 from tidelog.log.find.hashing import key_seed
 from tidelog.log.find.index_file import IndexDamagedError, IndexFile
 from tidelog.log.find.lookup import Query
@@ -40,7 +49,7 @@ from tidelog.protocol.record.record_batch import (
 
 WALKS = (walk, uncompiled(walk))
 ENTRIES = (entries, uncompiled(entries))
-WANTED = Wanted(key_seed("topic"), b"kind")
+WANTED = RowSettings(key_seed("topic"), b"kind")
 
 HEADERS = st.lists(
     st.tuples(st.sampled_from(["kind", "other", "kin", "kind2"]), st.none() | st.binary(max_size=6)), max_size=3
@@ -76,7 +85,7 @@ def columns(rows: Rows) -> list[list[int]]:
     return [list(column[: rows.count]) for column in all_columns]
 
 
-def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.Walk]:
+def walk_both(chunk: bytes, capacity: int = 100) -> tuple[Rows, reference.WalkEnd]:
     plain = Rows(capacity)
     expected = reference.walk_chunk(plain, memoryview(chunk), WANTED, 1000)
     for routines in WALKS:
@@ -113,7 +122,7 @@ def test_damaged_chunks_are_walked_alike(chunk: bytes, generator: random.Random)
 def test_a_batch_that_does_not_fit_stops_the_walk() -> None:
     chunk = bytes(build_batch([Record(i, 1, b"k", b"v") for i in range(5)]))
     rows, walk = walk_both(chunk, capacity=4)
-    assert (walk.stop, walk.position, rows.count) == (Stop.FULL, 0, 0)
+    assert (walk.stop, walk.position, rows.count) == (WalkStop.FULL, 0, 0)
 
 
 @pytest.mark.parametrize("timestamp", [2**63 - 1, -(2**63)])
@@ -124,7 +133,7 @@ def test_times_and_offsets_that_need_more_than_64_bits_wrap(timestamp: int) -> N
     batch[27:35] = timestamp.to_bytes(8, "big", signed=True)
     set_crc(batch, 0, len(batch))
     rows, found = walk_both(bytes(batch))
-    assert (found.stop, rows.count) == (Stop.END, 3)
+    assert (found.stop, rows.count) == (WalkStop.END, 3)
     batch[0:8] = (2**63 - 2).to_bytes(8, "big")
     assert walk_both(bytes(batch))[0].offsets[2] == -(2**63)
 
@@ -133,7 +142,7 @@ def test_a_topic_without_a_tag_header_has_no_tags() -> None:
     chunk = bytes(build_batch([Record(0, 1, b"k", b"v", (("", b"x"), ("kind", b"y")))]))
     for routines in (reference, *WALKS):
         rows = Rows(1)
-        routines.walk_chunk(rows, memoryview(chunk), Wanted(1, None), 0)
+        routines.walk_chunk(rows, memoryview(chunk), RowSettings(1, None), 0)
         assert (rows.count, rows.tag_hashes[0]) == (1, 0)
 
 
@@ -145,7 +154,7 @@ def test_files_are_filled_alike(chunk: bytes, slots: int, capacity: int, begin: 
     found = []
     for routines in (reference, *ENTRIES):
         front = bytearray(40 + 4 * slots)
-        layout, row, puts, written = FileLayout(slots, capacity, 1, begin), 0, list[Put](), b""
+        layout, row, puts, written = FileLayout(slots, capacity, 1, begin), 0, list[PutResult](), b""
         for end in (rows.count // 2, rows.count):
             rows.entries[:] = bytes(len(rows.entries))
             puts.append(routines.put_entries(front, rows, layout, row, end))

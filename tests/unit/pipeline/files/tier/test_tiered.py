@@ -280,10 +280,10 @@ def test_other_keys_are_reported(tmp_path: Path, private: RSAPrivateKey) -> None
     with pytest.raises(OSError, match=r"for another key than that of .*tier-1\.pem"):
         chunk_decrypter(encryption, str(other))
     elliptic = write_key(tmp_path / "elliptic", ec.generate_private_key(ec.SECP256R1()))
-    with pytest.raises(OSError, match="is no RSA key"):
+    with pytest.raises(OSError, match="is not an RSA key"):
         chunk_decrypter(encryption, str(elliptic))
     (other / "tier-1.pem").write_text("no key")
-    with pytest.raises(OSError, match="is no private key"):
+    with pytest.raises(OSError, match="is not a private key"):
         chunk_decrypter(encryption, str(other))
     with pytest.raises(ValueError, match="names no key pair"):
         parse_encryption({"dataKey": "../tier-1:AAAA", "aad": ""})

@@ -73,11 +73,11 @@ def test_a_token_signed_by_a_key_of_the_issuer_is_good(issuer: Issuer, world: Wo
         ({"aud": None}, "missing"),
         ({"iss": "https://evil.test"}, "another issuer"),
         ({"iss": None}, "missing"),
-        ({"sub": None}, "no name"),
-        ({"sub": "a\nb"}, "no name"),
-        ({"exp": 1e999}, "no time"),
-        ({"exp": "x"}, "no time"),
-        ({"scope": [1]}, "no scopes"),
+        ({"sub": None}, "is not a name"),
+        ({"sub": "a\nb"}, "is not a name"),
+        ({"exp": 1e999}, "is not a time"),
+        ({"exp": "x"}, "is not a time"),
+        ({"scope": [1]}, "has no list of scopes"),
     ],
 )
 def test_a_token_that_says_something_else_is_refused(

@@ -8,8 +8,8 @@ from tidelog.broker.loop.deferred import Deferred
 from tidelog.protocol.errors import KafkaError
 
 
-class Commits:
-    """Waits of one partition for one of these three, the *end*."""
+class OffsetWaits:
+    """Waits of one partition for one of these three offsets, the *end*."""
 
     __slots__ = ("_waiting",)
 
