@@ -96,9 +96,9 @@ def damage(directory: Path) -> None:
     segment.write_bytes(data)
 
 
-def one_line_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def one_line_of(arguments: list[str], capsys: pytest.CaptureFixture[str], exit_code: int = 1) -> str:
     """Run a command that fails, and return its error."""
-    assert cli.main(["metadata", "describe", *arguments]) == 1
+    assert cli.main(["metadata", "describe", *arguments]) == exit_code
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("tidelog metadata describe: ")
@@ -115,15 +115,17 @@ def test_errors_of_a_directory_are_reported(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "said", "exit_code"),
     [
-        ("", "expected HOST:PORT"),
-        ("localhost:1,x:y", "--bootstrap-controller 'x:y': expected HOST:PORT"),
-        ("127.0.0.1:1", "no metadata within 0.2 s: cannot connect to 127.0.0.1:1"),
+        ("", "expected HOST:PORT", 2),
+        ("localhost:1,x:y", "'x:y': expected HOST:PORT", 2),
+        ("127.0.0.1:1", "no metadata within 0.2 s: cannot connect to 127.0.0.1:1", 1),
     ],
 )
-def test_errors_of_controllers_are_reported(given: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said in one_line_of(["--bootstrap-controller", given, "--timeout", "0.2"], capsys)
+def test_errors_of_controllers_are_reported(
+    given: str, said: str, exit_code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in one_line_of(["--bootstrap-controller", given, "--timeout", "0.2"], capsys, exit_code)
 
 
 class ModelServer(socketserver.ThreadingTCPServer):
