@@ -2,7 +2,8 @@
 
 key= key64=       the key, as text or base64          tag= tag64=     the tag, likewise
 from= to=         times, both ends included: ms, ISO 8601, 09:00 of today, 15m ago
-max=              most records of the answer (default 100), newest first; next= goes on where an answer stopped
+max=              largest number of records of the answer (default 100), newest first
+next=             go on where an earlier answer stopped, by the text in its field "next"
 format=           text (default; bytes that are not UTF-8 become {"base64": ...}) or base64
 isolation=        read_uncommitted (default) or read_committed: no records of open or aborted transactions
 wait=true         answer once everything acknowledged so far is in the index

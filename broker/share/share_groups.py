@@ -226,7 +226,7 @@ class ShareGroups:
 
     def _write_and_apply(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, then apply it. The Deferred completes when it is committed. Raises KafkaError."""
-        written = self._write(served, change) if change.is_news else deferred_value(None)
+        written = self._write(served, change) if change.needs_storing else deferred_value(None)
         served.partition.commit(change)
         self.watch(served)
         self.wake(served.key)
@@ -235,7 +235,7 @@ class ShareGroups:
     def _write_and_apply_anyhow(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, and apply it even if that fails: no member holds these records any more."""
         written = deferred_value(None)
-        if not change.is_news:
+        if not change.needs_storing:
             return written
         try:
             written = self._write(served, change)

@@ -105,16 +105,15 @@ class Change(NamedTuple):
     """A change of a share partition: the state after it, and what must be stored before it is applied.
 
     ``batches`` are the changed spans from the start offset on, which the store needs. ``delivery_complete_count`` is
-    the number of finished offsets after the start offset. ``is_news`` is False if nothing must be stored: renewed locks
-    are not stored.
-    """
+    the number of finished offsets after the start offset. ``needs_storing`` is False if nothing must be stored: renewed
+    locks are not stored."""
 
     spans: list[Span]
     start_offset: int
     end_offset: int
     delivery_complete_count: int
     batches: list[Span]
-    is_news: bool
+    needs_storing: bool
 
 
 class SharePartition:

@@ -168,12 +168,12 @@ class Observer:
         """Return the partition that the leader's answer has; None after an error, or if another controller answered."""
         asked = self.quorum.address
         partition = _only_partition(response)
-        is_news = partition is not None and self._learn_leader(response, partition)
+        has_changed = partition is not None and self._learn_leader(response, partition)
         code = response.error_code or (partition.error_code if partition is not None else 0)
         if code in _SNAPSHOT_GONE:
             self._download = None
         if code:
-            self._take_error(code, asked, is_news, now_ms)
+            self._take_error(code, asked, has_changed, now_ms)
             return None
         if partition is None or self.quorum.epoch > _epoch_of(partition):
             self.take_failure(f"{asked} knows only an older leader epoch, or no leader", now_ms)
@@ -192,18 +192,18 @@ class Observer:
     ) -> bool:
         endpoints = {node.node_id: Address(node.host, node.port) for node in response.node_endpoints}
         leader = partition.current_leader
-        is_news = self.quorum.learn(leader.leader_id, leader.leader_epoch, endpoints)
+        has_changed = self.quorum.learn(leader.leader_id, leader.leader_epoch, endpoints)
         if self._download is not None and self._download.leader_epoch != self.quorum.epoch:
             self._download = None
-        return is_news
+        return has_changed
 
-    def _take_error(self, code: int, asked: Address, is_news: bool, now_ms: float) -> None:
+    def _take_error(self, code: int, asked: Address, has_changed: bool, now_ms: float) -> None:
         """Ask again after an error: at once where the answer named another leader, else later. Raises ObserverError."""
         error = errors.error_for_code(code)
         reason = f"{asked} answers {error.__name__.removesuffix('Error')} ({code}): {error.default_message}"
         if error in _REFUSALS:
             raise ObserverError(reason)
-        if is_news:
+        if has_changed:
             self.last_failure = reason
             self.is_caught_up = False
             self._not_before_ms = now_ms

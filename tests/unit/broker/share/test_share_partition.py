@@ -144,7 +144,7 @@ def test_a_renewed_record_is_held_for_longer_and_nothing_is_stored() -> None:
     partition = SharePartition(0)
     acquire(partition, end=10)
     change = partition.acknowledge("m", [AcknowledgementBatch(0, 4, [RENEW])], LIMITS, 600.0)
-    assert (change.is_news, change.batches) == (False, [])
+    assert (change.needs_storing, change.batches) == (False, [])
     partition.commit(change)
     assert partition.next_deadline_ms == 1_000
     partition.commit(partition.expire(LIMITS, 1_000.0))
@@ -210,7 +210,7 @@ def test_records_of_an_expired_lock_are_available_again() -> None:
     partition = SharePartition(0)
     acquire(partition, end=10)
     early = partition.expire(LIMITS, 999.0)
-    assert not early.is_news
+    assert not early.needs_storing
     late = partition.expire(LIMITS, 1_000.0)
     assert late.batches == [Span(0, 9, AVAILABLE, 1)]
     partition.commit(late)
