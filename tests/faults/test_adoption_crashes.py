@@ -53,7 +53,7 @@ def adopt(disk: FileSystem, source: Path, data: Path) -> None:
 
 
 def shown(data: Path) -> set[str]:
-    """Return the topics of the metadata log; for each its directory must be there and in order."""
+    """Return the topics of the metadata log, after a check that each has a valid directory."""
     if not (data / METADATA_DIRECTORY).exists():
         return set()
     names = set(read_metadata_image(OsFileSystem(), str(data / METADATA_DIRECTORY)).topic_ids)

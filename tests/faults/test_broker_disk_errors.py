@@ -124,7 +124,7 @@ def _quiet() -> Iterator[None]:
 
 
 def calls_of(directory: Path, texts: dict[str, str], work: Work) -> int:
-    """Count the calls of an undisturbed request, reads among them; see that it leaves nothing to complain of."""
+    """Count the calls of a request without a fault, including reads; check that it leaves no error."""
     world = World(directory, texts)
     world.disk.counts_reads = True
     before = len(world.disk.calls)

@@ -80,7 +80,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
 
 
 def check_reopened(directory: Path, expected: Expected) -> list[Record]:
-    """Open as after a crash; every check of the module's docstring. Returns the records."""
+    """Open the log as after a crash, with every check of the module's docstring. Returns the records."""
     log = open_log(directory, CONFIG)
     records = records_of(log)
     offsets = [record.offset for record in records]

@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class WrongClock:
-    """A clock whose wall time is wrong now and then: ahead for less than an hour, behind for as long as it likes."""
+    """A clock whose wall time is wrong at times: ahead for less than an hour, or behind for any time."""
 
     def __init__(self, random: Random, *, is_never_behind: bool = False) -> None:
         self.time = ManualTime()
@@ -75,7 +75,7 @@ class WrongClock:
 
 
 def step_ms(random: Random) -> float:
-    """Draw a step: mostly seconds, sometimes long enough for what expires."""
+    """Draw a step: mostly seconds, sometimes long enough for expiry."""
     return random.choice((500.0, 3000.0, 7000.0, 20_000.0, 5 * MINUTE_MS, 20 * MINUTE_MS))
 
 
@@ -250,7 +250,7 @@ class LogWorld:
         self.cleaner = LogCleanerManager(lambda: [self.logs["compacted"]], OsFileSystem(), time)
 
     def write(self, truth_ms: int, producer_id: int, sequence: int) -> None:
-        """Write one record by the client's clock, which is right, into each log."""
+        """Write one record with the time of the client's clock, which is correct, into each log."""
         data = producer_batch(sequence, producer_id=producer_id, timestamp=truth_ms)
         append(self.logs["kept"], data)
         append(self.logs["compacted"], batch(timestamp=truth_ms))
@@ -366,7 +366,7 @@ WALL_TIME = {
 
 
 def test_every_use_of_the_wall_clock_is_known() -> None:
-    """A new one has to be judged: durations and deadlines belong to the monotonic clock."""
+    """A new use has to be judged by its author: durations and deadlines belong to the monotonic clock."""
     found: dict[str, int] = {}
     for folder in ("broker", "cleaner", "log"):
         for path in sorted((ROOT / folder).rglob("*.py")):

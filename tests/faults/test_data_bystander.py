@@ -29,7 +29,7 @@ WAIT_S = 120.0
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogProcess]:
-    """One broker that has met every codec and old format: it imports their libraries once, on its loop."""
+    """One broker that has handled every codec and old format: it imports their libraries once, on its loop."""
     with TidelogProcess(tmp_path_factory.mktemp("bystander")) as broker:
         create(broker, "warm", {})
         for codec in CompressionType:

@@ -103,7 +103,8 @@ class Bench:
     # ---- what must hold
 
     def check(self, *, is_there: bool) -> None:
-        """Check that nothing is offline, and the new log whole and alone in its directory, also after a kill."""
+        """Check that no directory is offline, and that the new log is complete and has its directory alone, also after
+        a kill."""
         failure = self.manager.directories[0].state.failure
         assert failure is None, failure
         for error in self.errors:
@@ -210,7 +211,7 @@ def opening_or_making(bench: Bench) -> None:
 
 
 def leave_unmade(bench: Bench) -> None:
-    """Leave the topic with a partition whose log no request has touched."""
+    """Leave the topic with a partition whose log was never created."""
     bench.delete()
     bench.manager.environment.deletions.run(everything=True)
     bench.is_made, bench.is_wanted, bench._log = False, True, None
@@ -275,7 +276,7 @@ JOBS: list[tuple[Callable[[Bench], object], Job]] = [
 
 
 def run_interleaved(bench: Bench, job: Job, at: int, change: Callable[[], None]) -> bool:
-    """Run the job, with the change at its call ``at`` (-1: before it). Returns whether it made so many calls."""
+    """Run the job, with the change at its call ``at`` (-1: before it). Returns whether the job made that many calls."""
     bench.hold()
     bench.file_system.arm(at, change)
     if at < 0:
@@ -325,7 +326,7 @@ def run(job: Job, bench: Bench) -> None:
 
 @pytest.mark.parametrize("other", [flush_all, read_all, look_up], ids=lambda job: cast(Job, job).__name__)
 def test_others_at_every_call_of_a_round_of_the_cleaner(tmp_path: Path, other: Job) -> None:
-    """Between the renames of a swap a segment's files have other names than its list of segments says."""
+    """Between the renames of a swap, a segment's files have other names than in the list of segments."""
     for at in range(10_000):
         directory = tmp_path / str(at)
         directory.mkdir()

@@ -15,7 +15,7 @@ PARTITIONS = 4
 
 
 class TwoDisks:
-    """A broker over two directories, the second of which goes and returns."""
+    """A broker over two directories, the second of which fails and comes back."""
 
     def __init__(self, directory: Path) -> None:
         self.first, self.second = directory / "a", directory / "b"

@@ -81,7 +81,7 @@ def new_bench(directory: Path) -> tuple[Bench, FaultyFileSystem]:
 
 
 def run_with_failure(bench: Bench, disk: FaultyFileSystem, job: Job, at: int, code: int) -> Outcome | None:
-    """Run the job, whose call ``at`` fails; returns None where it makes fewer calls."""
+    """Run the job with a failure at its call ``at``; return None if it makes fewer calls."""
     bench.hold()
     disk.counts_reads = True
     begin = len(disk.calls)
@@ -138,7 +138,7 @@ def check_records(log: UnifiedLog, job: Job, later: dict[int, bytes]) -> None:
 
 
 def append_later(bench: Bench) -> dict[int, bytes]:
-    """Append a record where the log is still served; it is acknowledged, or refused in Kafka's words."""
+    """Append a record if the log is still served; it is acknowledged, or refused with one of Kafka's errors."""
     try:
         log = bench.manager.get_log(PARTITION)
         assert log is not None
@@ -148,7 +148,8 @@ def append_later(bench: Bench) -> dict[int, bytes]:
 
 
 def check_served(bench: Bench, job: Job, outcome: Outcome) -> dict[int, bytes]:
-    """Check the process that met the error: offline after a failed sync alone, else it serves what was acknowledged."""
+    """Check the process after the error: offline only after a failed sync, otherwise it serves the acknowledged
+    records."""
     failure = bench.manager.directories[0].state.failure
     assert (failure is None) or outcome.operation == "sync", failure
     later = append_later(bench)

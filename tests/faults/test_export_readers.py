@@ -31,12 +31,12 @@ Row = tuple[str, int, int]
 
 
 class Killed(BaseException):
-    """The process is gone at this step."""
+    """The process is killed at this step."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """Files of a reader that began at one moment: names, sizes, footers and rows of files."""
+    """Files that a reader saw when it began: names, sizes, footers and rows."""
 
     sizes: dict[Path, int] = field(default_factory=dict)
     footers: dict[Path, pq.FileMetaData] = field(default_factory=dict)
@@ -121,7 +121,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @contextmanager
 def at_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[], None]) -> Iterator[None]:
-    """Inside, ``look`` is called before and after whatever changes a directory."""
+    """Within the ``with`` block, ``look`` is called before and after every change of a directory."""
 
     def stepping(real: Callable[..., Any]) -> Callable[..., Any]:
         def step(*arguments: Any, **options: Any) -> Any:
@@ -229,7 +229,7 @@ def test_a_file_grows_so_often_and_no_more(world: World, monkeypatch: pytest.Mon
 
 
 def test_a_file_whose_bytes_come_out_otherwise_stays_as_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyArrow of another version may write the same rows in other bytes."""
+    """Another version of PyArrow may write the same rows as other bytes."""
     written = fill(world.data.log("t"), 2)
     world.export()
     (first,) = world.folder.glob("*.parquet")

@@ -61,7 +61,8 @@ Kind = tuple[list[str], Callable[[], list[str]], Callable[[], pa.Table]]
 
 
 class Producing(threading.Thread):
-    """An idempotent producer that writes until it is stopped: what was acknowledged, by place."""
+    """An idempotent producer that writes until it is stopped; it keeps the acknowledged values by partition and
+    offset."""
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(name="producer", daemon=True)
@@ -115,7 +116,7 @@ class Files:
 
 
 class Reading(threading.Thread):
-    """A reader that looks at the table all the time: its rows, and what it found wrong. A store may be away."""
+    """A reader that reads the table all the time; it keeps the rows, and the errors it found. The store may be down."""
 
     def __init__(self, look: Callable[[], pa.Table]) -> None:
         super().__init__(name="reader", daemon=True)
@@ -149,7 +150,7 @@ class Reading(threading.Thread):
 
 
 def rows_of(found: pa.Table) -> Rows:
-    """Map the places of a table's rows to their values."""
+    """Map partition and offset of a table's rows to their values."""
     places = zip(found.column("partition").to_pylist(), found.column("offset").to_pylist(), strict=True)
     return dict(zip(places, found.column("value").to_pylist(), strict=True))
 
@@ -237,7 +238,7 @@ class Progress:
         self._last: dict[str, tuple[int, float]] = {}
 
     def require(self, what: str) -> None:
-        """Fail when one of them has done nothing for long, or when the reader does not see the export's commits."""
+        """Fail if a part has done nothing for a long time, or if the reader does not see the export's commits."""
         follower, reader = self._follower, self._reader
         now = (follower.commits, reader.looks)
         if len(reader.rows) != self._rows:
@@ -272,7 +273,7 @@ class Scene:
         self.broker, self.server, self.follower, self.reader = broker, server, follower, reader
 
     def do(self, fault: str, chance: random.Random) -> None:
-        """Do one fault, at a moment of chance, after the table has grown."""
+        """Make one fault happen, at a random moment after the table has grown."""
         seen = len(self.reader.rows)
         self.wait_for(lambda: len(self.reader.rows) > seen, f"growth before the {fault} goes")
         time.sleep(chance.random() / 5)

@@ -34,7 +34,7 @@ def data(tmp_path: Path) -> DataDirectory:
 
 
 class Reader(threading.Thread):
-    """A reader that looks at a Delta table all the time: what it found wrong, and how often it looked."""
+    """A reader that reads a Delta table all the time; it keeps the errors that it found, and counts its reads."""
 
     def __init__(self, table: str) -> None:
         super().__init__(name="reader", daemon=True)

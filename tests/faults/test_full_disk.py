@@ -240,7 +240,7 @@ class Walk:
         self.small.process.start()
 
     def check(self) -> None:
-        """Check that everything acknowledged is readable now, however full the disk is."""
+        """Check that all acknowledged records can be read now, however full the disk is."""
         for topic, values in self.records.items():
             first = self.starts[topic]
             found = fetch_values(self.small.port, topic, first)

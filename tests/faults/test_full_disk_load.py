@@ -29,7 +29,7 @@ SEEDS = range(40)
 
 
 class Picture(NamedTuple):
-    """A log as a reader can see it."""
+    """The contents of a log as a reader sees them."""
 
     values: dict[int, bytes | None]
     aborted: list[AbortedTxn]
@@ -60,7 +60,7 @@ def fill(log: UnifiedLog, chance: random.Random) -> None:
 
 
 def damage(directory: Path, chance: random.Random) -> None:
-    """Take away what recovery makes again."""
+    """Remove files that recovery rebuilds."""
     for path in sorted(directory.iterdir()):
         if path.suffix in (".index", ".timeindex", ".snapshot") and chance.random() < 0.3:
             if chance.random() < 0.5:
@@ -83,7 +83,7 @@ def crashed_log(root: Path, chance: random.Random) -> tuple[Path, int]:
 
 
 def expected_of(origin: Path, root: Path, recovery_point: int) -> Picture:
-    """Return what a load on a disk with room shows."""
+    """Return the contents after a load on a disk with free space."""
     shutil.copytree(origin, root / "healthy")
     return picture_of(LogBench(str(root / "healthy"), **SMALL).open(recovery_point=recovery_point))
 

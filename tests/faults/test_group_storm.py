@@ -42,7 +42,7 @@ class ClassicClient:
         self._beat_at = 0.0
 
     def turn(self) -> None:
-        """Do all that is due."""
+        """Do everything that is due."""
         if self.fenced:
             return
         if self._joining is not None:
@@ -104,7 +104,7 @@ class ClassicClient:
             self.fenced = True
 
     def die(self) -> None:
-        """Close its connection."""
+        """Close the connection, as a client that was killed."""
         for waiting in (self._joining, self._syncing):
             if waiting is not None:
                 waiting.abandon()
@@ -148,7 +148,7 @@ class ConsumerClient:
             self.owned = {bytes(t.topic_id): t.partitions for t in answer.assignment.topic_partitions}
 
     def die(self) -> None:
-        """Fall silent."""
+        """Send nothing any more, as a client that was killed."""
 
     def leave(self) -> None:
         request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=self.name, member_epoch=-1)
@@ -159,7 +159,7 @@ class ConsumerClient:
 
 
 def storm(world: GroupWorld, clients: list[Any], make: Any, check: Any, seed: int) -> None:
-    """Have a member leave, die or join at every step, while all others go on. Then let a quiet time pass."""
+    """Let a member leave, die or join at every step, while all others continue. Then nothing happens for a while."""
     choose = random.Random(seed)
     for _ in range(STORM_STEPS):
         victim = choose.randrange(len(clients))

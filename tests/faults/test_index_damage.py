@@ -104,7 +104,7 @@ def test_a_chain_that_does_not_go_back_stops_the_look_up(tmp_path: Path) -> None
 
 
 def test_an_index_of_records_that_a_power_loss_took_is_rebuilt(tmp_path: Path) -> None:
-    """The index was synced, the log was not; then others got the offsets, before the indexer came to look."""
+    """The index was synced, the log was not; other records got the offsets before the indexer read them."""
     bench = indexed_bench(str(tmp_path), **{"segment.bytes": 1 << 20})
     log = bench.open()
     generator = random.Random(1)

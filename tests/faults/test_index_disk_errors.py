@@ -99,7 +99,7 @@ class Trial:
         self.indexer = indexer
 
     def attempt(self, step: Callable[[], object]) -> None:
-        """Do a step as the broker's thread does, which tries again later, and rebuilds what is damaged."""
+        """Do a step as the broker's indexer thread does, which repeats it later, and rebuilds a damaged index."""
         for _ in range(ATTEMPTS):
             try:
                 return void(step)
@@ -162,7 +162,7 @@ def test_an_error_at_every_call_for_an_index(tmp_path: Path, code: int, monkeypa
 def test_an_index_whose_sync_failed_is_rebuilt_and_not_synced_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel may have dropped what was put, and a second sync would say that it is on the disk."""
+    """The kernel may have dropped the written pages, and a second sync would report success."""
     trial = Trial(tmp_path)
     trial.records += fill(trial.log, random.Random(7), 20)
     catch_up(trial.indexer)

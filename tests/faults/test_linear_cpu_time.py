@@ -79,7 +79,7 @@ def least_cpu_s(world: World, *requests: bytes) -> Iterator[float]:
 
 
 def steepness(world: World, small: bytes, large: bytes) -> str | None:
-    """Return what the two cost, when doubling is more than it may be each time."""
+    """Return the costs of both, if doubling the request costs too much in each attempt."""
     once = twice = math.inf
     for _ in range(TRIES):
         once, twice = map(min, (once, twice), least_cpu_s(world, small, large))

@@ -89,7 +89,7 @@ def segments_lost_below(directory: Path, end: int, kept: int) -> None:
 
 
 def five_segments(directory: Path) -> list[int]:
-    """Write five closed segments and an empty one, and lose the first and the third. Returns their base offsets."""
+    """Write five closed segments and an empty one, and remove the first and the third. Returns their base offsets."""
     log = open_log(directory, DELETE)
     writer = LogWriter(log)
     for _ in range(5):

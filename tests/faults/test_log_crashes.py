@@ -55,7 +55,8 @@ def steps_of_appends(tmp_path: Path, *, flush_each: bool = False) -> int:
 
 
 def assert_log_serves(bench: LogBench, acknowledged: dict[int, bytes], *, recovery_point: int = 0) -> UnifiedLog:
-    """Check I1 to I3: what was acknowledged is there with its bytes, offsets have no gap, the files are in order."""
+    """Check I1 to I3 of docs/internals/faults.md: acknowledged records have their bytes, offsets have no gap, the files
+    are in order."""
     log = bench.open(recovery_point=recovery_point)
     found = values(log)
     assert {offset: found.get(offset) for offset in acknowledged} == acknowledged
@@ -71,7 +72,7 @@ def assert_log_serves(bench: LogBench, acknowledged: dict[int, bytes], *, recove
 
 
 def test_kill_at_every_step_keeps_acknowledged_records(tmp_path: Path) -> None:
-    """F1: the process dies, what it wrote is in the page cache."""
+    """F1: the process dies, and its writes are in the page cache."""
     steps = steps_of_appends(tmp_path)
     assert steps > 60
     for step in range(steps):
@@ -195,7 +196,7 @@ def copy_of(template: Path, directory: Path) -> tuple[LogBench, FaultyFileSystem
 
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_kill_at_every_step_of_a_swap_leaves_old_or_new(tmp_path: Path, power_loss: bool) -> None:
-    """F2: never a mix, leftovers removed."""
+    """F2: never a mix of old and new segments, and leftover files are removed."""
     template = prepared(tmp_path / "template")
     bench, disk = copy_of(template, tmp_path / "count")
     log = bench.open()

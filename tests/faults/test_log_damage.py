@@ -357,7 +357,7 @@ def test_stray_files_are_ignored(tmp_path: Path) -> None:
 
 
 def test_full_disk_at_every_write_leaves_the_log_as_it_was(tmp_path: Path) -> None:
-    """F8: an error to that producer, the partial batch is cut back, reads go on, writes resume."""
+    """F8: the producer gets an error, the partial batch is truncated, reads continue, writes resume."""
     root = tmp_path / "disk"
     root.mkdir()
     disk = FaultyFileSystem(str(root), seed=3)
@@ -383,7 +383,7 @@ def test_full_disk_at_every_write_leaves_the_log_as_it_was(tmp_path: Path) -> No
 
 
 def test_flush_on_a_full_disk_fails_and_the_next_one_does_it(tmp_path: Path) -> None:
-    """F8: there is no room for the checkpoint of leader epochs; what was synced counts, so reads go on."""
+    """F8: there is no space for the checkpoint of leader epochs; the sync counts, so reads continue."""
     root = tmp_path / "disk"
     root.mkdir()
     disk = FaultyFileSystem(str(root))

@@ -78,7 +78,7 @@ def test_producers_of_records_above_the_damage_are_refused_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("seed", range(30))
 def test_truncations_beside_damage_leave_a_log_that_can_be_checked(tmp_path: Path, seed: int) -> None:
-    """The indices of the segment that was cut are those of its batches."""
+    """The indices of the truncated segment agree with its batches."""
     chance = random.Random(seed)
     bench = LogBench(
         str(tmp_path), segment_bytes=chance.choice([500, 2000]), index_interval_bytes=chance.choice([0, 150, 700]),

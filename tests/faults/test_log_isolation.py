@@ -188,7 +188,7 @@ def generation_value(generation: int, offset: int) -> bytes:
 
 
 def mixed_records(log: UnifiedLog, offset: int) -> list[str]:
-    """Return the records that a read at ``offset`` gives and that were never written there."""
+    """Return the records of a read at ``offset`` that were never written there."""
     problems = []
     data = data_of(log.read(offset, 400, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True))
     # A slice promised before a truncation may hold bytes written after it: a length or the CRC tells the client.

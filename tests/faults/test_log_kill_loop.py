@@ -46,7 +46,7 @@ def value_of(producer: int, sequence: int) -> bytes:
 
 
 class Producer(threading.Thread):
-    """An idempotent producer that goes on where its last acknowledgement was, round after round."""
+    """An idempotent producer that continues after its last acknowledgement, round after round."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Producer(threading.Thread):
                 self.sequence += 1
 
     def next_round(self, port: int) -> Producer:
-        """Return another thread that goes on with what this one knows: a thread runs once."""
+        """Return another thread that continues with the state of this one: a thread runs only once."""
         successor = Producer(self.number)
         successor.sequence, successor.acknowledged, successor.port = self.sequence, self.acknowledged, port
         return successor

@@ -119,7 +119,7 @@ def test_torn_tail_is_cut_at_every_byte(tmp_path: Path, magic: int) -> None:
 
 
 def test_synced_damage_is_refused_without_a_valid_batch_after_it(tmp_path: Path) -> None:
-    """Old headers are too short to be found again: cutting would give offsets away, so the partition refuses."""
+    """Old headers are too short to be found again, and a truncation would free offsets, so the partition is refused."""
     bench, log, end = old_log(tmp_path, 1, CompressionType.NONE)
     log.flush()
     headers = list(log.segments.active.headers())
@@ -133,7 +133,7 @@ def test_synced_damage_is_refused_without_a_valid_batch_after_it(tmp_path: Path)
 
 
 def test_old_segments_in_front_of_new_ones(tmp_path: Path) -> None:
-    """A topic that lived through all formats: each batch stays as it was written."""
+    """A topic with batches of all formats: each batch stays as it was written."""
     bench, log, first_end = old_log(tmp_path, 0, CompressionType.GZIP)
     log.update_config(LogConfig({"segment.bytes": 2500, "message.format.version": "0.10.2"}))
     for _ in range(20):

@@ -43,7 +43,7 @@ HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 class Besieged:
-    """A broker with a listener for logins and one for TLS."""
+    """A broker under a storm, with a listener for logins and one for TLS."""
 
     def __init__(self, directory: Path) -> None:
         certificates = Certificates(directory)
@@ -66,7 +66,7 @@ class Besieged:
 
 
 class Floor:
-    """The least server, in the place of a broker, as a context manager."""
+    """The minimal server in place of a broker, as a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self.authority = Certificates(directory).authority.certificate
@@ -114,7 +114,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged | Fl
 
 @contextmanager
 def siege(besieged: Besieged | Floor, name: str, record: Callable[[str, object], None]) -> Iterator[None]:
-    """Whatever happens in the ``with`` block, the client inside goes on and memory stays within bounds."""
+    """Check that during the ``with`` block the logged-in client continues, and memory stays within bounds."""
     before = besieged.memory()
     with Insider(besieged.login) as insider:
         insider.wait_for(QUIET_ROUND_TRIPS)
@@ -151,7 +151,7 @@ def described(waits_ms: list[float]) -> str:
 
 
 def stranger(port: int, number: int) -> socket.socket:
-    """Connect from one of many addresses."""
+    """Connect from one of many addresses, without a login."""
     return socket.create_connection(
         ("127.0.0.1", port), STATE_LIMIT_S, source_address=(f"127.0.1.{number % 200 + 1}", 0)
     )

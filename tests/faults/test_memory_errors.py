@@ -51,7 +51,7 @@ TEXTS = {
 
 
 class Scarcity:
-    """Raises MemoryError at one call of this thread while something runs; counts the calls."""
+    """A MemoryError at one call of this thread during a piece of work; counts the calls."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -125,7 +125,7 @@ class World:
         return scarcity.calls
 
     def _turn(self, scarcity: Scarcity) -> None:
-        """Call back as the loop does next: it logs an error of a callback, and goes on."""
+        """Call a callback as the loop does: it logs an error of the callback, and continues."""
         soon, self.data.loop.soon = self.data.loop.soon, []
         if not soon:
             self.data.loop.advance(100)

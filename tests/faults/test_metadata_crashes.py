@@ -45,7 +45,7 @@ class Life:
         self.is_topic_answered = False
 
     def start(self) -> EmbeddedController:
-        """Start the node, as far as its metadata go."""
+        """Start the node's metadata log."""
         found = check_is_alone(BrokerConfig({"log.dirs": str(self.directory)}), self.disk)
         assert self.voters == (STATIC_VOTERS if found is None else found.voters)
         environment = LogEnvironment(self.disk, ManualTime())

@@ -101,7 +101,8 @@ def test_records_released_between_accepted_ones_come_again_once_each(tmp_path: P
 
 
 def read_all(member: ShareClient, accepted: list[int], produced: int) -> None:
-    """Read and accept until all that was produced is accepted: what the others held is available again."""
+    """Read and accept records until all produced ones are accepted: those that other members held are available
+    again."""
     deadline = time.monotonic() + LIMIT_S
     while len(accepted) < produced:
         assert time.monotonic() < deadline, f"{accepted} of {produced}: records stay with connections that are gone"

@@ -54,7 +54,7 @@ class SharedTopic:
         return member
 
     def accept(self, member: ShareClient, first: int, last: int) -> bool:
-        """Accept records; whether that was confirmed."""
+        """Accept records; return whether that was confirmed."""
         code = member.acknowledge(first, last, ACCEPT)
         if code == 0:
             self.confirmed |= set(range(first, last + 1))
@@ -131,14 +131,14 @@ def accept_once_there_is_room(shared: SharedTopic, member: ShareClient, offset: 
 
 
 def try_to_join(shared: SharedTopic, client: Client) -> ShareClient | None:
-    """Join as a member; returns None where the broker refuses it, which has not seen that there is room."""
+    """Join as a member; return None if the broker refuses it because it has not noticed the free space yet."""
     with suppress(AssertionError):
         return shared.member(client, "second")
     return None
 
 
 def read_the_rest(shared: SharedTopic) -> None:
-    """Check that another member gets all that was not confirmed, and nothing else."""
+    """Check that another member gets exactly the records that were not confirmed."""
     with Client(shared.process.bootstrap) as client:
         deadline = time.monotonic() + LIMIT_S
         while (member := try_to_join(shared, client)) is None:

@@ -40,7 +40,7 @@ def test_nothing_is_lost_and_nothing_grows(tmp_path: Path) -> None:
 
 
 def samples(**growth: float) -> list[Sample]:
-    """Return ten minutes of figures, some of which grow by so much a second."""
+    """Return ten minutes of measurements, some of which grow by a given amount per second."""
     figures = {"rss_bytes": 100e6, "anonymous_bytes": 60e6, "files": 200.0, "descriptors": 80.0}
     figures |= {"deleted_files": 0.0, "threads": 12.0}
     return [

@@ -34,7 +34,7 @@ def life_of_topics(data: DataBroker) -> None:
 
 
 def shown(directory: Path) -> set[str]:
-    """Return the partition directories that are not on their way out."""
+    """Return the partition directories that are not being deleted."""
     names = {path.name for path in directory.iterdir() if path.is_dir() and not path.name.endswith("-delete")}
     return names - {METADATA_DIRECTORY}
 
@@ -45,7 +45,7 @@ def belonging(data: DataBroker) -> set[str]:
 
 
 def run_and_kill(directory: Path, number: int | None) -> int:
-    """Run one life, ended at its N-th call of the file system; returns how many calls there were."""
+    """Run one process, killed at its N-th call of the file system; return the number of calls."""
     disk = FaultyFileSystem(str(directory))
     data = DataBroker(directory, file_system=disk)
     disk.kill_at = None if number is None else len(disk.calls) + number

@@ -54,7 +54,7 @@ def stopped_log(path: Path, chance: random.Random) -> Path:
 
 
 def clean(log: UnifiedLog) -> Rows:
-    """Run a cleaner's round over everything below the active segment; returns what is committed after it."""
+    """Run a cleaner's round over everything below the active segment; return the committed records after it."""
     options = CleanerOptions(map_bytes=64 * 1024, io_buffer_bytes=1024)
     Cleaner(ReferenceEngine(), options).clean(whole(log), NOW_MS)
     return committed_by_fetch(log, 1 << 20)

@@ -31,7 +31,7 @@ KILLED_TIMEOUT_S = 2.0
 
 
 def producer_of(broker: TidelogProcess) -> Producer:
-    """Start the producer in a new incarnation: whatever the last one left open is aborted."""
+    """Start the producer again: a transaction that the last one left open is aborted."""
     settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": "split", "reconnect.backoff.max.ms": 100}
     producer = Producer({**settings, "linger.ms": 0, "log_level": 0, "transaction.timeout.ms": 60_000})
     producer.init_transactions(TIMEOUT_S)
@@ -39,7 +39,7 @@ def producer_of(broker: TidelogProcess) -> Producer:
 
 
 def end(broker: TidelogProcess, producer: Producer, *, commit: bool, kill_after_s: float | None) -> bool:
-    """End the transaction, the broker killed on the way or not; whether the end was acknowledged."""
+    """End the transaction, with or without a kill of the broker; return whether the end was acknowledged."""
     finish = producer.commit_transaction if commit else producer.abort_transaction
     killer = threading.Timer(kill_after_s or 0.0, broker.kill)
     if kill_after_s is not None:

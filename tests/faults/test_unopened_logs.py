@@ -165,7 +165,7 @@ def test_records_are_appended_after_those_that_were_there(data: DataBroker) -> N
 
 
 class LivedIn:
-    """A broker on a directory in which topics, groups, a transaction, a share group and an index are, no log open."""
+    """A broker without an open log, on a directory with topics, groups, a transaction, a share group and an index."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         before = ShareWorld(directory, TEXTS)
@@ -229,7 +229,7 @@ def lived_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LivedIn:
 
 @pytest.mark.parametrize("api_key", sorted(REGISTRY), ids=lambda key: ApiKey(key).name)
 def test_no_request_has_the_loop_open_a_log(lived_in: LivedIn, api_key: int) -> None:
-    """Each API in each of its arrays, naming what is there, as the first request after a start."""
+    """Each API with each of its arrays, naming existing things, as the first request after a start."""
     with suppress(InvalidRequestError, CloseConnectionError):  # not answered at all
         for case in all_cases(api_key):
             if case.naming is not Naming.UNKNOWN:

@@ -42,7 +42,7 @@ def fill(log: UnifiedLog) -> None:
 
 
 def stopped(world: type[DataBroker], path: Path) -> None:
-    """Write a data directory like one of an Apache Kafka: stopped cleanly, no digests."""
+    """Write a data directory like one of Apache Kafka: stopped cleanly, without digests of transaction indices."""
     data = world(path, CONFIG)
     create_topic(data, "t", 1)
     fill(data.replica_manager.partition("t", 0).local_log)
@@ -51,7 +51,7 @@ def stopped(world: type[DataBroker], path: Path) -> None:
 
 
 def watch(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> WatchedLoop:
-    """Have the parts of a proof that read records refuse to run on the loop."""
+    """Let the functions that read records for a check fail if the loop calls them."""
     watched = WatchedLoop(data.loop)
     for name in WORKER_ONLY:
         whole = getattr(index_proof, name)
@@ -184,7 +184,7 @@ def acquired_rows(partition: PartitionData) -> list[tuple[int, bytes | None]]:
 def test_appends_to_an_active_segment_continue_while_it_is_walked(
     data: DataBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log's lock is free during the walk; what came meanwhile, an abort too, is in the index."""
+    """The log's lock is free during the walk. Later records, also an abort, are in the index."""
     log = data.replica_manager.partition("t", 0).local_log
     segment = log.segments.active
     monkeypatch.undo()

@@ -18,7 +18,8 @@ SETS = [JarSet(name, (Artifact("org.example", name, "1"),)) for name in ("one", 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that a stand-in of Maven writes its directory and options into; it makes empty directories of jars."""
+    """The file into which a stub of Maven writes its directory and options; the stub creates the directories of jars,
+    empty."""
     log = tmp_path / "log"
     for name, text in {"mvn": MAVEN.format(log=log), "java": "#!/bin/sh\n"}.items():
         (tmp_path / name).write_text(text)

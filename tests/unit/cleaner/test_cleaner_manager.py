@@ -136,7 +136,7 @@ def test_a_truncation_during_a_round_bounds_its_cleaned_offset(tmp_path: Path) -
 
 
 def test_records_after_an_end_that_recovery_truncated_are_dirty(tmp_path: Path) -> None:
-    """The file's offset lies beyond the end with which the log was opened; later records come below it."""
+    """The offset in the file is beyond the end with which the log was opened; later records get offsets below it."""
     bench = Bench(tmp_path)
     bench.manager.checkpoint.save(bench.log, 2)
     bench.log.truncate_to(1)
@@ -168,7 +168,7 @@ def test_a_lower_offset_that_could_not_be_written_is_written_later(tmp_path: Pat
 
 
 class FillingDisk(OsFileSystem):
-    """A disk that is full at times."""
+    """A disk that the test can make full."""
 
     is_full = False
 

@@ -71,7 +71,8 @@ def configure(log: UnifiedLog) -> None:
 
 
 def interfered(directory: Path, number: int, action: Callable[[UnifiedLog], None]) -> tuple[UnifiedLog, bool, bool]:
-    """Run a round with ``action`` at its ``number``-th look: (log, whether it came to that, whether it was aborted)."""
+    """Run a round with ``action`` at its ``number``-th check. Returns the log, whether there were so many checks, and
+    whether the round was aborted."""
     log = fill(directory)
     looks = 0
 

@@ -238,7 +238,7 @@ first.join()
 
 
 def test_a_round_ends_when_its_log_is_truncated(tmp_path: Path) -> None:
-    """Else a key's record would go that a record superseded which is not there any more."""
+    """Otherwise the round would remove a record because of a later one that the truncation has removed."""
     log = filled(tmp_path, compacted(min_cleanable_dirty_ratio=1))  # not due: only the request begins a round
     log.roll()
     LogWriter(log).append([(b"a", b"3")])
@@ -255,7 +255,7 @@ def test_a_round_ends_when_its_log_is_truncated(tmp_path: Path) -> None:
 
 
 def test_an_error_in_bytes_that_were_cut_is_no_failure(tmp_path: Path) -> None:
-    """Else a truncation would quarantine its partition."""
+    """Otherwise a truncation would quarantine its partition."""
     log = filled(tmp_path, compacted(min_cleanable_dirty_ratio=1))
 
     class CutShort(ReferenceEngine):

@@ -104,7 +104,7 @@ def test_damaged_file_is_reported(tmp_path: Path, content: bytes) -> None:
 
 
 class Between(OsFileSystem):
-    """A file system during whose writes something else happens."""
+    """A file system that runs a function of the test during its writes."""
 
     def __init__(self) -> None:
         self.between: Callable[[], object] = bool

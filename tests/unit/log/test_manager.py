@@ -77,7 +77,8 @@ def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
 
 
 def test_retention_leaves_a_log_one_descriptor(tmp_path: Path) -> None:
-    """Its look at the largest time opened both indices of each log that had rested since the start."""
+    """To read the largest timestamp, retention once opened both indices of each log that was at rest since the
+    start."""
     write_indexed_log(tmp_path)
     again = manager_of(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
@@ -303,7 +304,7 @@ def test_log_start_offset_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_start_offset_stays_written_when_the_segments_below_it_are_gone(tmp_path: Path) -> None:
-    """A power loss may bring back some of their names: they must not look like a gap."""
+    """A power loss may bring back some of their names, which must not look like a gap."""
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
     append(log, batch(5))
@@ -517,7 +518,8 @@ def test_sizes_are_described_without_opening(tmp_path: Path) -> None:
 
 
 class NoSecondLook(OsFileSystem):
-    """A file system on which ``partition.metadata`` cannot be read: it was, when the directory was claimed."""
+    """A file system on which ``partition.metadata`` cannot be read, because it was read already when the directory was
+    claimed."""
 
     def read_file(self, path: str) -> bytes:
         assert not path.endswith(PARTITION_METADATA_FILE)

@@ -48,7 +48,7 @@ class GatedFileSystem(OsFileSystem):
 
 
 class Bench:
-    """A manager that was stopped cleanly with two logs and started again; the opening of the first stands at the
+    """A manager that was stopped cleanly with two logs and started again; the opening of the first log waits at a
     gate."""
 
     def __init__(self, path: Path) -> None:
@@ -160,7 +160,7 @@ def test_whoever_opens_a_new_log_first_gives_it_its_topic(tmp_path: Path) -> Non
     finds: list[bytes | None] = []
 
     class Finder(OsFileSystem):
-        """Looks for the log right after its directory was made."""
+        """A file system that looks for the log right after its directory was created."""
 
         def make_directory(self, path: str) -> None:
             super().make_directory(path)

@@ -530,7 +530,7 @@ class TestLeaderEpochs:
 
 
 class NotingLock:
-    """A lock that notes how many producers went each time it was held, and lets one be touched in between."""
+    """A lock that records how many producers were removed each time it was held, and lets one be used in between."""
 
     def __init__(self, log: UnifiedLog) -> None:
         self._log = log

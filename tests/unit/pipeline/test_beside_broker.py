@@ -39,8 +39,8 @@ SEGMENT_BYTES = 2000
 
 @dataclass(slots=True)
 class Pass:
-    """Result of one query: what it saw, where the log ended when it was planned, and whether a round began
-    meanwhile."""
+    """Result of one query: the rows, the end of the log when it was planned, and whether a cleaner's round began in the
+    meantime."""
 
     end: int
     values: Mapping[int, bytes]

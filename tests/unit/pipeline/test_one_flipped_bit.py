@@ -40,7 +40,7 @@ class Place:
 
 
 def write_log(data: DataDirectory, chance: random.Random) -> None:
-    """Write batches of many sizes, and stretches of equal ones, where a wrong size may lead to another batch."""
+    """Write batches of many sizes, and several of the same size, so that a wrong size may lead to another batch."""
     is_even = chance.random() < 0.5
     for number in range(60):
         size = 100 if is_even else chance.randrange(300)

@@ -70,7 +70,7 @@ def batches(draw: st.DrawFn) -> bytearray:
 
 
 def seal(data: bytearray) -> bytearray:
-    """Make the checksum right, so that what is broken is found by the record walk."""
+    """Make the checksum correct, so that the walk through the records has to find the damage."""
     data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
     return data
 
@@ -88,7 +88,7 @@ def buffer_of(parts: list[bytearray]) -> ByteArray:
 
 
 class Run:
-    """One engine's way through one chunk; every intermediate result can be compared."""
+    """One engine's pass over one chunk, with every intermediate result for comparison."""
 
     def __init__(self, engine: Any, buffer: ByteArray, seed: list[int]) -> None:
         self.engine = engine
@@ -282,7 +282,7 @@ def test_the_compiled_modules_serve_where_there_are_any() -> None:
 
 
 def test_buffers_are_released() -> None:
-    """A buffer that is held cannot be resized: ``append`` raises BufferError."""
+    """``append`` raises BufferError while the buffer is in use."""
     for modules in (AS_BUILT, PLAIN_MODULES):
         buffer = bytearray(build_batch([Record(0, 0, b"key", b"value")])) + bytes(at.PADDING)
         table, keys, out = bytearray(8 * at.COLUMNS), bytearray(24), bytearray(1000)

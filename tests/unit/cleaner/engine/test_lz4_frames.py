@@ -26,7 +26,7 @@ PIECES = st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 3
 
 
 def packed(data: bytes) -> bytes:
-    """Pack the frame that we make, compiled or not."""
+    """Compress data into a frame, by the compiled module or by plain Python."""
     one, other = (packed_by(module, data) for module in MODULES)
     assert one == other
     return one
@@ -45,7 +45,7 @@ def packed_by(module: ModuleType, data: bytes) -> bytes:
 
 
 def expanded(frame: bytes, room: int, count: int = 0) -> bytes | None:
-    """Expand a frame, compiled or not; None when it is left to the library."""
+    """Decompress a frame, by the compiled module or by plain Python; None when it is left to the library."""
     one, other = (expanded_by(module, frame, room, count) for module in MODULES)
     assert one == other
     return one
@@ -69,7 +69,7 @@ def expanded_by(module: ModuleType, frame: bytes, room: int, count: int) -> byte
 
 
 def frames_of(data: bytes) -> list[bytes]:
-    """Pack frames as clients write them: independent and linked blocks of several sizes, other levels."""
+    """Build frames as clients write them: independent and linked blocks of several sizes, other levels."""
     linked = [
         lz4.frame.compress(data, store_size=False, block_linked=True, block_size=size)
         for size in (lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX256KB, lz4.frame.BLOCKSIZE_MAX4MB)
@@ -137,7 +137,7 @@ def test_a_count_that_the_records_cannot_hold_is_poison() -> None:
 
 
 def test_batches_are_compressed_as_they_are_alone() -> None:
-    """The positions that the compressor remembers of one batch are none of the next."""
+    """The compressor must not use positions in the batch before."""
     data = [b"the same text again and again " * 9, b"the same text again and again " * 7, bytes(300)]
     out = np.frombuffer(b"".join(bytes(at.BATCH_OVERHEAD) + piece for piece in data) + bytes(at.PADDING), np.uint8)
     rows: IntegerArray = np.zeros((3, at.OUT_COLUMNS), np.int64)

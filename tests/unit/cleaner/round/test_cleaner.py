@@ -50,7 +50,7 @@ def clean(
 
 @dataclass
 class Model:
-    """Records that a log must hold: data records by offset, those of aborted transactions apart."""
+    """The expected records of a log: data records by offset, and records of aborted transactions apart."""
 
     live: dict[int, tuple[bytes | None, bytes | None]] = field(default_factory=dict)
     open: dict[int, list[int]] = field(default_factory=dict)

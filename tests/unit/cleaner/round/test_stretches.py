@@ -89,7 +89,7 @@ def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(directory: Path, seed: int) -> None:
-    """Write a log in which long stretches vanish, between what stays for all kinds of reasons."""
+    """Write a log in which the cleaner removes long stretches, between records that stay for different reasons."""
     chance = random.Random(seed)
     log = open_log(directory, compacted(segment_bytes=9000))
     writer = LogWriter(log)

@@ -41,7 +41,7 @@ def test_a_missing_directory_is_gone_already_and_one_that_cannot_move_is_not(tmp
 
 
 def outside(tmp_path: Path) -> Path:
-    """Make a directory that no deletion may touch."""
+    """Make a directory outside of the data directory, which no deletion may change."""
     directory = tmp_path / "outside"
     (directory / "below").mkdir(parents=True)
     for path in (directory / "00000000000000000000.log", directory / "below" / "notes"):

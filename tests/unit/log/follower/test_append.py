@@ -30,7 +30,7 @@ class Pair:
         self.leader, self.follower = (bench.open() for bench in self.benches)
 
     def copy(self, max_bytes: int = 1 << 20, max_epoch: int = FOREVER) -> None:
-        """Fetch until the follower has all that the leader has."""
+        """Fetch until the follower has all records of the leader."""
         leader, follower = self.leader, self.follower
         while follower.log_end_offset < leader.log_end_offset:
             read = read_bytes(leader, follower.log_end_offset, max_bytes)
@@ -158,7 +158,7 @@ class TestAppend:
         assert append_as_follower(pair.follower, read[info.size_bytes :], 2) is None
 
     def test_nothing_is_appended_in_an_older_epoch_than_the_logs(self, pair: Pair) -> None:
-        """This broker leads by now, or follows a newer leader."""
+        """This broker leads in the meantime, or follows a newer leader."""
         fill(pair.leader, 3, epoch=2)
         pair.follower.leader_epochs.assign(3, 0)
         assert append_as_follower(pair.follower, memoryview(read_bytes(pair.leader, 0)), 2) is None
@@ -198,7 +198,7 @@ class TestAppend:
         assert check_directory(bench.file_system, bench.directory) == []
 
     def test_a_batch_larger_than_a_segment_is_appended(self, pair: Pair) -> None:
-        """The leader took it when its segments were larger."""
+        """The leader accepted it when its segments were larger."""
         large = LogBench(str(pair.benches[0].root) + "-large").open()
         append(large, batch(1, value=b"x" * 5000))
         append_as_follower(pair.follower, memoryview(read_bytes(large, 0)), FOREVER)
@@ -207,7 +207,7 @@ class TestAppend:
 
 class TestDamage:
     def damaged(self, pair: Pair, at: int, byte: int) -> memoryview:
-        """Return three batches of the leader, the second with another byte."""
+        """Return three batches of the leader, the second with one changed byte."""
         fill(pair.leader, 3)
         size = len(read_bytes(pair.leader, 0, 1))
         read = bytearray(read_bytes(pair.leader, 0))
@@ -271,7 +271,7 @@ def committed_of(log: UnifiedLog, end: int) -> dict[int, bytes | None]:
 
 
 class Histories:
-    """Two logs that lead in turn, as a seed draws: tails that the other has not, epochs, producers, restarts."""
+    """Two logs that lead in turn, in a random order: records that only one of them has, epochs, producers, restarts."""
 
     def __init__(self, root: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -305,7 +305,7 @@ class Histories:
         follower.update_high_watermark(leader.high_watermark)
 
     def turn(self) -> None:
-        """Let the follower lead, with all that is committed."""
+        """Let the follower lead, once it has all committed records."""
         pair = self.pair
         if pair.follower.log_end_offset >= pair.leader.high_watermark:
             self.epoch += 1

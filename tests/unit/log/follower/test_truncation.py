@@ -31,7 +31,8 @@ def bench(tmp_path: Path) -> LogBench:
 
 
 def test_a_power_loss_does_not_bring_back_truncated_records(bench: LogBench) -> None:
-    """The record in its place was not synced; the high watermark, which is checkpointed, says that it is committed."""
+    """The record that replaced them was not synced, but according to the checkpointed high watermark it is
+    committed."""
     log = bench.open()
     append(log, batch(1, value=b"kept"), epoch=0)
     append(log, batch(1, value=b"cut"), epoch=0)

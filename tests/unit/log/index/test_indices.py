@@ -22,7 +22,7 @@ KEY = struct.Struct(">i")
 
 
 def reader_of(buffer: bytes) -> ReadSlots:
-    """Return a read of entries of 8 bytes that never reaches past the end."""
+    """Return a function that reads entries of 8 bytes, and fails beyond the end."""
 
     def read(slot: int, count: int) -> bytes:
         assert count > 0
@@ -188,7 +188,7 @@ class TestTransactionIndex:
 @pytest.mark.parametrize("entries", [0, 1, 5])
 @pytest.mark.parametrize("extra", range(8))
 def test_an_entry_over_half_an_entry_is_whole(tmp_path: Path, entries: int, extra: int) -> None:
-    """A file that ends within an entry, as after a torn write, and one more entry that is opened for."""
+    """The file ends within an entry, as after a torn write; it is opened, and one more entry is appended."""
     path = tmp_path / "0.index"
     path.write_bytes(b"".join(struct.pack(">ii", 10 * n, n) for n in range(entries)) + bytes(extra))
     index = OffsetIndex(FILES, str(path), 0, 4096)

@@ -58,7 +58,7 @@ def test_release_at_any_read_of_a_look_up(
 
 
 def closing_after(monkeypatch: pytest.MonkeyPatch, name: str, close: Callable[[AbstractIndex], None]) -> None:
-    """Have another thread close the index once, right after this one's first look at an attribute."""
+    """Let another thread close the index once, right after this thread has first read an attribute."""
     attribute = getattr(AbstractIndex, name)
     closed: list[AbstractIndex] = []
 
@@ -93,7 +93,7 @@ def test_the_count_of_an_index_that_is_closed_meanwhile(tmp_path: Path, monkeypa
 def test_entries_of_a_write_that_failed_are_not_those_of_the_file_when_it_opens_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, close: Callable[[AbstractIndex], None]
 ) -> None:
-    """Old ones behind a newer one would lead a search past the records that it is for."""
+    """Old entries after a newer one would lead a search beyond the wanted records."""
     index = offsets(tmp_path)
     write = OsFile.write_at
 
@@ -118,7 +118,8 @@ def opened(index: AbstractIndex) -> OsFile:
 
 
 def test_a_name_that_another_file_has_next_is_not_opened(tmp_path: Path) -> None:
-    """A reader of an old list of segments opens an index while a swap gives its name to the one of a new segment."""
+    """A reader with an old list of segments opens an index while a swap gives its name to the index of a new
+    segment."""
     offsets(tmp_path).close()
     files = SwappingFileSystem()
     index = OffsetIndex(files, str(tmp_path / "0.index"), BASE, 4096)

@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {"segment.bytes": 16_384, **SPARSE}
 
 
 def filled(tmp_path: Path, dice: random.Random) -> UnifiedLog:
-    """Write a log of some segments, in which producers come, write more or less often, and go."""
+    """Write a log of several segments, in which producers begin, write more or less often, and end."""
     bench = LogBench(str(tmp_path), **SMALL)
     log = bench.open()
     sequences: dict[int, int] = {}

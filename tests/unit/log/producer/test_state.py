@@ -51,7 +51,7 @@ def state() -> ProducerStateManager:
 
 
 def seen(state: ProducerStateManager) -> object:
-    """Return all that a manager knows."""
+    """Return the whole state of a manager."""
     entries = {
         number: (entry.producer_epoch, list(entry.batches), entry.last_timestamp, entry.current_txn_first_offset,
                  entry.touched_ms)
@@ -61,7 +61,7 @@ def seen(state: ProducerStateManager) -> object:
 
 
 def append(state: ProducerStateManager, batch: ProducerBatch) -> str:
-    """Check and note a batch by the long way; what came of it."""
+    """Check and apply a batch by the complete check; return the outcome."""
     known = state.find_duplicate(batch.producer_id, batch.producer_epoch, batch.first_sequence, batch.last_sequence)
     if known is not None:
         return "duplicate"
@@ -105,7 +105,7 @@ TURNS = st.tuples(st.sampled_from(["write", "write", "commit", "abort", "waterma
 def test_the_first_unstable_offset_is_that_of_the_first_transaction_without_a_committed_end(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Transactions end in another order than they began, while the high watermark stays behind."""
+    """Transactions end in another order than they began, and the high watermark is behind."""
     log, offset, watermark = state(), 0, 0
     begun: dict[int, int] = {}
     ended: list[tuple[int, int]] = []  # first offset, marker's
@@ -135,7 +135,7 @@ def test_the_next_batch_of_a_producer_takes_the_short_check() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_walk_in_parts_gives_all_producers_that_exist_throughout(seed: int) -> None:
-    """Between the parts producers come, are forgotten, and come again."""
+    """Between the parts producers are added, removed, and added again."""
     chance, time = random.Random(seed), ManualTime()
     producers = ProducerStateManager(OsFileSystem(), "nowhere", time)
 
@@ -167,7 +167,7 @@ def test_a_walk_in_parts_gives_all_producers_that_exist_throughout(seed: int) ->
 
 
 def end(state: ProducerStateManager, epoch: int, version: int, *, is_abort: bool = False) -> str:
-    """Check and note a marker; what came of it."""
+    """Check and apply a marker; return the outcome."""
     marker = Marker(7, epoch, 0, state.end_offset, 0, is_abort)
     try:
         state.check_marker(marker, version)
@@ -196,7 +196,7 @@ def transactional(state: ProducerStateManager, epoch: int) -> ProducerBatch:
     ],
 )
 def test_the_epoch_of_a_marker(version: int, is_open: bool, marker_epoch: int, outcome: str) -> None:
-    """Each transaction of version 2 has an epoch of its own, and its marker the next one; a second marker may come."""
+    """Each transaction of version 2 has its own epoch, and its marker the next one; the marker may be repeated."""
     known = state()
     append(known, transactional(known, 4 if not is_open else 5))
     if not is_open:
@@ -205,7 +205,7 @@ def test_the_epoch_of_a_marker(version: int, is_open: bool, marker_epoch: int, o
 
 
 def test_the_last_epoch_ends_a_transaction_of_the_same() -> None:
-    """A fence at the highest epoch cannot raise it."""
+    """Fencing at the highest epoch cannot raise the epoch."""
     known = state()
     append(known, transactional(known, 32_767))
     assert end(known, 32_767, 2) == "ended"
@@ -213,7 +213,7 @@ def test_the_last_epoch_ends_a_transaction_of_the_same() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_a_late_marker_ends_no_other_transaction(seed: int) -> None:
-    """Markers of version 2 in any order, late and twice: a transaction gets its own decision (KIP-1228)."""
+    """Markers of version 2 in any order, late and repeated: each transaction gets its own decision (KIP-1228)."""
     chance, known = random.Random(seed), state()
     decisions = {epoch: chance.choice((True, False)) for epoch in range(1, 9)}  # by the epoch of the marker
     on_the_way: list[int] = []

@@ -51,7 +51,7 @@ def converted(stored: bytes, magic: int, *, first_offset: int = 0, max_bytes: in
 
 
 class OpenFile:
-    """A descriptor as a log's file hands it out."""
+    """A descriptor as a log's file provides it."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
@@ -180,7 +180,7 @@ def test_slices_of_files_are_read_batch_by_batch(scratch: Path) -> None:
 
 
 def test_reading_stops_when_the_limit_is_reached(scratch: Path) -> None:
-    """Lazy: what lies behind the limit is never touched, not even when it is damaged."""
+    """Bytes after the limit are never read, even if they are damaged."""
     first = batch(0)
     file = OpenFile(scratch, first + bytes(100))
     try:

@@ -141,7 +141,7 @@ def test_look_ups(walk: ModuleType) -> None:
 
 
 def test_a_large_section_is_walked_as_a_small_one_is() -> None:
-    """Above a few KB the interpreter lock is dropped."""
+    """For more than a few KB the interpreter lock is released."""
     section = memoryview(batch_of(300))[61:]
     for walk in WALKS:
         assert walk.check_section(section, 300) == reference.check_section(section, 300)

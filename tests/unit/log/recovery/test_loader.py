@@ -55,7 +55,7 @@ def test_it_is_refused_where_records_from_the_start_on_were_synced(bench: LogBen
 
 @pytest.mark.parametrize("recovery_point", [0, END, START, START + 1])
 def test_it_is_refused_after_a_clean_stop(bench: LogBench, recovery_point: int) -> None:
-    """Everything was synced then, whatever the recovery point says."""
+    """Everything is synced after a clean stop, whatever the recovery point is."""
     with pytest.raises(LogLoadError, match=f"ends at {END}, before its log start offset {START}"):
         open_at_start(bench, recovery_point=recovery_point, clean=True)
 
@@ -69,7 +69,7 @@ def test_a_log_that_ends_at_its_start_is_whole(bench: LogBench, clean: bool) -> 
 
 @pytest.mark.parametrize("missing_from", [0, END])
 def test_a_gap_of_synced_records_above_the_start_is_refused(tmp_path: Path, missing_from: int) -> None:
-    """The segment from ``missing_from`` on is gone; synced records follow it."""
+    """The segment from ``missing_from`` on is missing; synced records follow it."""
     bench = LogBench(str(tmp_path))
     log = bench.open()
     for _ in range(3):
@@ -139,7 +139,7 @@ def test_entries_that_contradict_the_records_are_counted_and_logged(
 
 
 def test_a_log_that_was_closed_well_is_opened_by_few_calls(tmp_path: Path) -> None:
-    """A member opens all of its logs at a start. A listing tells that the offset index of a short one is empty."""
+    """A member opens all of its logs at a start. The listing shows that the offset index of a short log is empty."""
     disk = FaultyFileSystem(str(tmp_path))
     bench = LogBench(str(tmp_path), disk)
     log = bench.open()
@@ -169,7 +169,7 @@ def test_a_snapshot_of_producers_from_within_a_segment_is_removed_at_an_opening(
 
 
 def test_a_snapshot_that_a_rebuilt_transaction_index_found_torn_is_not_looked_for_again(tmp_path: Path) -> None:
-    """The opening lists the directory once; what it removes itself it must not read by that list."""
+    """The loader lists the directory once, and must not read files of that list which it has removed itself."""
     bench = LogBench(str(tmp_path))
     log = bench.open()
     append(log, producer_batch(0))
@@ -207,7 +207,7 @@ def test_an_index_that_the_listing_lacks_is_made_again_after_a_clean_stop(
 
 
 def test_records_that_follow_a_torn_end_are_not_counted(tmp_path: Path) -> None:
-    """The end of the log is that of the last whole batch, whether indices have entries for it or not."""
+    """The log ends with its last whole batch, whether indices have entries for it or not."""
     for interval in ("10", "4096"):
         bench = LogBench(str(tmp_path / interval), index_interval_bytes=interval)
         log = bench.open()

@@ -36,7 +36,7 @@ def seal(data: bytearray) -> bytearray:
 
 
 def good_chunk(chance: random.Random, first: int) -> list[bytearray]:
-    """Build batches that follow one another, of several producers, epochs and transactions."""
+    """Build consecutive batches of several producers, epochs and transactions."""
     parts, base, epoch = [], first, 0
     for _ in range(chance.randrange(16)):
         data = bytearray(chance.choice(BATCHES))
@@ -52,7 +52,7 @@ def good_chunk(chance: random.Random, first: int) -> list[bytearray]:
 
 
 def damage(chance: random.Random, data: bytearray) -> None:
-    """Make any header number another, or any byte; the checksum is made right for half of them."""
+    """Change a header field or any byte; for half of the chunks the checksum is made correct again."""
     if chance.random() < 0.5:
         layout, at = chance.choice(NUMBERS)
         bound = 2 ** (8 * struct.calcsize(layout) - 1)

@@ -31,7 +31,7 @@ SCANS = {"as built": scan.SegmentScan, "uncompiled": uncompiled(scan).SegmentSca
 
 @pytest.fixture(params=SCANS)
 def scan_type(request: pytest.FixtureRequest) -> type[scan.SegmentScan]:
-    """The scan as the package has it, and as plain Python."""
+    """The scan as built, and in plain Python."""
     return SCANS[request.param]  # type: ignore[no-any-return]
 
 
@@ -43,7 +43,7 @@ CONFIG: dict[str, Any] = {
 
 
 class Writer:
-    """Appends what producers, transactions and leaders might, in an order the seed gives."""
+    """A writer that appends as producers, transactions and leaders may, in a random order."""
 
     def __init__(self, log: UnifiedLog, seed: int) -> None:
         self.random = random.Random(seed)
@@ -101,7 +101,7 @@ def written(directory: Path, seed: int, steps: int) -> LogBench:
 def recover(
     source: LogBench, target: Path, scan_type: type[scan.SegmentScan] | None, recovery_point: int = 0
 ) -> Outcome:
-    """Recover a copy by a scan, or by plain Python alone."""
+    """Recover a copy with a scan, or with plain Python alone."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source.root, target)
     bench = LogBench(str(target), **CONFIG)
@@ -139,7 +139,7 @@ def test_both_walks_leave_equal_files_and_state(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_both_walks_agree_on_damage(tmp_path: Path, seed: int, scan_type: type[scan.SegmentScan]) -> None:
-    """Flipped, torn and zeroed bytes anywhere, below the recovery point and behind it."""
+    """Flipped, torn and zeroed bytes anywhere, before and after the recovery point."""
     chance = random.Random(seed)
     bench = written(tmp_path / "source", seed % 3, 120)
     names = sorted(name for name in os.listdir(bench.directory) if name.endswith(".log"))

@@ -20,7 +20,8 @@ AGE_MS = 500
 
 @pytest.mark.parametrize("segment_ms", [AGE_MS - 1, AGE_MS, 604_800_000, MOST])
 def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, segment_ms: int) -> None:
-    """A difference of two of them does not fit into 64 bits; earlier than the first record is never too old."""
+    """The difference of two timestamps may not fit into 64 bits; a time before the first record never makes the segment
+    too old."""
     for number, (first, later) in enumerate(itertools.product(TIMESTAMPS, TIMESTAMPS)):
         time = ManualTime(NOW_MS)
         segment = LogSegment.create(str(tmp_path), number, LogConfig({}), OsFileSystem(), time)
@@ -34,7 +35,7 @@ def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, s
 @pytest.mark.parametrize("slots", [1, 2, 3, 7])
 @pytest.mark.parametrize("steps", [(0,), (1,), (0, 0, 1), (0, 0, 0, 0, 0, 1)])
 def test_a_segment_is_full_when_one_of_its_indices_is(tmp_path: Path, slots: int, steps: tuple[int, ...]) -> None:
-    """A segment remembers room for no more entries than there is, and looks again before it is full."""
+    """A segment caches how many entries still fit, never more than really do, and checks again before it is full."""
     config = LogConfig({"segment.index.bytes": str(12 * slots), "index.interval.bytes": "0"})
     segment = LogSegment.create(str(tmp_path), 0, config, OsFileSystem(), ManualTime(NOW_MS))
     timestamp, fullness = NOW_MS, []

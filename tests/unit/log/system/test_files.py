@@ -106,7 +106,7 @@ def test_removal_takes_all_kinds_of_foreign_names(tmp_path: Path) -> None:
 def test_an_entry_that_cannot_be_removed_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A directory of another owner came first, and the records stayed on the disk at every start."""
+    """If a directory of another owner came first, the records once stayed on the disk at every start."""
     directory = tmp_path / "d"
     (directory / "of a user").mkdir(parents=True)
     (directory / "of a user" / "kept").write_bytes(b"x")
@@ -211,7 +211,7 @@ def test_retention_clock_believes_small_drift_and_backward_jumps() -> None:
 def test_a_file_that_is_dropped_at_the_end_of_the_interpreter_is_closed(
     module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Modules lose their names before the last objects go: each complained then, without a word on what."""
+    """Modules lose their names before the last objects are freed: each file then printed an error without its name."""
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     monkeypatch.setattr(sys, "excepthook", lambda *what: complaints.append(what))
@@ -233,8 +233,7 @@ def open_one(module: ModuleType, path: str) -> object:
 
 
 def test_a_name_that_another_record_file_has_next_is_not_opened(tmp_path: Path) -> None:
-    """A reader of an old list of segments was promised bytes of the new file that a swap had put in the old one's
-    place."""
+    """A reader with an old list of segments once got bytes of the new file that a swap had put in its place."""
     path = tmp_path / "0.log"
     path.write_bytes(b"old" * 100)
     files = SwappingFileSystem()

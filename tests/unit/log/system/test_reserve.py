@@ -19,7 +19,7 @@ SIZE = 64 * 1024
 
 
 class FullFileSystem(OsFileSystem):
-    """A disk whose free room the test says."""
+    """A file system whose free space the test sets."""
 
     free = 1 << 30
 

@@ -44,7 +44,7 @@ PARAMS = st.builds(
 
 @st.composite
 def batches(draw: Any) -> bytes:
-    """A batch that is whole, or has some fields or bytes of another value."""
+    """A valid batch, or one with some other fields or bytes."""
     records = [record._replace(offset=index) for index, record in enumerate(draw(st.lists(RECORDS, min_size=1)))]
     built = bytearray(build_batch(records, draw(OPTIONS)))
     for name in draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=2)):

@@ -341,7 +341,7 @@ def test_a_batch_that_grows_above_the_limit_is_too_large() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_odd_offset_deltas_are_numbered_again(codec: CompressionType) -> None:
-    """Kafka rewrites what some old clients number wrongly; so do we, instead of refusing it."""
+    """Kafka corrects the wrong deltas of some old clients; so does Tidelog, instead of refusing the batch."""
     records = [Record(offset, NOW_MS, b"k", b"v") for offset in (0, 7, 2)]
     result = validate(build_batch(records, BatchOptions(compression=codec)))
     assert [record.offset for record in stored(result)] == [100, 101, 102]

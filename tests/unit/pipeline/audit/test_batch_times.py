@@ -21,7 +21,7 @@ CODECS = (0, 1, 2, 3, 4)
 
 
 def lying(batch: bytes, largest: int) -> bytes:
-    """Put another largest time into the batch's header, and the checksum of that."""
+    """Put another largest timestamp into the batch's header, with a correct checksum."""
     data = bytearray(batch)
     data[MAX_TIMESTAMP] = largest.to_bytes(8, "big", signed=True)
     data[CRC] = crc32c(bytes(data[CRC_FROM:])).to_bytes(4, "big")

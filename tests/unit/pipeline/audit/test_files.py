@@ -50,7 +50,7 @@ def flipped(path: Path) -> None:
 
 
 def foreign(path: Path) -> None:
-    """Write bytes of something else."""
+    """Write bytes of no valid format."""
     path.write_bytes(b"this is no such file \xff\xfe" * 7)
 
 
@@ -72,7 +72,7 @@ HARMLESS = {
 
 @dataclass
 class Case:
-    """A file of the directory, by what it is called in HARMLESS."""
+    """A file of the directory, with its name in HARMLESS."""
 
     name: str
     find: Callable[[Path], Path]

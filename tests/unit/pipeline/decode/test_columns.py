@@ -30,7 +30,7 @@ def padded(data: bytes) -> Any:
 
 
 class Run:
-    """One call of ``decode_chunk`` and what it left."""
+    """One call of ``decode_chunk``, and its results."""
 
     def __init__(
         self, decoder: Any, data: bytes, limits: tuple[int, ...] = EVERYTHING, *, key: bytes = b"",
@@ -71,7 +71,7 @@ class Run:
 
 @st.composite
 def logs(draw: st.DrawFn) -> bytes:
-    """A few batches one behind the other, some of log append time, transactional, control or compressed."""
+    """A few consecutive batches, some with log append time, transactional, control or compressed."""
     data, offset = b"", draw(st.integers(0, 1 << 40))
     for _ in range(draw(st.integers(1, 4))):
         records = [record._replace(offset=offset + record.offset) for record in draw(record_lists(holes=True))]

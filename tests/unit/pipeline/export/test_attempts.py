@@ -43,7 +43,7 @@ def data(tmp_path: Path) -> Iterator[DataDirectory]:
 
 
 def fewer(*arguments: Any) -> Batches:
-    """Yield the records without the last: retention or compaction came between."""
+    """Yield the records without the last one, which retention or compaction has removed."""
     yield from list(READ(*arguments))[:-1]
 
 

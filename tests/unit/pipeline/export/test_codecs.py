@@ -103,7 +103,7 @@ def test_a_file_that_grows_keeps_its_codecs(tmp_path: Path, first: str) -> None:
 
 
 def test_a_file_whose_columns_were_all_compressed_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables from before columns had codecs of their own."""
+    """The table is from before each column had its own codec."""
     part = rows(random_values(500, 1000))
     with monkeypatch.context() as patch:
         patch.setattr("tidelog.pipeline.export.codecs.MIN_SAVING", -1.0)

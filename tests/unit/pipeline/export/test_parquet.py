@@ -23,7 +23,7 @@ ROWS = 1000
 
 
 class FullFile:
-    """A file with room for so many bytes."""
+    """A file that fails once it has a given number of bytes."""
 
     def __init__(self, path: str, room: int) -> None:
         self._file = open(path, "wb")  # noqa: SIM115 - the writer closes it
@@ -41,7 +41,7 @@ class FullFile:
 
 @dataclass(frozen=True)
 class FullDisk(LocalStore):
-    """A disk with room for so many bytes of a file."""
+    """A disk on which a file fails once it has a given number of bytes."""
 
     room: int
 
@@ -72,7 +72,7 @@ def write(path: Path, store: LocalStore) -> None:
 
 
 def open_files() -> list[str]:
-    """Return where open descriptors lead to."""
+    """Return the paths of the open descriptors."""
     found = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
     return sorted(os.readlink(path) for path in found if os.path.islink(path))
 

@@ -29,7 +29,7 @@ def object_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def replace_by(path: Path, content: bytes) -> None:
-    """Put another object of the name there, as a store replaces: as a whole, and later."""
+    """Replace the object by another one of its name, as a store does: completely, and with a later time."""
     before = path.stat().st_mtime_ns
     path.with_suffix(".new").write_bytes(content)
     os.utime(path.with_suffix(".new"), ns=(before + 10**9, before + 10**9))

@@ -122,7 +122,7 @@ def test_a_table_that_was_restored_gets_each_record_once_again(data: DataDirecto
 
 
 def test_a_restored_table_gets_the_records_that_replaced_others(data: DataDirectory) -> None:
-    """Their offsets were exported before, and the files of that time are still beside those of the table."""
+    """Their offsets were exported before, and the files of that export still exist beside those of the table."""
     log = data.log("orders")
     for epoch in range(2):
         append(log, epoch, b"old")

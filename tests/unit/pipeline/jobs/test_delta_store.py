@@ -61,7 +61,7 @@ def offsets(table: str) -> list[int]:
 
 
 def left_over(store: MotoStore, table: str) -> set[str]:
-    """List objects that no version has, traces of runs, and states that were not committed."""
+    """List objects that no version refers to, files of runs, and states that were not committed."""
     opened = DeltaAddress.of(table).open()
     folder = DeltaAddress.of(table).uri.removeprefix(f"s3://{BUCKET}/")
     known = {uri for version in range(opened.version() + 1) for uri in version_of(table, version).file_uris()}
@@ -146,7 +146,7 @@ def test_a_run_that_was_killed_is_run_again_and_leaves_no_object(
 def test_of_two_runs_one_wins_and_the_others_objects_go(
     data: DataDirectory, table: str, store: MotoStore, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """The other one comes between the look at the table and the commit."""
+    """The second run commits after the first one has read the table, and before it commits."""
     fill(data.log("orders"), 1)
     if not is_new:
         run(data, table)

@@ -478,7 +478,7 @@ def test_commits_come_every_few_minutes_too(data: DataDirectory, monkeypatch: py
 
 @dataclass
 class ManualClock:
-    """Seconds that only pass where a test says so."""
+    """A clock in seconds that the test moves."""
 
     now: float = 0.0
 

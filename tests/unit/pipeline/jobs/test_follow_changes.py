@@ -46,7 +46,7 @@ class Followed:
     told: list[str] = field(default_factory=list)
 
     def follow(self, source: LogSource, **fields: Any) -> None:
-        """Run the export once more. Raises what ends a follower."""
+        """Run the export once more. Raises the errors that end a follower."""
         request = ExportRequest(source, str(self.path), **fields)
         Follower(lambda: self._run(request), self.told.append, 1).run_once()
 
@@ -69,7 +69,7 @@ class Followed:
         return pyarrow.parquet.read_table(self.path / "data", partitioning=None)
 
     def is_right(self, data: DataDirectory) -> bool:
-        """Return whether an audit agrees."""
+        """Return whether an audit finds no fault."""
         iceberg, name = (self.target, NAME) if self.kind == "iceberg" else (None, str(self.path))
         return not audit(None, AuditRequest(data.source(), name, iceberg=iceberg)).is_wrong
 

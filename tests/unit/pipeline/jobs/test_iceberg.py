@@ -172,7 +172,7 @@ def test_a_table_that_was_rolled_back_gets_the_records_that_replaced_others(
 def test_a_table_that_was_rolled_back_and_whose_snapshots_expired_is_refused(
     data: DataDirectory, target: IcebergTarget
 ) -> None:
-    """Its properties have the state of a snapshot that is gone: not the one whose rows the table has."""
+    """Its properties have the state of an expired snapshot, not of the one whose rows the table has."""
     fill(data.log("orders"), 1)
     run(data, target)
     table_of(target).delete("offset = 3")

@@ -144,7 +144,7 @@ def killed(*_: Any, **__: Any) -> None:
 
 
 class Changelog:
-    """Random changes of few keys in two partitions, and what they come to."""
+    """Random changes of a few keys in two partitions, and the resulting latest values."""
 
     def __init__(self, data: DataDirectory, seed: int) -> None:
         self.latest: Latest = {}

@@ -48,7 +48,7 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[DataDirectory]:
-    """Sixty batches of five records in three or more segments, closed as by a broker that stops."""
+    """Sixty batches of five records in at least three segments, of a broker that was stopped."""
     directory = DataDirectory(tmp_path / "data")
     fill(directory.log("t"), 60)
     directory.close()
@@ -70,7 +70,7 @@ def remove(segment: SegmentFile) -> None:
 
 
 def remove_middle(data: DataDirectory) -> tuple[int, int]:
-    """Remove the second segment; the offsets it held."""
+    """Remove the second segment; return the range of its offsets."""
     segments = segments_of(data)
     assert len(segments) >= 3
     remove(segments[1])
@@ -78,7 +78,7 @@ def remove_middle(data: DataDirectory) -> tuple[int, int]:
 
 
 def cut_batches(segment: SegmentFile, first: int, count: int) -> tuple[int, int]:
-    """Take ``count`` batches out of a file, which leaves no other trace; the offsets they held."""
+    """Remove ``count`` batches from a file without another trace; return the range of their offsets."""
     with OpenSegment(segment.path) as file:
         found = list(headers(file, 0, file.size))
         gone = found[first : first + count]

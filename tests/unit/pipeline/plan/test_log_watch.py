@@ -61,13 +61,13 @@ def add(data: DataDirectory, topic: str, partition: int, records: int = 3) -> No
 
 
 def age(path: Path) -> None:
-    """Let the directory have changed long ago, as it had when nothing happens for ``SETTLED_S``."""
+    """Set an old time of change for the directory, as if nothing had happened for ``SETTLED_S``."""
     before = path.stat().st_mtime - 10 * SETTLED_S
     os.utime(path, (before, before))
 
 
 def settled(data: DataDirectory) -> None:
-    """Let all directories have changed long ago."""
+    """Set an old time of change for all directories."""
     for path in (data.path, *data.path.iterdir()):
         if path.is_dir():
             age(path)

@@ -269,7 +269,8 @@ class TestTimes:
         assert offsets_of(request_of(data, **by_partition))[0] == 33
 
     def test_times_of_records_that_were_cut_are_not_believed(self, data: DataDirectory) -> None:
-        """Their entries stay in the time index of an active segment, and say that all up to offset 54 are early."""
+        """The time index of the active segment still has their entries, according to which all records up to offset 54
+        are early."""
         log = data.log("t")
         fill(log, 12)
         log.truncate_to(20)

@@ -71,7 +71,7 @@ class World:
         return str(self.data.path)
 
     def facts(self, topic: str) -> list[Fact]:
-        """Return all records of a topic, read batch by batch in plain Python; damaged batches have none."""
+        """Return all records of a topic, read batch by batch in plain Python; damaged batches are left out."""
         return [
             fact for name, partition in sorted(self.places) if name == topic for fact in self._facts(name, partition)
         ]

@@ -39,7 +39,7 @@ class World:
 
     @classmethod
     def at_random(cls, path: Path, seed: int) -> World:
-        """Write one."""
+        """Write one of the unusual logs."""
         chance = random.Random(seed)
         data = new_data(path)
         places = (("a.b", 0), ("a.b", 3), ("a-1", 0))

@@ -117,7 +117,7 @@ def test_keys_hash_as_by_the_reference(keys: list[bytes | None]) -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 1 << 47), min_size=1, max_size=8), st.data())
 def test_sections_of_any_columns_are_those_of_the_reference(times: list[int], draw: st.DataObject) -> None:
-    """Fields may overlap, and rows come twice or never: columns say where bytes lie, nothing else."""
+    """Fields may overlap, and rows may be repeated or missing: columns only give the positions of bytes."""
     count = len(times)
     data = draw.draw(st.binary(min_size=1, max_size=300))
 

@@ -82,7 +82,7 @@ def reader(topic: Topic, **options: str) -> TidelogStreamReader:
 
 
 def read(stream: TidelogStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
-    """Read partition and offset of every row, after the round through JSON that Spark makes."""
+    """Read partition and offset of every row, with the plan converted to JSON and back as Spark does."""
     start, end = json.loads(json.dumps(start)), json.loads(json.dumps(end))
     found = []
     for part in stream.partitions(start, end):

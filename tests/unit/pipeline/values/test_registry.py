@@ -68,7 +68,7 @@ def test_a_subject_whose_schema_is_refused_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_connections_of_a_displaced_client_are_closed() -> None:
-    """Clients are kept for the next record; the registry of one that is not kept any more sees its connection end."""
+    """Clients are cached; when one leaves the cache, the registry sees its connection close."""
     answer = b'{"schema":"{}"}'
     ended: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:

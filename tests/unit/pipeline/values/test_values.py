@@ -481,7 +481,7 @@ def test_schemas_without_columns_are_refused(kind: str, text: Any) -> None:
 
 
 def doubling_avro(levels: int) -> RegisteredSchema:
-    """Build records of which each has the next one twice: 2 to the power of ``levels`` fields."""
+    """Build records each of which has the next one twice: 2 to the power of ``levels`` fields."""
     inner: Any = "int"
     for level in reversed(range(levels)):
         again = inner if isinstance(inner, str) else inner["name"]
@@ -491,7 +491,7 @@ def doubling_avro(levels: int) -> RegisteredSchema:
 
 
 def chained_avro(levels: int, kind: str = "record") -> RegisteredSchema:
-    """Build types one within the other, each in a schema that the next one refers to where they are named."""
+    """Build nested types, each in its own schema, which the next one refers to if the types are named."""
     text: Any = "int"
     for level in range(levels):
         fields = [{"name": "a", "type": text}]
@@ -537,7 +537,7 @@ LARGE = {
 
 @pytest.mark.parametrize("name", LARGE)
 def test_schemas_of_too_many_columns_are_refused(name: str) -> None:
-    """A doubling one has 2 to the power of 40 fields: a visit of them all does not end."""
+    """A schema whose levels double has 2 to the power of 40 fields: a walk over all of them would not end."""
     with pytest.raises(BadRequestError, match="schema 7"):
         arrow_type(LARGE[name])
 

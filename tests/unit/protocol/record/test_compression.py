@@ -221,7 +221,7 @@ def test_parts_that_hold_something_are_read_however_many(
 
 
 class CountingDecoder:
-    """A decoder that counts the bytes it is given and the bytes it gives back unread: those are copies."""
+    """A decoder that counts its input, and the input that it returns unread: these bytes are copied."""
 
     moved_bytes = 0
 
@@ -287,7 +287,7 @@ def zstd_frame_that_declares(size: int) -> bytes:
 
 
 def zstd_single_segment_that_declares(size: int) -> bytes:
-    """Build a frame whose window is the content: a decoder that believed it would allocate all of it."""
+    """Build a frame whose window is its content: a decoder that trusts the header would allocate all of it."""
     return b"\x28\xb5\x2f\xfd" + bytes((0xE0,)) + struct.pack("<Q", size) + b"\x01\x00\x00"
 
 

@@ -210,7 +210,7 @@ def test_batches_of_a_transaction_are_told_by_their_headers() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_is_of_no_transaction(magic: int) -> None:
-    """At the place of a batch's attributes the message has a part of its time, or of its key."""
+    """At the position of a batch's attributes an old message has a part of its timestamp or key."""
     times = range(0, 1 << 34, 1 << 26)
     messages = [build_message_set([Record(0, time, b"\xff" * 40, b"v")], MessageSetOptions(magic)) for time in times]
     assert all(len(message) > RECORD_BATCH_OVERHEAD for message in messages)

@@ -78,7 +78,7 @@ def address(store: MotoStore, prefix: str, **options: Any) -> str:
 def upload(
     store: MotoStore, data: DataDirectory, prefix: str, *, is_compressed: bool, encryption: Encryption | None = None
 ) -> list[Path]:
-    """Upload all but the newest segment of each partition; those that were."""
+    """Upload all segments of each partition except the newest; return the uploaded ones."""
 
     def put(key: str, content: bytes) -> None:
         with store.client().open_output_stream(f"{BUCKET}/{prefix}{key}") as stream:
@@ -151,7 +151,7 @@ def test_segments_of_two_leaders_overlap(
 
 
 class Leaders:
-    """A log whose leaders cut it and write it again, and what each of them has uploaded."""
+    """A log whose leaders truncate it and write it again, and the segments that each of them has uploaded."""
 
     def __init__(self, path: Path, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -161,7 +161,7 @@ class Leaders:
         self.copied = self.uploads = 0
 
     def lead(self, epoch: int) -> None:
-        """Lead for an epoch: cut, append, roll anywhere, upload what is not in the tier."""
+        """Lead for an epoch: truncate, append, roll at random, upload the segments that are not in the tier."""
         del self.batches[self.chance.randint(len(self.batches) * 2 // 3, len(self.batches)) :]
         self.copied = min(self.copied, len(self.batches))
         for _ in range(self.chance.randint(1, 12)):
@@ -199,7 +199,7 @@ class Leaders:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_leaders_that_cut_the_log_and_wrote_it_again(tmp_path: Path, seed: int) -> None:
-    """The tier keeps what was cut off: uploads of later epochs say that it is no part of the log any more."""
+    """The tier keeps truncated records: uploads of later epochs show that they are no part of the log any more."""
     leaders = Leaders(tmp_path, seed)
     for epoch in range(5):
         leaders.lead(epoch)
@@ -304,7 +304,7 @@ def test_a_changed_chunk_is_reported(tmp_path: Path, private: RSAPrivateKey) -> 
 
 
 def test_chunks_of_bouncy_castle_are_decrypted(tmp_path: Path) -> None:
-    """The plugin encrypts through it, by ``RSA/NONE/OAEPWithSHA3-512AndMGF1Padding``."""
+    """The plugin encrypts with that library, by ``RSA/NONE/OAEPWithSHA3-512AndMGF1Padding``."""
     written = dict(line.split(": ", 1) for line in BOUNCY_CASTLE.read_text().splitlines() if ": " in line)
     (tmp_path / "tier-1.pem").write_text(BOUNCY_CASTLE.read_text().partition("-----\nchunk")[0] + "-----\n")
     encryption = parse_encryption({"dataKey": f"tier-1:{written['key']}", "aad": written["aad"]})

@@ -88,7 +88,7 @@ def test_records_of_any_time(data: DataDirectory, tmp_path: Path, mode: str, fie
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_a_dead_letter_replaces_no_key(data: DataDirectory, tmp_path: Path, runs: int) -> None:
-    """The table is the same however the log is cut into runs, and the audit agrees."""
+    """The table is the same however the log is divided into runs, and the audit agrees."""
     target = target_below(tmp_path, ("day(timestamp)",))
     if runs == 2:
         run(data, target, mode="upsert")
@@ -101,7 +101,7 @@ def test_a_dead_letter_replaces_no_key(data: DataDirectory, tmp_path: Path, runs
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_a_dead_letter_that_is_missing_is_reported(data: DataDirectory, tmp_path: Path, mode: str) -> None:
-    """A record that can be no row is lost where the dead letters do not have it either."""
+    """A record that cannot be a row is lost if the dead letters do not have it either."""
     target = target_below(tmp_path, ("hour(timestamp)",))
     run(data, target, mode=mode)
     gone = len(WITHIN) + 2

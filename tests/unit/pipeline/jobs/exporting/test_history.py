@@ -37,7 +37,7 @@ def append(log: UnifiedLog, epoch: int, records: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_export_continues_only_where_its_records_are_still_those_of_the_log(data: DataDirectory, seed: int) -> None:
-    """Random appends, cuts and elections. A leader of a new epoch alone writes after a cut."""
+    """Random appends, truncations and elections. After a truncation only a leader of a new epoch writes."""
     chance = random.Random(seed)
     log = data.log("orders")
     epochs: list[int] = []  # of each offset

@@ -56,7 +56,7 @@ def differences(result: AuditResult) -> list[str]:
 @pytest.mark.parametrize("suffix", ["", "-r0123abcd", "-" + 8 * "0a1b", "-" + 8 * "0a1b" + "-0123abcd"])
 @pytest.mark.parametrize("split", ["", "-h490000", "-d-3"])
 def test_files_are_known_by_the_names_of_exports(suffix: str, split: str) -> None:
-    """An object store's have the run and the attempt in them."""
+    """In an object store these names also have the run and the attempt."""
     name = file_name("a-b", TOPIC_ID, 3, (5, 70), suffix).removesuffix(".parquet") + split + ".parquet"
     (match,) = audit_compare._match_names([f"s3://bucket/data/{name}"], "a-b")
     assert (match["id"], match["partition"], int(match["start"]), int(match["end"])) == (id_text(TOPIC_ID), "3", 5, 70)

@@ -144,7 +144,7 @@ def test_compacted_logs_are_read_by_their_markers(tmp_path: Path, damage: Damage
 
 
 def corrupt_a_marker(directory: Path, chance: random.Random) -> Path:
-    """Change a byte within a marker; the file."""
+    """Change a byte within a marker; return the file."""
     markers = []
     for segment in list_segments(str(directory)):
         with OpenSegment(segment.path) as file:
@@ -175,7 +175,7 @@ def test_a_lost_marker_is_read_by_the_index_or_refused(tmp_path: Path) -> None:
 
 
 def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
-    """Read the rows of the segments in front of the damaged one, or none where reading them is refused."""
+    """Read the rows of the segments before the damaged one; return none if the read is refused."""
     segments = list_segments(str(directory))
     place = PartitionDirectory("t", TOPIC_ID, 0, str(directory))
     found: list[tuple[int, bytes | None]] = []
@@ -190,7 +190,7 @@ def before_damage(directory: Path) -> list[tuple[int, bytes | None]]:
 
 
 def test_a_removed_segment_may_have_held_markers(tmp_path: Path) -> None:
-    """The transaction goes on behind the missing segment: only the index knows what the lost marker said."""
+    """The transaction continues after the missing segment: only the index has the decision of the lost marker."""
     data = DataDirectory(tmp_path / "data", segment_bytes=450)
     log = data.log("t")
     fields = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
@@ -258,7 +258,7 @@ def only(data: DataDirectory) -> PartitionAudit:
 
 
 def committed_by_index(directory: Path) -> list[tuple[int, bytes | None]]:
-    """Return the records of a reader that believes the index files; nothing when they cannot be read."""
+    """Return the records of a reader that trusts the index files; nothing if they cannot be read."""
     try:
         aborted = aborted_transactions(str(directory), 0, 2**63 - 1)
     except PipelineError:
