@@ -161,7 +161,7 @@ class ClassicMembers:
     def _downgrade(self, draft: Draft, replaced: str, response: JoinGroupResponse) -> JoinResult:
         """Convert the group to a classic one, because its last member of the consumer protocol is replaced."""
         joining = ConsumerMember(draft.member_id, draft.subscription, draft.current)
-        records, become_classic = self._migration.downgrade(draft.group, replaced, joining)
+        records, become_classic = self._consumers.downgrade(draft.group, replaced, joining)
         deferred: Deferred[JoinGroupResponse] = Deferred()
 
         def on_append(error: KafkaError | None) -> None:

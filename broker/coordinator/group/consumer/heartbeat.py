@@ -249,7 +249,7 @@ class ConsumerHeartbeats:
         group_id, member_id = group.group_id, member.member_id
         become_classic: Callable[[KafkaError | None], None] | None = None
         if self.migration.may_downgrade(group, member_id, replaced=False):
-            records, become_classic = self.migration.downgrade(group, member_id, None)
+            records, become_classic = self.downgrade(group, member_id, None)
         else:
             records = member_tombstones(group_id, member_id)
             records.append(epoch_record(group_id, group.epoch + 1, group.metadata_hash))
@@ -263,6 +263,20 @@ class ConsumerHeartbeats:
                 become_classic(None)
 
         return CoordinatorResult(response, records, on_append, replay=become_classic is None)
+
+    def downgrade(
+        self, group: ConsumerGroup, leaving_id: str, joining: ConsumerMember | None
+    ) -> tuple[list[CoordinatorRecord], Callable[[KafkaError | None], None]]:
+        """Build the records of a downgrade, and the callback that replaces the group and stops its members' timers once
+        the records are in the log."""
+        records, replace_group = self.migration.downgrade(group, leaving_id, joining)
+
+        def on_append(error: KafkaError | None) -> None:
+            replace_group(error)
+            for member_id in group.members:
+                self.clocks.cancel(group.group_id, member_id)
+
+        return records, on_append
 
     def _expire(self, group_id: str, member_id: str, epoch: int | None) -> TimerResult:
         """Remove a member one of whose timers has fired. With an ``epoch``, only if the member is still in it."""

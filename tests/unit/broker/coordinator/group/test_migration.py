@@ -530,6 +530,27 @@ def test_a_classic_member_that_does_not_rejoin_is_removed() -> None:
     assert modern.owned == ALL
 
 
+def test_a_timer_of_a_consumer_group_does_not_outlive_its_downgrade() -> None:
+    """Else a member of the next consumer group has less time to rejoin."""
+    world = GroupWorld(group_initial_rebalance_delay_ms=0)
+    (member,) = classic_group(world, None)
+    modern = Modern(world, "new")
+    modern.join()
+    assert member.heartbeat() == RebalanceInProgressError.code
+    modern.leave()
+    assert isinstance(world.group(), ClassicGroup)
+    member.join()
+    member.sync({member.member_id: gets(*ALL)})
+    for _ in range(11):
+        world.advance(5_000)
+        assert member.heartbeat() == NONE
+    modern.join()
+    assert member.heartbeat() == RebalanceInProgressError.code
+    world.advance(6_000)
+    assert member.heartbeat() == RebalanceInProgressError.code
+    assert member.follow()
+
+
 def test_a_classic_member_that_does_not_sync_is_removed() -> None:
     world = GroupWorld()
     (first, second), modern = upgraded(world)
