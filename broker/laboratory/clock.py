@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from tidelog.log.system.time import SystemTime, Time
 
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999: later times are no dates for clients."""
+
 
 class LaboratoryTime:
     """A wall clock and a monotonic clock that run, and that ``advance`` moves forward."""
@@ -26,8 +29,13 @@ class LaboratoryTime:
         return self._base.monotonic_ms() + self.ahead_ms
 
     def advance(self, milliseconds: int) -> None:
-        """Move both clocks forward. Raises ValueError for a negative span: deadlines need a clock that never goes
-        back."""
+        """Move both clocks forward.
+
+        Raises ValueError for a negative span, because deadlines need a clock that never goes back, and beyond
+        LATEST_MS.
+        """
         if milliseconds < 0:
             raise ValueError(f"{milliseconds} ms: the clock cannot go back; expected 0 or more")
+        if self.milliseconds() + milliseconds > LATEST_MS:
+            raise ValueError(f"{milliseconds} ms: the clock cannot pass the year 9999")
         self.ahead_ms += milliseconds

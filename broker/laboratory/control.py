@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import socket
 from collections.abc import Mapping
 from types import NoneType
@@ -55,6 +56,8 @@ class Control:
             command = json.loads(line)
         except ValueError as error:
             return {"error": f"the line is not JSON: {error}"}
+        if not isinstance(command, dict):
+            return {"error": "the line is not a JSON object"}
         return await self.answer(command)
 
     async def answer(self, command: Mapping[str, Any]) -> dict[str, object]:
@@ -98,7 +101,30 @@ class Control:
             case {"command": "clear"}:
                 faults.clear()
                 return None
-        raise ValueError(f"{command!r} is not a command of a laboratory")
+        raise ValueError(explain_command(command))
+
+
+FIELDS = {
+    "advance": "ms (a whole number)",
+    "time": "none",
+    "fault": "api, and one of error, delay_ms and drops",
+    "met": "fault (a whole number)",
+    "requests": "api (a text)",
+    "clear": "none",
+    "leader": "topic (a text), partition (a whole number), is_away (true or false)",
+    "disk": "is_full (true or false)",
+    "snapshot": "none",
+    "restore": "snapshot (a whole number)",
+}
+"""The commands and the fields that each of them needs."""
+
+
+def explain_command(command: Mapping[str, Any]) -> str:
+    """Explain what is wrong with a command: its name, or its fields."""
+    name = command.get("command")
+    if not isinstance(name, str) or name not in FIELDS:
+        return f"{name!r} is not a command of a laboratory; the commands are {', '.join(FIELDS)}"
+    return f"{name}: expected the fields {FIELDS[name]}"
 
 
 def parse_fault(command: Mapping[str, Any]) -> Fault:
@@ -126,9 +152,13 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
 """Fields of the command ``fault``, each with the types of its value."""
 
 
+LEAST = {"times": 1}
+"""Least values of numbers that may not be 0."""
+
+
 def refuse_types(command: Mapping[str, Any]) -> None:
-    """Raise ValueError for a field that a fault does not have, and for a value of a wrong type. Without this check,
-    such a value would fail the requests that are compared with the fault later.
+    """Raise ValueError for a field that a fault does not have, and for a value of a wrong type or size. Without this
+    check, such a value would fail the requests that are compared with the fault later.
     """
     for name, value in command.items():
         types = FAULT_TYPES.get(name)
@@ -136,6 +166,8 @@ def refuse_types(command: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} is not a field of a fault; its fields are {', '.join(FAULT_TYPES)}")
         if type(value) not in types:
             raise ValueError(f"{name}: expected {' or '.join(one.__name__ for one in types)}, not {value!r}")
+        if isinstance(value, int | float) and not LEAST.get(name, 0) <= value < math.inf:
+            raise ValueError(f"{name}: expected a number from {LEAST.get(name, 0)} on, not {value!r}")
 
 
 def parse_api(name: str) -> ApiKey:

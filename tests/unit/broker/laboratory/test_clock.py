@@ -19,3 +19,11 @@ def test_no_clock_goes_back() -> None:
     with pytest.raises(ValueError, match="cannot go back"):
         time.advance(-1)
     assert time.milliseconds() == 1_000
+
+
+def test_no_clock_passes_the_last_date() -> None:
+    time = LaboratoryTime(ManualTime(1_000))
+    with pytest.raises(ValueError, match="year 9999"):
+        time.advance(253_402_300_799_000)
+    time.advance(253_402_300_798_999)
+    assert time.milliseconds() == 253_402_300_799_999

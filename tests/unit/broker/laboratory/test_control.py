@@ -52,6 +52,9 @@ def test_each_error_is_known_by_its_class_and_by_the_name_in_the_table_of_kafka(
         ({"api": "Produce", "error": "BROKEN"}, "'BROKEN' is not an error of Kafka"),
         ({"api": "Produce"}, "a fault needs an error, a delay_ms above 0, or drops: true"),
         ({"api": "Produce", "drops": True, "times": "3"}, "times: expected int, not '3'"),
+        ({"api": "Produce", "drops": True, "times": 0}, "times: expected a number from 1 on, not 0"),
+        ({"api": "Produce", "drops": True, "after": -1}, "after: expected a number from 0 on, not -1"),
+        ({"api": "Produce", "delay_ms": float("inf")}, "delay_ms: expected a number from 0 on, not inf"),
         ({"api": "Produce", "drops": True, "tmies": 3}, "'tmies' is not a field of a fault"),
     ],
 )
@@ -88,8 +91,11 @@ def test_a_fault_is_parsed_from_the_fields_of_the_command() -> None:
 
 
 def test_commands_that_mean_nothing_are_answered_with_the_reason(laboratory: LaboratoryServer) -> None:
-    assert "is not a command" in str(answer(laboratory, command="explode")["error"])
-    assert "is not a command" in str(answer(laboratory, command="advance", ms="1")["error"])
+    assert "the commands are advance, time, fault" in str(answer(laboratory, command="explode")["error"])
+    assert "is not a command" in str(answer(laboratory, command=[])["error"])
+    assert answer(laboratory, command="advance", ms="1") == {
+        "error": "advance: expected the fields ms (a whole number)"
+    }
     assert answer(laboratory, command="restore", snapshot=3) == {"error": "snapshot 3 is not known"}
     assert answer(laboratory, command="met", fault=3) == {"error": "fault 3 was cleared"}
 
@@ -109,15 +115,16 @@ def test_commands_come_line_by_line_until_the_other_end_closes(laboratory: Labor
         served = asyncio.create_task(Control(laboratory).serve(theirs))
         reader, writer = await asyncio.open_connection(sock=ours)
         answers = []
-        for command in (b'{"command": "disk", "is_full": true}\n', b"disk full\n", b'{"command": "time"}\n'):
+        for command in (b'{"command": "disk", "is_full": true}\n', b"disk full\n", b"[]\n", b'{"command": "time"}\n'):
             writer.write(command)
             answers.append(json.loads(await asyncio.wait_for(reader.readline(), 10)))
         writer.close()
         await served
         return answers
 
-    done, refused, time = asyncio.run(talk())
+    done, refused, no_object, time = asyncio.run(talk())
     assert done == {"result": None}
     assert "not JSON" in str(refused["error"])
+    assert "not a JSON object" in str(no_object["error"])
     assert laboratory.disk.is_full
     assert isinstance(time["result"], int)
