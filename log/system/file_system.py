@@ -311,6 +311,22 @@ def _open_sized(path: str, *, create: bool, writable: bool) -> tuple[int, int]:
     return descriptor, status.st_size
 
 
+def replace_by_rename(files: FileSystem, path: str, data: bytes | bytearray, *, sync: bool) -> None:
+    """Replace a file's content in the steps of :meth:`OsFileSystem.replace_file`, each by ``files``."""
+    temporary = path + ".tmp"
+    file = files.open_file(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(data, 0)
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    if sync:
+        files.sync_directory(os.path.dirname(path))
+
+
 class OsFileSystem:
     """:class:`FileSystem` over the operating system's calls."""
 
@@ -337,18 +353,7 @@ class OsFileSystem:
 
         With ``sync=False`` that holds for a crash of the process, but not for a power loss.
         """
-        temporary = path + ".tmp"
-        file = self.open_file(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.write_at(data, 0)
-            if sync:
-                file.sync()
-        finally:
-            file.close()
-        self.rename(temporary, path)
-        if sync:
-            self.sync_directory(os.path.dirname(path))
+        replace_by_rename(self, path, data, sync=sync)
 
     def rename(self, old: str, new: str) -> None:
         with _TranslatedErrors("rename", old):

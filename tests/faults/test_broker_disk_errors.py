@@ -8,7 +8,6 @@ everything that was acknowledged before and after is there. ``TIDELOG_ALL_DISK_E
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from tests.faults.test_disk_errors import ALL, chosen
 from tests.support.faulty_file_system import FaultyFileSystem
+from tests.support.log_lines import no_log_lines
 from tests.support.power.in_process import InProcessAsker, InProcessClient, story_in
 from tests.support.power.verdict import Verdict
 from tests.support.power.workloads import values
@@ -116,11 +116,8 @@ WORKS: dict[str, Work] = {
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Refused requests are reported at length."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    with suspended():
+    with no_log_lines(), suspended():
         yield
-    logging.disable(before)
 
 
 def calls_of(directory: Path, texts: dict[str, str], work: Work) -> int:

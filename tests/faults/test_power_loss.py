@@ -9,7 +9,6 @@ be. The model of the disk is in ``tests/support/power/disk.py``; docs/internals/
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.log_lines import no_log_lines
 from tests.support.power.trace import Step
 from tests.support.power.trial import Recorded, record
 from tests.support.power.workloads import WORKLOADS, Workload
@@ -40,10 +40,8 @@ NAMES = [f"{each.name}, {'flush.messages=1' if durable else 'unsynced'}" for eac
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Damaged disks are reported in hundreds of lines."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+    with no_log_lines():
+        yield
 
 
 @pytest.fixture(scope="module")

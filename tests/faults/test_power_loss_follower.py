@@ -7,7 +7,6 @@ A start refuses no log, has all that was synced and not cut, and nothing that wa
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.log_lines import no_log_lines
 from tests.support.power.crash import Crash, draw, smaller
 from tests.support.power.disk import Disk
 from tests.support.power.follower import FollowerStory, examine, record
@@ -33,10 +33,8 @@ SEEN_WITHIN = 300
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
     """Damaged disks are reported in hundreds of lines."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(before)
+    with no_log_lines():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess
-from tests.support.pipelines import DataDirectory, fill
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill
 from tidelog.pipeline.job_errors import BadRequestError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.backfill import BackfillRequest, backfill
@@ -316,9 +316,7 @@ def test_an_error_in_a_task_is_one_line_in_the_driver(spark: SparkSession, tmp_p
     fill(data.log("orders"), 3)
     data.close()
     path = tmp_path / "data" / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     with pytest.raises(JobError) as caught:
         export(spark, ExportRequest(data.source(), str(tmp_path / "table"), keep_damaged=False))
     assert "\n" not in str(caught.value)

@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Callable
 from weakref import WeakSet
 
-from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.file_system import FileEntry, LogStorageError, OpenFile, OsFileSystem, replace_by_rename
 
 SECTOR = 512
 
@@ -226,18 +226,7 @@ class FaultyFileSystem:
         return self._os.read_file(path)
 
     def replace_file(self, path: str, data: bytes | bytearray, *, sync: bool = True) -> None:
-        temporary = path + ".tmp"
-        file = self.open_file(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.write_at(data, 0)
-            if sync:
-                file.sync()
-        finally:
-            file.close()
-        self.rename(temporary, path)
-        if sync:
-            self.sync_directory(os.path.dirname(path))
+        replace_by_rename(self, path, data, sync=sync)
 
     def rename(self, old: str, new: str) -> None:
         self.step("rename", old)

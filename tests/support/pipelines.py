@@ -71,6 +71,13 @@ class DataDirectory:
         self.logs.clear()
 
 
+def damage_first_batch(path: Path) -> None:
+    """Flip a bit in the first batch of a segment file; its CRC is wrong then."""
+    content = bytearray(path.read_bytes())
+    content[70] ^= 1
+    path.write_bytes(content)
+
+
 def say_cleaned(path: Path, offset: int, topic: str = "t", partition: int = 0) -> None:
     """Write the cleaner's checkpoint of a data directory, as if a partition was clean up to ``offset``."""
     write_offset_checkpoint(OsFileSystem(), str(path / CLEANER_OFFSET_FILE), {TopicPartition(topic, partition): offset})

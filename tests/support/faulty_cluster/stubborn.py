@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from tests.support.faulty_cluster.clients import Worker
 from tests.support.faulty_cluster.history import Position
 from tidelog.client import Client, ClientError
 from tidelog.protocol.errors import KafkaError
@@ -21,22 +21,13 @@ class Answer(NamedTuple):
     position: Position
 
 
-class Stubborn:
+class Stubborn(Worker):
     """A client in a thread, which produces with acks=all to one broker only, whatever the broker answers."""
 
     def __init__(self, bootstrap: str, topic: str, name: str) -> None:
         self._bootstrap, self._topic, self._name = bootstrap, topic, name
-        self._is_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        super().__init__()
         self.answers: list[Answer] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_ended.set()
-        self._thread.join()
 
     def _run(self) -> None:
         number = 0

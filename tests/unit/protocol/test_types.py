@@ -8,20 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.no_file import NoFile
 from tidelog.protocol import types
 from tidelog.protocol.transferable import TransferableRecords
 from tidelog.protocol.types import MalformedError
-
-
-class _NoFile:
-    def fileno(self) -> int:
-        return -1
-
-    def retain(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
 
 
 @given(st.integers(0, (1 << 32) - 1))
@@ -69,7 +59,7 @@ def test_short_varint_ends_with_index_error() -> None:
 
 
 def test_records_size_counts_memory_and_promises() -> None:
-    promise = TransferableRecords(_NoFile(), 0, 7)
+    promise = TransferableRecords(NoFile(), 0, 7)
     assert types.records_size(b"abc") == 3
     assert types.records_size(promise) == 7
     assert types.records_size([b"abc", promise]) == 10

@@ -79,12 +79,8 @@ class Site:
 
 
 @asynccontextmanager
-async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
-    texts = {name.replace("_", "."): value for name, value in settings.items()}
-    parts = DataBroker(directory, texts)
-    parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
-    with opening_expected():
-        create_topic(parts, TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
+async def served(parts: DataBroker) -> AsyncIterator[Site]:
+    """Serve the admin interface of a broker, and end the broker afterwards."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     runner = await serve(parts.broker, listener)
@@ -94,6 +90,17 @@ async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
         await runner.cleanup()
         await asyncio.to_thread(parts.stop_threads)
         parts.close()
+
+
+@asynccontextmanager
+async def site(directory: Path, **settings: str) -> AsyncIterator[Site]:
+    texts = {name.replace("_", "."): value for name, value in settings.items()}
+    parts = DataBroker(directory, texts)
+    parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
+    with opening_expected():
+        create_topic(parts, TOPIC, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
+    async with served(parts) as asked:
+        yield asked
 
 
 def ran(asked: Site) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +15,13 @@ import pandas
 import polars
 from deltalake import DeltaTable
 
-from tests.support.iceberg import closed_catalogs, table_of, target_below
+from tests.support.iceberg import table_of, target_below
 from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.jobs.export import ExportRequest, export
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.iceberg import export_to_iceberg
+
+pytestmark = pytest.mark.usefixtures("catalogs")
 
 MODES = ("append", "upsert")
 COUNTED = 'select count(*), sum("offset"), min(decode(key)) from log'
@@ -31,12 +32,6 @@ def data(tmp_path: Path) -> DataDirectory:
     directory = DataDirectory(tmp_path / "data")
     fill(directory.log("orders"), 6)
     return directory
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 def expected(data: DataDirectory, mode: str) -> tuple[int, int, str]:

@@ -39,11 +39,6 @@ from tidelog.protocol.record.record_batch import Record
 COMPACTED = Configuration(overrides={"cleanup.policy": "compact"})
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
 def run(data: DataDirectory, **fields: Any) -> AuditResult:
     return audit(None, AuditRequest(data.source(), **fields))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.iceberg import IcebergTarget, export_to_iceberg
 from tidelog.pipeline.jobs.reports.audit_report import summary
 from tidelog.protocol.errors import KafkaError
+
+pytestmark = pytest.mark.usefixtures("catalogs")
 
 KINDS = ("parquet", "iceberg", "delta")
 Damage = Callable[["Table"], None]
@@ -75,12 +77,6 @@ class Table:
 @pytest.fixture(params=KINDS)
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return Table(request.param, tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with iceberg.closed_catalogs(monkeypatch):
-        yield
 
 
 def told(work: Callable[[], Any]) -> str:

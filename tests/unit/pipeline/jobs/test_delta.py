@@ -18,7 +18,7 @@ pytest.importorskip("polars")
 import polars
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.pipeline.errors import LogRewrittenError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, MissingPackageError
@@ -29,11 +29,6 @@ from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.exporting.delta import export_to_delta
 from tidelog.pipeline.jobs.exporting.delta_versions import APP_ID
 from tidelog.protocol.record.record_batch import Record, build_batch
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
 
 
 def table_of(data: DataDirectory) -> str:
@@ -262,9 +257,7 @@ def test_damaged_batches_are_in_the_dead_letter_table(data: DataDirectory) -> No
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     assert run(data).dead_letters == 1
     assert offsets(data) == list(range(5, 20))
     letters = polars.read_parquet(Path(table_of(data), "_tidelog", "dead-letter", "*.parquet"))
@@ -276,9 +269,7 @@ def test_dead_letters_of_a_part_stay_when_the_run_is_killed_after_the_next_part(
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     real, opened = delta._DeltaCommits.open, []
 
     def killed_at_end(commits: delta._DeltaCommits) -> Any:

@@ -16,7 +16,7 @@ pytest.importorskip("deltalake")
 from deltalake import DeltaTable
 
 from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoStore, moto_store
-from tests.support.pipelines import DataDirectory, fill
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill
 from tidelog.pipeline.errors import RemoteError, TopicRecreatedError
 from tidelog.pipeline.files.delta_address import DeltaAddress
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError
@@ -32,11 +32,6 @@ from tidelog.pipeline.jobs.runner import run_tasks
 def store() -> Iterator[MotoStore]:
     with moto_store() as running:
         yield running
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
 
 
 @pytest.fixture
@@ -238,9 +233,7 @@ def test_dead_letters(data: DataDirectory, table: str, store: MotoStore, moment:
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         if moment in KILLS:
             patch.setattr(*KILLS[moment], killed)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, write
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, SelectionError, TopicRecreatedError
 from tidelog.pipeline.export import manifest
@@ -28,11 +28,6 @@ from tidelog.pipeline.jobs.reports.export_report import report
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 OTHER_ID = bytes(range(1, 17))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
 
 
 def request_for(data: DataDirectory, **fields: Any) -> ExportRequest:
@@ -323,9 +318,7 @@ def test_damage_ends_the_job_when_asked_to(data: DataDirectory) -> None:
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    damaged = bytearray(path.read_bytes())
-    damaged[70] ^= 1
-    path.write_bytes(damaged)
+    damage_first_batch(path)
     with pytest.raises(JobError, match="corrupt batch at byte 0"):
         run(data, keep_damaged=False)
 

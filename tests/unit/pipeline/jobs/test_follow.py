@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pipelines import DataDirectory, end_transaction, fill
+from tests.support.pipelines import DataDirectory, damage_first_batch, end_transaction, fill
 from tidelog.pipeline.errors import LogRewrittenError, OptionError, TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError, SparkEndedError
 from tidelog.pipeline.jobs.export import ExportRequest, ExportResult, export
@@ -18,11 +18,6 @@ from tidelog.pipeline.jobs.exporting.follow import Follower
 from tidelog.protocol.errors import KafkaStorageError
 
 LIMIT_S = 120
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
 
 
 def exporting(data: DataDirectory) -> Callable[[], ExportResult]:
@@ -60,9 +55,7 @@ def test_lost_records_and_dead_letters_are_reported(data: DataDirectory, tmp_pat
     fill(data.log("orders"), 60)
     data.close()
     first, second, third, *_ = sorted((data.path / "orders-0").glob("*.log"))
-    content = bytearray(first.read_bytes())
-    content[70] ^= 1
-    first.write_bytes(content)
+    damage_first_batch(first)
     second.unlink()
     follower.run_once()
     follower.run_once()

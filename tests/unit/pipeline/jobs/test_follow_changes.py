@@ -80,11 +80,6 @@ def table(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         yield Followed(request.param, tmp_path / "table", target_below(tmp_path))
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
 def places(topic: str, partition: int, *offsets: range) -> list[Place]:
     return [(topic, partition, offset) for some in offsets for offset in some]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError, ServerError
 from sqlalchemy.exc import OperationalError
 
-from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
-from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill
+from tests.support.iceberg import NAME, offsets, run, table_of, target_below
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill
 from tidelog.pipeline.errors import LogRewrittenError, TopicRecreatedError
 from tidelog.pipeline.export import iceberg_states
 from tidelog.pipeline.export.iceberg_states import STATE_KEY, state_of
@@ -25,21 +24,12 @@ from tidelog.pipeline.jobs.exporting.areas import MountedArea
 from tidelog.pipeline.jobs.iceberg import IcebergTarget
 from tidelog.protocol.record.record_batch import Record, build_batch
 
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("catalogs")
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> IcebergTarget:
     return target_below(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 def test_each_run_is_one_snapshot_with_the_offsets(data: DataDirectory, target: IcebergTarget) -> None:
@@ -357,9 +347,7 @@ def test_damaged_batches_go_to_a_table_of_their_own_once(data: DataDirectory, ta
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iceberg_job, "_commit", killed)
         with pytest.raises(KeyboardInterrupt):
@@ -376,9 +364,7 @@ def test_dead_letters_of_a_run_that_was_killed_after_its_commit_are_added(
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", killed)
         with pytest.raises(KeyboardInterrupt):

@@ -10,29 +10,20 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import load_catalog
 
-from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
+from tests.support.iceberg import NAME, offsets, run, table_of, target_below
 from tests.support.iceberg_rest import IcebergRest, iceberg_rest
 from tests.support.pipelines import DataDirectory, fill
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.iceberg import IcebergTarget
 
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("catalogs")
 
 
 @pytest.fixture
 def rest(tmp_path: Path) -> Iterator[IcebergRest]:
     with iceberg_rest(tmp_path / "rest") as server:
         yield server
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 def at(rest: IcebergRest, **properties: str) -> IcebergTarget:

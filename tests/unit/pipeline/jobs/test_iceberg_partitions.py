@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.iceberg import NAME, closed_catalogs, run, table_of, target_below
+from tests.support.iceberg import NAME, run, table_of, target_below
 from tests.support.pipelines import DataDirectory, fill, write
 from tidelog.pipeline.job_errors import BadRequestError
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -17,20 +16,11 @@ from tidelog.pipeline.jobs.exporting.partitioning import parse_fields
 from tidelog.pipeline.jobs.iceberg import IcebergTarget
 from tidelog.protocol.record.record_batch import Record
 
+pytestmark = pytest.mark.usefixtures("catalogs")
+
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 BEGIN_MS = 19_000 * DAY_MS
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 def target_by(tmp_path: Path, *fields: str) -> IcebergTarget:

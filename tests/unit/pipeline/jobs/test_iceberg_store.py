@@ -18,7 +18,7 @@ from pyiceberg.table import Transaction
 
 from tests.support.iceberg import NAME, closed_catalogs, offsets, run, table_of, target_below
 from tests.support.moto_store import BUCKET, MotoStore, moto_store
-from tests.support.pipelines import DataDirectory, fill
+from tests.support.pipelines import DataDirectory, damage_first_batch, fill
 from tidelog.pipeline.job_errors import ConflictError
 from tidelog.pipeline.jobs import iceberg as iceberg_job
 from tidelog.pipeline.jobs.audit import AuditRequest, audit
@@ -30,11 +30,6 @@ from tidelog.pipeline.jobs.iceberg import IcebergTarget
 def store() -> Iterator[MotoStore]:
     with moto_store() as running:
         yield running
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
 
 
 @pytest.fixture
@@ -145,9 +140,7 @@ def test_dead_letters(data: DataDirectory, target: IcebergTarget, store: MotoSto
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(iceberg_job._IcebergCommits, "_add_dead_letters", killed)
         run(data, target)
@@ -163,9 +156,7 @@ def test_dead_letters_of_a_run_that_did_not_commit_go(
     fill(data.log("orders"), 4)
     data.close()
     path = data.path / "orders-0" / f"{0:020d}.log"
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
         patch.setattr(iceberg_job, "_commit", killed)
         run(data, target)

@@ -48,11 +48,6 @@ COMPACTED = Configuration(overrides={**SMALL, "cleanup.policy": "compact"})
 FS = OsFileSystem()
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
 def run_index(data: DataDirectory, **fields: Any) -> list[IndexResult]:
     return index(None, IndexRequest(data.source(), Configuration(overrides=INDEXED), **fields))
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from pyiceberg.types import StringType
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
-from tests.support.pipelines import NOW_MS, DataDirectory, end_transaction, fill, write
+from tests.support.iceberg import NAME, table_of, target_below
+from tests.support.pipelines import NOW_MS, DataDirectory, damage_first_batch, end_transaction, fill, write
 from tidelog.pipeline.audit import latest
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.job_errors import BadRequestError, ConflictError, JobError
@@ -100,17 +100,6 @@ class Kind:
         found = {(row["topic"], row["partition"], row["key"]): (row["offset"], row["value"]) for row in rows}
         assert len(found) == len(rows)
         return found
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
-@pytest.fixture
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 @pytest.fixture(params=["iceberg", "delta"])
@@ -346,8 +335,6 @@ def test_an_audit_of_a_damaged_log_names_the_range_that_is_not_compared(data: Da
     run(data, kind)
     data.close()
     (path,) = (data.path / "users-0").glob("*.log")
-    content = bytearray(path.read_bytes())
-    content[70] ^= 1
-    path.write_bytes(content)
+    damage_first_batch(path)
     (found,) = kind.audit(data).partitions[0].comparisons
     assert found.unreadable.startswith("the log's records cannot be read: ")

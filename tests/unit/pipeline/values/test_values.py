@@ -74,11 +74,6 @@ def registry() -> Iterator[SchemaRegistry]:
         yield running
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
 def put(data: DataDirectory, *values: bytes | None, topic: str = "orders") -> None:
     write(data.log(topic), [Record(n, NOW_MS, b"k%d" % n, value) for n, value in enumerate(values)])
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from tests.support.messages import RandomChoices, all_versions, arbitrary
+from tests.support.no_file import NoFile
 from tidelog.protocol import types
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -80,17 +81,6 @@ class Carrier(Message, versions="0-1", flexible="1+"):
     head: int = int32()
     records: RecordsValue | None = record_batches(nullable="0+")
     tail: int = int32()
-
-
-class _NoFile:
-    def fileno(self) -> int:
-        return -1
-
-    def retain(self) -> None:
-        pass
-
-    def release(self) -> None:
-        pass
 
 
 def test_fields_that_are_left_out_have_their_defaults() -> None:
@@ -174,7 +164,7 @@ def test_binary_fields_are_views_of_the_message() -> None:
 
 
 def test_encode_parts_leaves_promises_and_large_buffers_as_they_are() -> None:
-    promise = TransferableRecords(_NoFile(), 0, 100)
+    promise = TransferableRecords(NoFile(), 0, 100)
     large = memoryview(bytes(COPY_BELOW_BYTES))
     size = 103 + len(large)
     parts = Carrier(head=1, records=[b"a", promise, large, b"bc"], tail=2).encode_parts(0)
@@ -185,7 +175,7 @@ def test_encode_parts_leaves_promises_and_large_buffers_as_they_are() -> None:
 
 def test_message_with_a_promise_has_no_bytes_yet() -> None:
     with pytest.raises(EncodeError, match="Carrier v0"):
-        Carrier(records=TransferableRecords(_NoFile(), 0, 100)).encode(0)
+        Carrier(records=TransferableRecords(NoFile(), 0, 100)).encode(0)
 
 
 def test_unencodable_value_is_named() -> None:

@@ -23,7 +23,7 @@ import pytest
 from tests.support.certificates import Certificates
 from tests.support.issuer import AUDIENCE, ISSUER, Issuer, unsecured, write_keys
 from tests.support.topics import create_topic
-from tests.unit.broker.admin.test_guard import Answer, Site
+from tests.unit.broker.admin.test_guard import Answer, Site, served
 from tests.unit.broker.data_broker import DataBroker
 from tidelog.broker.admin import app
 from tidelog.broker.admin.app import serve
@@ -77,15 +77,8 @@ async def site(directory: Path, texts: Mapping[str, str]) -> AsyncIterator[Site]
             create_topic(parts, topic, 1, 1, {"cleanup.policy": "compact", "index.keys": "true"})
     salted = hashlib.pbkdf2_hmac("sha512", b"scram", b"salt", 4096)
     ScramCredentials(parts.broker.controller).put("bob", ScramMechanism.SCRAM_SHA_512, 4096, b"salt", salted)
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.setblocking(False)
-    runner = await serve(parts.broker, listener)
-    try:
-        yield Site(parts, listener.getsockname()[1])
-    finally:
-        await runner.cleanup()
-        await asyncio.to_thread(parts.stop_threads)
-        parts.close()
+    async with served(parts) as asked:
+        yield asked
 
 
 def allow(asked: Site, user: str, operation: AclOperation, kind: ResourceType, name: str) -> None:

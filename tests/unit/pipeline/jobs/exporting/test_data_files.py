@@ -3,13 +3,12 @@ good."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tests.support.iceberg import NAME, closed_catalogs, run, table_of, target_below
+from tests.support.iceberg import NAME, run, table_of, target_below
 from tests.support.pipelines import NOW_MS, DataDirectory, write
 from tidelog.log.follower.append import append_as_follower
 from tidelog.pipeline.jobs import iceberg as iceberg_job
@@ -17,6 +16,8 @@ from tidelog.pipeline.jobs.audit import AuditRequest, audit
 from tidelog.pipeline.jobs.iceberg import DEAD_LETTER_SUFFIX, IcebergTarget
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import Record, build_batch
+
+pytestmark = pytest.mark.usefixtures("catalogs")
 
 YEAR_1 = -62_135_596_800_000
 """The first millisecond of the calendar."""
@@ -42,12 +43,6 @@ def write_any(data: DataDirectory, record: Record) -> None:
     log = data.log("t")
     append_as_follower(log, memoryview(build_batch([record])), 0)
     log.update_high_watermark(log.log_end_offset)
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 def times(target: IcebergTarget, chosen: str = "topic == 't'") -> list[int]:

@@ -20,11 +20,6 @@ from tidelog.pipeline.jobs.exporting.history import epoch_at
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
 def run(data: DataDirectory) -> ExportResult:
     return export(None, ExportRequest(data.source(), str(data.path.parent / "table")))
 

@@ -4,13 +4,12 @@ them."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.iceberg import NAME, table_of, target_below
 from tests.support.pipelines import TOPIC_ID, DataDirectory, fill
 from tidelog.pipeline.errors import TopicRecreatedError
 from tidelog.pipeline.export.file import file_name
@@ -24,21 +23,12 @@ from tidelog.pipeline.jobs.reports import audit_compare
 from tidelog.pipeline.jobs.reports.audit_report import findings
 from tidelog.pipeline.plan.selection import PartitionDirectory
 
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("catalogs")
 
 
 @pytest.fixture
 def target(tmp_path: Path) -> IcebergTarget:
     return target_below(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 def export(data: DataDirectory, target: IcebergTarget, **fields: Any) -> None:

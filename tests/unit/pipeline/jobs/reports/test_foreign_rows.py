@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.iceberg import NAME, closed_catalogs, table_of, target_below
+from tests.support.iceberg import NAME, table_of, target_below
 from tests.support.pipelines import DataDirectory, fill, say_cleaned
 from tidelog.log.files.checkpoints import LOG_START_OFFSET_FILE, write_offset_checkpoint
 from tidelog.log.files.topic_partition import TopicPartition
@@ -31,18 +30,9 @@ from tidelog.pipeline.jobs.reports import audit_compare
 from tidelog.pipeline.jobs.reports.audit_report import as_html, as_json, as_markdown, summary
 from tidelog.pipeline.jobs.source import choose
 
+pytestmark = pytest.mark.usefixtures("catalogs")
+
 OTHER_ID = bytes(range(1, 17))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> DataDirectory:
-    return DataDirectory(tmp_path / "data")
-
-
-@pytest.fixture(autouse=True)
-def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with closed_catalogs(monkeypatch):
-        yield
 
 
 class Table:

@@ -1,0 +1,24 @@
+"""Fixtures of the pipeline's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.pipelines import DataDirectory
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return DataDirectory(tmp_path / "data")
+
+
+@pytest.fixture
+def catalogs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Catalogs of Iceberg tables, which are closed after the test."""
+    from tests.support.iceberg import closed_catalogs  # late: most tests need no Iceberg
+
+    with closed_catalogs(monkeypatch):
+        yield
