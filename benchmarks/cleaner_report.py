@@ -39,9 +39,9 @@ def _row(found: Comparison) -> str:
     cells = [found.data.title, f"{ours:,.0f}", f"{found.median('user s'):.2f} + {found.median('system s'):.2f}"]
     if found.kafka:
         best = max(found.kafka, key=lambda round_: round_["MB/s"])
-        least_cpu_s = min(round_["user s"] + round_["system s"] for round_ in found.kafka)
-        cells += [f"{found.kafka[0]['MB/s']:,.0f}", f"{best['MB/s']:,.0f}", f"{least_cpu_s:.2f}"]
-        cells += [f"{ours / best['MB/s']:.1f}x", f"{least_cpu_s / cpu:.1f}x"]
+        min_cpu_s = min(round_["user s"] + round_["system s"] for round_ in found.kafka)
+        cells += [f"{found.kafka[0]['MB/s']:,.0f}", f"{best['MB/s']:,.0f}", f"{min_cpu_s:.2f}"]
+        cells += [f"{ours / best['MB/s']:.1f}x", f"{min_cpu_s / cpu:.1f}x"]
     else:
         cells += ["-"] * 5
     cells += [f"{found.median(f'bytes {what} per data byte'):.2f}x" for what in ("read", "written")]

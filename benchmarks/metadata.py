@@ -35,7 +35,7 @@ from tidelog.broker.metadata.image import single_replica_states
 from tidelog.broker.metadata.image_records import records_of_topic
 from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_log
 from tidelog.broker.metadata.metadata_image import TopicState
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.client import Client
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.system.file_system import OsFileSystem
@@ -125,8 +125,8 @@ async def longest_turns(directory: Path, partitions: int) -> tuple[float, float]
 def fill_controller(directory: Path, partitions: int) -> EmbeddedController:
     """Return a controller whose image has a hundred topics with ``partitions`` partitions in all."""
     environment = LogEnvironment(OsFileSystem(), SystemTime())
-    place = MetadataPlace(str(directory), DirectoryState(str(directory)), environment)
-    controller = open_controller(place, 1, environment.time)
+    location = MetadataLocation(str(directory), DirectoryState(str(directory)), environment)
+    controller = open_controller(location, 1, environment.time)
     controller.commit(first_levels(controller.image))
     for number in range(100):
         state = TopicState(f"topic-{number}", number.to_bytes(16, "big"), single_replica_states(1, partitions // 100))

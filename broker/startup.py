@@ -34,7 +34,7 @@ from tidelog.broker.loop.timers import TimerQueue
 from tidelog.broker.loop.turn_clock import TurnClock
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY, MetadataCache
 from tidelog.broker.metadata.log_reader import LoadedMetadata
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.broker.metrics.clients import ConnectedClients
 from tidelog.broker.metrics.registry import Metrics
 from tidelog.broker.network.advertised_address import LoneNode
@@ -212,10 +212,10 @@ def build_controller(
     Raises KafkaStorageError.
     """
     directory = log_manager.directories[0]
-    place = MetadataPlace(directory.path, directory.state, log_manager.environment)
-    convert_store(place, node_id, time)
-    controller = open_controller(place, node_id, time, known, threads)
-    controller.commit(activation_records(place, controller.image, node_id))
+    location = MetadataLocation(directory.path, directory.state, log_manager.environment)
+    convert_store(location, node_id, time)
+    controller = open_controller(location, node_id, time, known, threads)
+    controller.commit(activation_records(location, controller.image, node_id))
     return controller
 
 

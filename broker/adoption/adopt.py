@@ -43,7 +43,7 @@ from tidelog.broker.controller.topics import creation_records
 from tidelog.broker.metadata.image import INTERNAL_TOPICS, TopicImage, single_replica_states
 from tidelog.broker.metadata.image_records import VersionedRecord, acl_record, config_records, token_record
 from tidelog.broker.metadata.metadata_image import BROKER_RESOURCE, MetadataImage, Resource
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.log.check import check_directory
 from tidelog.log.config import LogConfig
 from tidelog.log.directories.names import METADATA_DIRECTORY
@@ -138,10 +138,10 @@ class Adoption:
         """Open the target's metadata log, which is converted first if an older version of Tidelog wrote it. Raises
         KafkaStorageError."""
         target = os.path.abspath(self._options.target)
-        place = MetadataPlace(target, DirectoryState(target), LogEnvironment(self._file_system, self._time))
-        convert_store(place, self._options.node_id, self._time)
-        controller = open_controller(place, self._options.node_id, self._time)
-        controller.commit(first_records(place, controller.image))
+        location = MetadataLocation(target, DirectoryState(target), LogEnvironment(self._file_system, self._time))
+        convert_store(location, self._options.node_id, self._time)
+        controller = open_controller(location, self._options.node_id, self._time)
+        controller.commit(first_records(location, controller.image))
         return controller
 
     def _finish(self, *, was_clean: bool) -> None:

@@ -13,7 +13,7 @@ from tidelog.broker.controller.features import KRAFT_VERSION, first_level, first
 from tidelog.broker.metadata.bootstrap import bootstrap_path, read_bootstrap
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord, change_version, records_of_image
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE, TOPIC_RESOURCE, MetadataImage, PartitionState
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.broker.metadata.quorum_state import STATIC_VOTERS, QuorumVoters
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.metadata_records.records import PartitionChangeRecord
@@ -21,12 +21,12 @@ from tidelog.protocol.metadata_records.records import PartitionChangeRecord
 REMOTE_STORAGE = "remote.storage.enable"
 
 
-def activation_records(place: MetadataPlace, image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
+def activation_records(location: MetadataLocation, image: MetadataImage, node_id: int) -> Iterator[VersionedRecord]:
     """Yield the first records of a new log, and an election of this node for each partition that it does not lead.
 
     Raises KafkaStorageError.
     """
-    yield from first_records(place, image)
+    yield from first_records(location, image)
     version = change_version(image.features.get(METADATA_VERSION, first_level(METADATA_VERSION)))
     for topic in image.topics.values():
         for number, state in enumerate(topic.partitions):
@@ -46,19 +46,19 @@ def _election(topic_id: bytes, number: int, state: PartitionState, node_id: int)
     )
 
 
-def first_records(place: MetadataPlace, image: MetadataImage) -> list[VersionedRecord]:
+def first_records(location: MetadataLocation, image: MetadataImage) -> list[VersionedRecord]:
     """Return the records that begin a new log: those of ``bootstrap.checkpoint``, or else the features' first levels.
 
     A log with feature levels is not new: then there are none. Raises KafkaStorageError.
     """
     if image.features:
         return []
-    bootstrap = read_bootstrap(place.environment.file_system, place.log_directory)
+    bootstrap = read_bootstrap(location.environment.file_system, location.log_directory)
     if bootstrap is None:
         return first_levels(image)
     reason = refusal(bootstrap)
     if reason is not None:
-        raise KafkaStorageError(f"{bootstrap_path(place.log_directory)}: {reason}")
+        raise KafkaStorageError(f"{bootstrap_path(location.log_directory)}: {reason}")
     return list(records_of_image(bootstrap))
 
 

@@ -34,7 +34,7 @@ from tidelog.broker.metadata.metadata_image import (
     MetadataImage,
     ScramState,
 )
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.log.system.file_system import FileSystem
 from tidelog.log.system.time import Time
 from tidelog.protocol.errors import KafkaStorageError
@@ -50,24 +50,24 @@ _SIDE_FILES = ("", "-wal", "-shm")
 _RESOURCES = {"broker": BROKER_RESOURCE, "client-metrics": CLIENT_METRICS_RESOURCE, "group": GROUP_RESOURCE}
 
 
-def convert_store(place: MetadataPlace, node_id: int, time: Time) -> None:
-    """Convert ``metadata.sqlite`` in the log directory of ``place``, where there is one. Raises KafkaStorageError."""
-    file_system = place.environment.file_system
-    store = os.path.join(place.log_directory, STORE_FILE)
+def convert_store(location: MetadataLocation, node_id: int, time: Time) -> None:
+    """Convert ``metadata.sqlite`` of the location's log directory, where there is one. Raises KafkaStorageError."""
+    file_system = location.environment.file_system
+    store = os.path.join(location.log_directory, STORE_FILE)
     if not file_system.exists(store):
         return
-    if not file_system.exists(place.path):
-        staging = place._replace(name=place.name + CONVERTING_SUFFIX)
+    if not file_system.exists(location.path):
+        staging = location._replace(name=location.name + CONVERTING_SUFFIX)
         if file_system.exists(staging.path):
             file_system.remove_directory(staging.path)
         _write_log(staging, list(records_of_store(store, node_id)), node_id, time)
-        file_system.rename(staging.path, place.path)
-        file_system.sync_directory(place.log_directory)
-        logger.info("%s is converted to %s", store, place.path)
+        file_system.rename(staging.path, location.path)
+        file_system.sync_directory(location.log_directory)
+        logger.info("%s is converted to %s", store, location.path)
     for suffix in _SIDE_FILES:
         if file_system.exists(store + suffix):
             file_system.rename(store + suffix, store + CONVERTED_SUFFIX + suffix)
-    file_system.sync_directory(place.log_directory)
+    file_system.sync_directory(location.log_directory)
 
 
 def image_of_directory(file_system: FileSystem, directory: str, node_id: int) -> MetadataImage:
@@ -84,7 +84,7 @@ def image_of_directory(file_system: FileSystem, directory: str, node_id: int) ->
     return delta.build(0, 0, 0)
 
 
-def _write_log(staging: MetadataPlace, records: list[VersionedRecord], node_id: int, time: Time) -> None:
+def _write_log(staging: MetadataLocation, records: list[VersionedRecord], node_id: int, time: Time) -> None:
     controller = open_controller(staging, node_id, time)
     try:
         controller.commit(records)

@@ -26,7 +26,7 @@ from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import METADATA_VERSION, VersionedRecord
 from tidelog.broker.metadata.log_reader import LoadedMetadata, note_deletions, read_metadata_log
 from tidelog.broker.metadata.metadata_image import EMPTY_IMAGE
-from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace, open_metadata_log
+from tidelog.broker.metadata.metadata_log import MetadataLocation, MetadataLog, open_metadata_log
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.reserve import write_if_room
 from tidelog.log.system.time import Time
@@ -219,7 +219,7 @@ class EmbeddedController:
 
 
 def open_controller(
-    place: MetadataPlace,
+    location: MetadataLocation,
     node_id: int,
     time: Time,
     loaded: LoadedMetadata | None = None,
@@ -231,9 +231,9 @@ def open_controller(
     transaction that a kill left open is aborted, on a full disk with the first commit that finds room. Raises
     KafkaStorageError.
     """
-    log = open_metadata_log(place, node_id)
+    log = open_metadata_log(location, node_id)
     if loaded is None or loaded.end_offset != log.end_offset:
-        loaded = read_metadata_log(place.environment.file_system, place.path)
+        loaded = read_metadata_log(location.environment.file_system, location.path)
     now_ms = time.milliseconds()
     log.append_leader_change(node_id, now_ms)
     image = loaded.image if loaded.image.offset >= 0 else EMPTY_IMAGE

@@ -200,7 +200,7 @@ class TopicManager:
         count = partition_count(self._config, new.partitions)
         partitions = single_replica_states(self._config.node_id, count, directory=self._directory)
         check_replication_factor(replication_factor_of(self._config, new.replication_factor))
-        self._check_can_place()
+        self._check_placement()
         configs = dict(new.configs or {})
         self._validate_configs(configs)
         is_internal = name in INTERNAL_TOPICS
@@ -210,7 +210,7 @@ class TopicManager:
         self._controller.commit(creation_records(image, self._controller.level))
         return image
 
-    def _check_can_place(self) -> None:
+    def _check_placement(self) -> None:
         """Raise InvalidReplicationFactorError while all log directories are cordoned (KIP-1066)."""
         if self._controller.level >= WITH_CORDONED and self._config.cordoned_log_dirs == self._config.log_dirs:
             raise InvalidReplicationFactorError(
@@ -290,7 +290,7 @@ class TopicManager:
                 f"The topic {name} currently has {image.partition_count} partition(s), which {count} does not increase."
             )
         check_partition_limit(count - image.partition_count)
-        self._check_can_place()
+        self._check_placement()
         more = single_replica_states(self._config.node_id, count - image.partition_count, directory=self._directory)
         return image, image._replace(partitions=image.partitions + more)
 

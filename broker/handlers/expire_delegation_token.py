@@ -30,7 +30,7 @@ def handle(
         broker,
         context,
         "token expired",
-        lambda tokens, asker: tokens.expire(asker, bytes(request.hmac), request.expiry_time_period_ms),
+        lambda tokens, requester: tokens.expire(requester, bytes(request.hmac), request.expiry_time_period_ms),
     )
     return ExpireDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
 

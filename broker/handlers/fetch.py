@@ -165,11 +165,11 @@ def handle(
 
 
 def _fetch_in_steps(
-    broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
+    broker: Broker, client: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
     from tidelog.broker.handlers.long_fetch import fetch_in_steps
 
-    return fetch_in_steps(broker, asker, context, params, max_wait_ms)
+    return fetch_in_steps(broker, client, context, params, max_wait_ms)
 
 
 def names_many(request: FetchRequest) -> bool:
@@ -231,11 +231,11 @@ def error_response(request: FetchRequest, error: KafkaError) -> FetchResponse:
 class DelayedFetch:
     """A fetch that waits for records, as an operation of the purgatory."""
 
-    __slots__ = ("_asker", "_broker", "_context", "_deferred", "_params")
+    __slots__ = ("_broker", "_client", "_context", "_deferred", "_params")
 
-    def __init__(self, broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams) -> None:
+    def __init__(self, broker: Broker, client: RequestContext, context: FetchContext, params: ReadParams) -> None:
         self._broker = broker
-        self._asker = asker
+        self._client = client
         self._context = context
         self._params = params
         self._deferred: Deferred[FetchResponse] = Deferred()
@@ -273,7 +273,7 @@ class DelayedFetch:
                 self._deferred.complete(converted)
         else:
             response = build_response(self._context, read.results)
-            self._deferred.complete(with_endpoints(self._broker, self._asker, read, response))
+            self._deferred.complete(with_endpoints(self._broker, self._client, read, response))
 
 
 def read_targets(broker: Broker, targets: list[FetchTarget], params: ReadParams) -> ReadResult:
@@ -505,7 +505,7 @@ def add_results(response: FetchResponse, results: list[Result]) -> None:
         last.partitions.append(data)
 
 
-def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
+def with_endpoints(broker: Broker, client: RequestContext, read: ReadResult, response: FetchResponse) -> FetchResponse:
     """Add the endpoints of leaders that errors name (KIP-951, v16+), which saves the client a Metadata request."""
     if read.must_answer:
         for target, data in read.results:
@@ -514,7 +514,7 @@ def with_endpoints(broker: Broker, asker: RequestContext, read: ReadResult, resp
                 data.current_leader = LeaderIdAndEpoch(leader_id=leader.node_id, leader_epoch=leader.epoch)
         response.node_endpoints = [
             NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-            for node in endpoints_of(broker, asker, (data.current_leader.leader_id for _, data in read.results))
+            for node in endpoints_of(broker, client, (data.current_leader.leader_id for _, data in read.results))
         ]
     return response
 

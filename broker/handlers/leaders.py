@@ -39,13 +39,13 @@ def leader_of(broker: Broker, topic: str, topic_id: bytes, index: int) -> Leader
     return Leader(image.partitions[index].leader, image.partitions[index].leader_epoch)
 
 
-def endpoints_of(broker: Broker, asker: RequestContext, leaders: Iterable[int]) -> list[Node]:
+def endpoints_of(broker: Broker, client: RequestContext, leaders: Iterable[int]) -> list[Node]:
     """Return these leaders' addresses on the client's listener, each once."""
-    found = (broker.nodes.find(asker, one) for one in sorted(set(leaders) - {NO_LEADER}))
+    found = (broker.nodes.find(client, one) for one in sorted(set(leaders) - {NO_LEADER}))
     return [node for node in found if node is not None]
 
 
-def name_leaders(broker: Broker, asker: RequestContext, response: ProduceResponse) -> None:
+def name_leaders(broker: Broker, client: RequestContext, response: ProduceResponse) -> None:
     """Add leaders and their addresses to an answer of Produce, for errors in LEADER_ERRORS."""
     from tidelog.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint  # not for Fetch
 
@@ -58,5 +58,5 @@ def name_leaders(broker: Broker, asker: RequestContext, response: ProduceRespons
                 named.append(leader.node_id)
     response.node_endpoints = [
         NodeEndpoint(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
-        for node in endpoints_of(broker, asker, named)
+        for node in endpoints_of(broker, client, named)
     ]

@@ -44,7 +44,7 @@ def fetch_many(
 
 
 def fetch_in_steps(
-    broker: Broker, asker: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
+    broker: Broker, client: RequestContext, context: FetchContext, params: ReadParams, max_wait_ms: int
 ) -> Steps[FetchResponse | Deferred[FetchResponse]]:
     """Answer a fetch of many partitions, as ``fetch.handle`` does."""
     from tidelog.broker.handlers.fetch import LAST_VERSION_DOWN_CONVERTED, converted_response, with_endpoints
@@ -55,7 +55,7 @@ def fetch_in_steps(
     if params.version <= LAST_VERSION_DOWN_CONVERTED and read.total_bytes:
         return converted_response(broker, context, params, read)
     response = yield from response_in_steps(context, read.results)
-    return with_endpoints(broker, asker, read, response)
+    return with_endpoints(broker, client, read, response)
 
 
 class PartitionsWait:

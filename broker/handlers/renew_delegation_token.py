@@ -30,7 +30,7 @@ def handle(
         broker,
         context,
         "token renewed",
-        lambda tokens, asker: tokens.renew(asker, bytes(request.hmac), request.renew_period_ms),
+        lambda tokens, requester: tokens.renew(requester, bytes(request.hmac), request.renew_period_ms),
     )
     return RenewDelegationTokenResponse(expiry_timestamp_ms=expires_ms)
 

@@ -124,13 +124,13 @@ def _answer_in_steps(
 class FollowerFetch:
     """One fetch of a follower: the follower, its session, and the parameters of the request."""
 
-    __slots__ = ("_asker", "_replica", "broker", "context", "params")
+    __slots__ = ("_client", "_replica", "broker", "context", "params")
 
-    def __init__(self, broker: Broker, asker: RequestContext, context: FetchContext, request: FetchRequest) -> None:
+    def __init__(self, broker: Broker, client: RequestContext, context: FetchContext, request: FetchRequest) -> None:
         self.broker = broker
         self.context = context
-        self.params = read_params(broker, asker, request, context)
-        self._asker = asker
+        self.params = read_params(broker, client, request, context)
+        self._client = client
         self._replica = replica_of(request)
 
     def begin_read(self, *, is_first_read: bool) -> ReplicaRead:
@@ -176,7 +176,7 @@ class FollowerFetch:
             for target, data in read.results:
                 if data.diverging_epoch.epoch != NO_LEADER_EPOCH:
                     target.sent_high_watermark = -1
-        return with_endpoints(self.broker, self._asker, read, response)
+        return with_endpoints(self.broker, self._client, read, response)
 
     def _note_sent(self, target: FetchTarget, size: int) -> None:
         try:

@@ -58,7 +58,7 @@ MAX_RECORD_BYTES = 8 * 1024 * 1024
 _UNFINISHED_SUFFIX = ".part"
 
 
-class MetadataPlace(NamedTuple):
+class MetadataLocation(NamedTuple):
     """Location of the log: the first log directory, its state, and the environment through which files are written."""
 
     log_directory: str
@@ -77,14 +77,14 @@ class MetadataLog:
     methods for snapshots.
     """
 
-    __slots__ = ("_log", "_place", "epoch", "snapshot")
+    __slots__ = ("_location", "_log", "epoch", "snapshot")
 
-    def __init__(self, place: MetadataPlace, log: UnifiedLog, epoch: int) -> None:
-        self._place = place
+    def __init__(self, location: MetadataLocation, log: UnifiedLog, epoch: int) -> None:
+        self._location = location
         self._log = log
         self.epoch = epoch
         """Epoch of the quorum in which this node leads."""
-        self.snapshot = newest_snapshot(place.environment.file_system.list_names(place.path))
+        self.snapshot = newest_snapshot(location.environment.file_system.list_names(location.path))
 
     @property
     def end_offset(self) -> int:
@@ -119,14 +119,14 @@ class MetadataLog:
         return BatchStart(self.end_offset, self.epoch, now_ms)
 
     def _append(self, batch: bytearray) -> int:
-        return self._place.state.with_reserve(lambda: self._append_now(batch))
+        return self._location.state.with_reserve(lambda: self._append_now(batch))
 
     def _append_now(self, batch: bytearray) -> int:
         return self._log.append_as_leader(memoryview(batch), self.epoch, AppendOrigin.COORDINATOR).last_offset
 
     def sync(self) -> None:
         """Make everything that was appended before the call durable. Any thread. Raises KafkaStorageError."""
-        self._place.state.with_reserve(self._log.flush)
+        self._location.state.with_reserve(self._log.flush)
 
     def write_snapshot(
         self,
@@ -140,9 +140,9 @@ class MetadataLog:
 
         Raises KafkaStorageError. The file gets its name when it is complete and synced.
         """
-        file_system = self._place.environment.file_system
+        file_system = self._location.environment.file_system
         snapshot = SnapshotId(image.offset + 1, image.epoch)
-        path = os.path.join(self._place.path, snapshot.file_name())
+        path = os.path.join(self._location.path, snapshot.file_name())
         file = file_system.open_file(path + _UNFINISHED_SUFFIX, create=True)
         try:
             file.truncate(0)
@@ -154,7 +154,7 @@ class MetadataLog:
         finally:
             file.close()
         file_system.rename(path + _UNFINISHED_SUFFIX, path)
-        file_system.sync_directory(self._place.path)
+        file_system.sync_directory(self._location.path)
         return snapshot
 
     def cut_below(self, snapshot: SnapshotId) -> None:
@@ -163,12 +163,12 @@ class MetadataLog:
         self._log.update_high_watermark(self.end_offset)
         self._log.roll()
         self._log.maybe_increment_log_start_offset(snapshot.end_offset, StartOffsetReason.RETENTION)
-        self._log.delete_old_segments(self._place.environment.time.milliseconds())
-        file_system = self._place.environment.file_system
-        for name in file_system.list_names(self._place.path):
+        self._log.delete_old_segments(self._location.environment.time.milliseconds())
+        file_system = self._location.environment.file_system
+        for name in file_system.list_names(self._location.path):
             found = parse_snapshot_name(name)
             if found is not None and found < snapshot:
-                file_system.unlink(os.path.join(self._place.path, name), missing_ok=True)
+                file_system.unlink(os.path.join(self._location.path, name), missing_ok=True)
 
     def close(self) -> None:
         """Sync and close the log."""
@@ -176,39 +176,41 @@ class MetadataLog:
         self._log.close()
 
 
-def open_metadata_log(place: MetadataPlace, node_id: int) -> MetadataLog:
+def open_metadata_log(location: MetadataLocation, node_id: int) -> MetadataLog:
     """Open or create the log, with this node as leader of a new epoch.
 
     The epoch is written to ``quorum-state`` and synced before a record carries it. Raises KafkaStorageError.
     """
-    file_system = place.environment.file_system
-    file_system.make_directory(place.path)
+    file_system = location.environment.file_system
+    file_system.make_directory(location.path)
     with contextlib.suppress(OSError):  # holds SCRAM keys: only for the owner
-        os.chmod(place.path, 0o700)
-    for name in file_system.list_names(place.path):
+        os.chmod(location.path, 0o700)
+    for name in file_system.list_names(location.path):
         if name.endswith(_UNFINISHED_SUFFIX):
-            file_system.unlink(os.path.join(place.path, name), missing_ok=True)
-    snapshot = newest_snapshot(file_system.list_names(place.path))
-    log = load_log(_load_request(place, 0 if snapshot is None else snapshot.end_offset))
+            file_system.unlink(os.path.join(location.path, name), missing_ok=True)
+    snapshot = newest_snapshot(file_system.list_names(location.path))
+    log = load_log(_load_request(location, 0 if snapshot is None else snapshot.end_offset))
     # From here on, the broker uses content that a killed process may have left only in the page cache.
     write_if_room(log.flush, "the metadata log is synced later")
     return MetadataLog(
-        place, log, begin_epoch(place, node_id, max(log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0))
+        location,
+        log,
+        begin_epoch(location, node_id, max(log.leader_epochs.latest_epoch, snapshot.epoch if snapshot else 0)),
     )
 
 
-def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
+def begin_epoch(location: MetadataLocation, node_id: int, latest: int) -> int:
     """Write a new epoch with this node as leader to ``quorum-state``, later than ``latest`` and the one written last;
     return it.
 
     On a full disk this node continues its last epoch, so that the start succeeds. Raises KafkaStorageError.
     """
-    file_system = place.environment.file_system
-    state = read_quorum_state(file_system, place.path)
+    file_system = location.environment.file_system
+    state = read_quorum_state(file_system, location.path)
     last = max(latest, state.leader_epoch if state else 0)
     try:
         version = state.version if state else 0
-        write_quorum_state(file_system, place.path, QuorumState(node_id, last + 1, (node_id,), version=version))
+        write_quorum_state(file_system, location.path, QuorumState(node_id, last + 1, (node_id,), version=version))
     except LogStorageError as error:
         if not lacks_room(error) or not last:
             raise
@@ -217,14 +219,14 @@ def begin_epoch(place: MetadataPlace, node_id: int, latest: int) -> int:
     return last + 1
 
 
-def _load_request(place: MetadataPlace, start_offset: int) -> LoadRequest:
+def _load_request(location: MetadataLocation, start_offset: int) -> LoadRequest:
     config = LogConfig(
         {"retention.ms": "-1", "retention.bytes": "-1", "cleanup.policy": "delete",
          "max.message.bytes": str(MAX_RECORD_BYTES), "file.delete.delay.ms": "0"}
     )  # fmt: skip
     # A state of its own: on a full disk, where other appends are refused, the records of deletions are appended.
-    state = DirectoryState(place.log_directory)
+    state = DirectoryState(location.log_directory)
     return LoadRequest(
-        METADATA_PARTITION, place.path, config, place.environment, state, topic_id=METADATA_TOPIC_ID,
+        METADATA_PARTITION, location.path, config, location.environment, state, topic_id=METADATA_TOPIC_ID,
         log_start_offset=start_offset,
     )  # fmt: skip

@@ -29,6 +29,6 @@ class ConnectedClients:
         """Add a function that returns connections. Each ``list`` calls it."""
         self._sources.append(read)
 
-    def list(self, most: int) -> list[ConnectedClient]:
-        """Return up to ``most`` connections."""
-        return list(islice((one for read in self._sources for one in read()), most))
+    def list(self, limit: int) -> list[ConnectedClient]:
+        """Return up to ``limit`` connections."""
+        return list(islice((one for read in self._sources for one in read()), limit))

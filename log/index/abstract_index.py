@@ -67,11 +67,11 @@ def floor_slot(read: ReadSlots, key: Struct, at: int, entry_size: int, entries: 
     return first + low - 1
 
 
-def _narrow(read: ReadSlots, key: Struct, at: int, target: int, end: int, most: int) -> tuple[int, int]:
-    """Find at most ``most`` slots below ``end`` that hold the last key <= ``target``, if there is one; return the first
-    slot and their number."""
+def _narrow(read: ReadSlots, key: Struct, at: int, target: int, end: int, max_slots: int) -> tuple[int, int]:
+    """Find at most ``max_slots`` slots below ``end`` that hold the last key <= ``target``, if there is one; return the
+    first slot and their number."""
     low = 0
-    while end - low > most:
+    while end - low > max_slots:
         middle = (low + end) >> 1
         if key.unpack_from(read(middle, 1), at)[0] <= target:
             low = middle

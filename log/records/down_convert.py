@@ -114,20 +114,20 @@ def convert_batch(
     return build_message_set(records, MessageSetOptions(to_magic, batch.compression_type, None, append_time))
 
 
-def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, most: int) -> list[Record]:
-    """Return the records that a batch's converted form holds, at most ``most``."""
+def _convert_records(batch: RecordBatch | LegacyRecordBatch, first_offset: int, max_records: int) -> list[Record]:
+    """Return the records that a batch's converted form holds, at most ``max_records``."""
     if isinstance(batch, LegacyRecordBatch):
         messages = list(batch.records(DEFAULT_MAX_DECOMPRESSED_BYTES))
-        if len(messages) <= most:
+        if len(messages) <= max_records:
             return messages
-        return [message for message in messages if message.offset >= first_offset][:most]
+        return [message for message in messages if message.offset >= first_offset][:max_records]
     section = batch.uncompressed_section(DEFAULT_MAX_DECOMPRESSED_BYTES)
-    if batch.record_count <= most:
+    if batch.record_count <= max_records:
         records = batch.parse(section)
         if batch.is_compressed:
             return list(records)
         return [record for record in records if record.offset >= first_offset]
-    return list(islice(batch.parse_from(section, first_offset), most))
+    return list(islice(batch.parse_from(section, first_offset), max_records))
 
 
 def _iter_stored_batches(sources: Iterable[Source]) -> Iterator[RecordBatch | LegacyRecordBatch]:

@@ -33,11 +33,11 @@ class Part(NamedTuple):
 
 
 def refuse_in_steps(
-    error_response: Callable[[Any, KafkaError], Any], request: Any, error: KafkaError, most: int = PART_ELEMENTS
+    error_response: Callable[[Any, KafkaError], Any], request: Any, error: KafkaError, max_elements: int = PART_ELEMENTS
 ) -> Generator[Any, None, Any]:
-    """Build the error response of a request, for at most ``most`` of its elements in each step."""
+    """Build the error response of a request, for at most ``max_elements`` of its elements in each step."""
     joined: Any = None
-    for part in cut(request, most):
+    for part in cut(request, max_elements):
         response = error_response(part.struct, error)
         if response.__class__ is GeneratorType:  # this API builds its response in steps of its own
             response.close()
@@ -50,31 +50,31 @@ def refuse_in_steps(
     return joined
 
 
-def cut(struct: Any, most: int) -> Iterator[Part]:
-    """Cut a struct into parts with at most ``most`` elements each, in order."""
-    if weight(struct, most) <= most:
+def cut(struct: Any, max_elements: int) -> Iterator[Part]:
+    """Cut a struct into parts with at most ``max_elements`` elements each, in order."""
+    if weight(struct, max_elements) <= max_elements:
         yield Part(struct, 0)
         return
     names = array_names(struct)
     bare = with_fields(struct, **{name: [] for name in names if getattr(struct, name) is not None})
     is_first = True
     for name in names:
-        for elements, depth in runs(getattr(struct, name) or (), most):
+        for elements, depth in runs(getattr(struct, name) or (), max_elements):
             yield Part(with_fields(bare, **{name: elements}), 0 if is_first else 1 + depth)
             is_first = False
 
 
-def runs(elements: Any, most: int) -> Iterator[tuple[list[Any], int]]:
-    """Cut an array into runs with at most ``most`` elements in all; yield each with its ``Part.depth``."""
+def runs(elements: Any, max_elements: int) -> Iterator[tuple[list[Any], int]]:
+    """Cut an array into runs with at most ``max_elements`` elements in all; yield each with its ``Part.depth``."""
     run: list[Any] = []
     run_weight = 0
     for element in elements:
-        found = weight(element, most)
-        if run and run_weight + found > most:
+        found = weight(element, max_elements)
+        if run and run_weight + found > max_elements:
             yield run, 0
             run, run_weight = [], 0
-        if found > most:
-            for part in cut(element, most):
+        if found > max_elements:
+            for part in cut(element, max_elements):
                 yield [part.struct], part.depth
         else:
             run.append(element)
@@ -83,15 +83,15 @@ def runs(elements: Any, most: int) -> Iterator[tuple[list[Any], int]]:
         yield run, 0
 
 
-def weight(element: Any, most: int) -> int:
-    """Count an element and the elements of its arrays; stop when there are more than ``most``."""
+def weight(element: Any, max_elements: int) -> int:
+    """Count an element and the elements of its arrays; stop when there are more than ``max_elements``."""
     found = 1
     for name in array_names(element):
         value = getattr(element, name) or ()
         if value and isinstance(value[0], Struct) and array_names(value[0]):
             for inner in value:
-                found += weight(inner, most - found)
-                if found > most:
+                found += weight(inner, max_elements - found)
+                if found > max_elements:
                     return found
         else:
             found += len(value)

@@ -31,7 +31,7 @@ from tests.support.metadata_facts import facts
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.embedded import open_controller
 from tidelog.broker.metadata.log_reader import read_metadata_log
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.cli import main
 from tidelog.log.directories.names import partition_of_name
 from tidelog.log.environment import DirectoryState, LogEnvironment
@@ -151,7 +151,7 @@ def write_snapshot(directory: Path) -> None:
     """Have Tidelog's metadata log begin with a snapshot, as after 20 MB of changes."""
     environment = LogEnvironment(OsFileSystem(), SystemTime())
     controller = open_controller(
-        MetadataPlace(str(directory), DirectoryState(str(directory)), environment), 1, environment.time
+        MetadataLocation(str(directory), DirectoryState(str(directory)), environment), 1, environment.time
     )
     assert controller.take_snapshot(min_bytes=0)
     controller.close()

@@ -22,7 +22,7 @@ from tidelog.broker.controller.embedded import open_controller
 from tidelog.broker.metadata.image_description import uuid_text
 from tidelog.broker.metadata.log_reader import read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import OsFileSystem
@@ -100,8 +100,8 @@ def check_info(broker: TidelogProcess) -> None:
 def take_snapshot(directory: Path) -> Path:
     """Open the log as a start does, and write its snapshot."""
     environment = LogEnvironment(OsFileSystem(), SystemTime())
-    place = MetadataPlace(str(directory.parent), DirectoryState(str(directory.parent)), environment)
-    controller = open_controller(place, 1, environment.time)
+    location = MetadataLocation(str(directory.parent), DirectoryState(str(directory.parent)), environment)
+    controller = open_controller(location, 1, environment.time)
     controller.take_snapshot(min_bytes=0)
     controller.close()
     (snapshot,) = directory.glob("*.checkpoint")

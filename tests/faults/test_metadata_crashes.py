@@ -21,7 +21,7 @@ from tidelog.broker.controller.activation import activation_records
 from tidelog.broker.controller.embedded import EmbeddedController, open_controller
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.broker.metadata.quorum_state import STATIC_VOTERS
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.system.time import ManualTime
@@ -49,9 +49,9 @@ class Life:
         found = check_is_alone(BrokerConfig({"log.dirs": str(self.directory)}), self.disk)
         assert self.voters == (STATIC_VOTERS if found is None else found.voters)
         environment = LogEnvironment(self.disk, ManualTime())
-        place = MetadataPlace(str(self.directory), DirectoryState(str(self.directory)), environment)
-        controller = open_controller(place, NODE, environment.time)
-        controller.commit(activation_records(place, controller.image, NODE))
+        location = MetadataLocation(str(self.directory), DirectoryState(str(self.directory)), environment)
+        controller = open_controller(location, NODE, environment.time)
+        controller.commit(activation_records(location, controller.image, NODE))
         return controller
 
     def run(self, steps: str) -> None:

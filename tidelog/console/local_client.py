@@ -57,7 +57,7 @@ T = TypeVar("T")
 Frame = bytes | list[Part] | None
 
 
-class Asker:
+class RequestSender:
     """Sender of one caller's requests to the loop thread. It is created in that thread, and used by those of pages."""
 
     def __init__(self, broker: Broker, dispatcher: Dispatcher, principal: Principal, host: str) -> None:
@@ -147,11 +147,11 @@ class Asker:
 class LocalClient(Client):
     """A connection to the broker of this process, without a socket."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, sender: RequestSender) -> None:
         self.bootstrap = HERE
         self.is_broken = False
-        self._asker = asker
-        self._context = asker.make_context()
+        self._sender = sender
+        self._context = sender.make_context()
         self._wire = Wire(HERE)
         self._served = None
         self._answers: deque[bytes] = deque()
@@ -163,7 +163,7 @@ class LocalClient(Client):
         """Send a request in this version, and keep the response. Raises ClientError."""
         frame = b"".join(self._wire.encode(request, version))[LENGTH.size :]
         try:
-            self._answers.append(self._asker.ask(self._context, frame))
+            self._answers.append(self._sender.ask(self._context, frame))
         except BaseException:
             self.is_broken = True
             raise
@@ -176,10 +176,10 @@ class LocalClient(Client):
 class LeaderClient(Client):
     """A connection to another broker, only for the partitions that it leads; its own console shows its groups."""
 
-    def __init__(self, asker: Asker, server: str, node_id: int) -> None:
+    def __init__(self, sender: RequestSender, server: str, node_id: int) -> None:
         self.bootstrap = server
         self.is_broken = False
-        self._asker = asker
+        self._sender = sender
         self._node_id = node_id
 
     def close(self) -> None:
@@ -193,17 +193,17 @@ class LeaderClient(Client):
         """Send a Fetch or ListOffsets, in this version or an older one. Raises ClientError, KafkaError."""
         if not isinstance(request, FetchRequest | ListOffsetsRequest):
             raise ClientError(ELSEWHERE.format(self.bootstrap))
-        return self._asker.ask_leader(self._node_id, request, response_type, version)
+        return self._sender.ask_leader(self._node_id, request, response_type, version)
 
 
 class LocalCluster(Cluster):
     """The broker of this process, and other brokers as leaders of partitions. The groups of another broker are shown by
     its own console."""
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, sender: RequestSender) -> None:
         self._nodes: dict[Address, int] = {}
-        self._node_id = asker.broker.node_id
-        super().__init__(HERE, TIMEOUT_S / 2, connect=partial(self._open, asker))
+        self._node_id = sender.broker.node_id
+        super().__init__(HERE, TIMEOUT_S / 2, connect=partial(self._open, sender))
 
     def brokers(self) -> dict[int, Address]:
         """Return this broker's address, by its node id. Raises ClientError."""
@@ -228,12 +228,12 @@ class LocalCluster(Cluster):
             self._nodes = {(one.host, one.port): one.node_id for one in answer.brokers}
         return self._nodes
 
-    def _open(self, asker: Asker, server: str) -> Client:
+    def _open(self, sender: RequestSender, server: str) -> Client:
         if server == HERE:
-            return LocalClient(asker)
+            return LocalClient(sender)
         for (host, port), node_id in self._all_nodes().items():
             if server in (f"{host}:{port}", f"[{host}]:{port}"):
-                return LocalClient(asker) if node_id == self._node_id else LeaderClient(asker, server, node_id)
+                return LocalClient(sender) if node_id == self._node_id else LeaderClient(sender, server, node_id)
         raise ClientError(f"there is no broker at {server} any more: try again")
 
 

@@ -20,7 +20,7 @@ from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.client.connection import ClientError
 from tidelog.console import pages
 from tidelog.console.history import History, Sampler
-from tidelog.console.local_client import Asker, LocalCluster
+from tidelog.console.local_client import LocalCluster, RequestSender
 from tidelog.console.rendering import STATIC, render
 from tidelog.console.schemas import SCHEMAS_TOPIC, Schemas, as_bytes
 from tidelog.console.view import Page, View
@@ -83,7 +83,7 @@ class Site:
         if "name" in request.match_info:
             return await self._static(request.match_info["name"])
         self._sampler.watch()
-        build = partial(build_page, self._asker(request), path, self._view(request))
+        build = partial(build_page, self._sender(request), path, self._view(request))
         async with self._free_threads:
             if request.transport is None:
                 return web.Response()
@@ -99,20 +99,20 @@ class Site:
         text = await self._broker.loop.run_in_executor(self._threads, (STATIC / name).read_text)
         return web.Response(text=text, content_type=CONTENT_TYPES[name], charset="utf-8", headers=HEADERS)
 
-    def _asker(self, request: web.Request) -> Asker:
+    def _sender(self, request: web.Request) -> RequestSender:
         caller = request[CALLER]
         assert caller is not None
-        return Asker(self._broker, self._dispatcher, caller.principal, request.remote or "")
+        return RequestSender(self._broker, self._dispatcher, caller.principal, request.remote or "")
 
-    def _view(self, request: web.Request) -> Callable[[Asker, tuple[str, ...]], View]:
+    def _view(self, request: web.Request) -> Callable[[RequestSender, tuple[str, ...]], View]:
         """Return a function that builds the page's view in its thread. The function raises ValueError, ClientError."""
         query, path = list(request.query.items()), dict(request.match_info)
         reads_schemas = may_read(self._broker, request, SCHEMAS_TOPIC)
 
-        def make(asker: Asker, known: tuple[str, ...]) -> View:
+        def make(sender: RequestSender, known: tuple[str, ...]) -> View:
             return View(
-                asker=asker,
-                cluster=LocalCluster(asker),
+                sender=sender,
+                cluster=LocalCluster(sender),
                 history=self._history,
                 path=path,
                 parameters=read_parameters(query, known),
@@ -123,11 +123,13 @@ class Site:
         return make
 
 
-def build_page(asker: Asker, path: str, make: Callable[[Asker, tuple[str, ...]], View]) -> tuple[int, str]:
+def build_page(
+    sender: RequestSender, path: str, make: Callable[[RequestSender, tuple[str, ...]], View]
+) -> tuple[int, str]:
     """Build HTTP status and HTML of a page. A page's thread."""
     entry = pages.TABLE[path]
     try:
-        return 200, render(entry.build(make(asker, entry.parameters)))
+        return 200, render(entry.build(make(sender, entry.parameters)))
     except (KafkaError, ClientError, ValueError) as error:
         status = next(status for kind, status in _STATUSES if isinstance(error, kind))
         return status, render(Page("error.html", "Not shown", {"section": "", "reason": str(error)}))

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import ClientError
 from tidelog.console.history import History
-from tidelog.console.local_client import Asker
+from tidelog.console.local_client import RequestSender
 from tidelog.console.schemas import Decode, as_bytes
 from tidelog.protocol.errors import KafkaError
 
@@ -45,7 +45,7 @@ class Listing(NamedTuple, Generic[T]):
 class View:
     """The connection to the broker in the caller's name, and the parameters of the URL. For the page's thread only."""
 
-    asker: Asker
+    sender: RequestSender
     cluster: Cluster
     history: History
     path: Mapping[str, str] = field(default_factory=dict)

@@ -231,8 +231,8 @@ def _reservation(ranges: Sequence[str], names: Sequence[str]) -> Iterator[str]:
         yield f"reserved {', '.join(map(_quote, names))};"
 
 
-def _range(first: int, last: int, most: int) -> str:
-    return str(first) if first == last else f"{first} to {'max' if last >= most else last}"
+def _range(first: int, last: int, highest: int) -> str:
+    return str(first) if first == last else f"{first} to {'max' if last >= highest else last}"
 
 
 def _service(service: ServiceDescriptorProto) -> Iterator[str]:

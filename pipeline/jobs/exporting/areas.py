@@ -154,14 +154,14 @@ class StoreArea:
 
     def open(self) -> None:
         """Finish or remove the files of killed runs. Raises OSError."""
-        for name in self._store.names_in(self._place(DIRECTORY, RUNS)):
+        for name in self._store.names_in(self._path_of(DIRECTORY, RUNS)):
             found = _RUN.fullmatch(name)  # other files are not of exports
             if found is not None and self._finish(found[2], self._location, int(found[1])):
-                self._remove(self._place(DIRECTORY, RUNS, name))
+                self._remove(self._path_of(DIRECTORY, RUNS, name))
 
     def begin_run(self, run: str, version: int) -> StagingRun:
         """Write the object that records a run. Raises OSError."""
-        self._store.put(self._place(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
+        self._store.put(self._path_of(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
         return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
 
     def hold_lock(self) -> AbstractContextManager[None]:
@@ -170,12 +170,12 @@ class StoreArea:
 
     def names_of(self, run: str, staging: str, folder: str) -> list[str]:
         """List the names that have the run's id."""
-        return [name for name in self._store.names_in(self._place(folder)) if f"-{run}" in name]
+        return [name for name in self._store.names_in(self._path_of(folder)) if f"-{run}" in name]
 
     def bring_in(self, staging: str, folder: str, names: Iterable[str]) -> list[str]:
         """Return the addresses of files. Data files were written there at once; dead letters may have to be moved."""
         target = self._letters if folder == DEAD_LETTER else folder
-        paths = [(self._place(folder, name), self._place(target, name)) for name in names]
+        paths = [(self._path_of(folder, name), self._path_of(target, name)) for name in names]
         for written, path in paths:
             if written != path:
                 self._store.move(written, path)
@@ -187,14 +187,14 @@ class StoreArea:
         stay = known() if names else set()
         for name in names:
             if name not in stay:
-                self._remove(self._place(DATA, name))
+                self._remove(self._path_of(DATA, name))
 
     def remove_letters(self, run: str) -> None:
         """Remove the run's objects."""
         for name in self.names_of(run, "", DEAD_LETTER):
-            self._remove(self._place(DEAD_LETTER, name))
+            self._remove(self._path_of(DEAD_LETTER, name))
 
-    def _place(self, *names: str) -> str:
+    def _path_of(self, *names: str) -> str:
         return "/".join((self._location, *names))
 
     def _remove(self, path: str) -> None:

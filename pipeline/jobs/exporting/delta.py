@@ -269,14 +269,14 @@ class _DeltaCommits:
     def _add_action(self, name: str, rows: int) -> Any:
         from deltalake.transaction import AddAction
 
-        size = self._store.size_of(self._place_of(DATA, name))
+        size = self._store.size_of(self._path_of(DATA, name))
         stats = json.dumps({"numRecords": rows})
         return AddAction(f"{DATA}/{name}", size, {}, time.time_ns() // 1_000_000, True, stats)
 
     def _remove_action(self, path: str) -> Any:
         from deltalake.transaction import RemoveAction
 
-        name = path.removeprefix(self._place_of(""))
+        name = path.removeprefix(self._path_of(""))
         return RemoveAction(name, True, time.time_ns() // 1_000_000, self._store.size_of(path), {})
 
     def _files_of(self, table: DeltaTable | None) -> list[OldFile]:
@@ -292,9 +292,9 @@ class _DeltaCommits:
                 )
             found = pa.table(table.get_add_actions())
         names, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
-        return [OldFile(self._place_of(name), size) for name, size in zip(names, sizes, strict=True)]
+        return [OldFile(self._path_of(name), size) for name, size in zip(names, sizes, strict=True)]
 
-    def _place_of(self, *names: str) -> str:
+    def _path_of(self, *names: str) -> str:
         return os.path.join(self._address.path, *names)
 
     # ---- files of killed runs

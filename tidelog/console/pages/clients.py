@@ -37,7 +37,7 @@ def client_page(view: View) -> Page:
 
 def list_connected(view: View) -> list[ConnectedClient]:
     """List the current connections, by client id and address."""
-    found = view.asker.run_in_loop(lambda: view.asker.broker.clients.list(MAX_CONNECTIONS))
+    found = view.sender.run_in_loop(lambda: view.sender.broker.clients.list(MAX_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 
 

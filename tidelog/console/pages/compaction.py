@@ -11,9 +11,9 @@ from tidelog.log.find.indexer import LogIndexer
 def compaction_page(view: View) -> Page:
     """Build the model of the page, without starting the cleaner."""
     wanted = view.text("find")
-    cleaner = view.asker.run_in_loop(lambda: view.asker.broker.services.cleaner.made)
+    cleaner = view.sender.run_in_loop(lambda: view.sender.broker.services.cleaner.made)
     found = (
-        [] if cleaner is None else [one for one in statuses(view.asker.broker) if wanted in one.topic_partition.topic]
+        [] if cleaner is None else [one for one in statuses(view.sender.broker) if wanted in one.topic_partition.topic]
     )
     rows, following = slice_from(shown_statuses(view, found), view.number("start") or 0)
     indexers = [one for one in indexers_of(view) if wanted in one.log.topic_partition.topic]
@@ -33,7 +33,7 @@ def shown_statuses(view: View, found: list[PartitionStatus]) -> list[PartitionSt
 
 def indexers_of(view: View) -> list[LogIndexer]:
     """Return the indexers whose topics the caller may describe, by partition."""
-    indexing = view.asker.run_in_loop(lambda: view.asker.broker.services.indexing.made)
+    indexing = view.sender.run_in_loop(lambda: view.sender.broker.services.indexing.made)
     found = [] if indexing is None else indexing.indexers()
     allowed = describable_topics(view, {one.log.topic_partition.topic for one in found})
     return sorted(
@@ -43,4 +43,4 @@ def indexers_of(view: View) -> list[LogIndexer]:
 
 def describable_topics(view: View, names: set[str]) -> set[str]:
     """Return the topics among ``names`` that the caller may describe."""
-    return view.asker.run_in_loop(lambda: {name for name in names if view.may_describe(name)})
+    return view.sender.run_in_loop(lambda: {name for name in names if view.may_describe(name)})

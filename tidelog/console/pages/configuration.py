@@ -9,7 +9,7 @@ from tidelog.console.view import Page, View, slice_from
 def configuration_page(view: View) -> Page:
     """Build the model of the page. Raises ClientError, KafkaError."""
     wanted, only_set = view.text("find"), view.text("set") == "1"
-    resource = Resource("broker", str(view.asker.broker.node_id))
+    resource = Resource("broker", str(view.sender.broker.node_id))
     found = [
         entry
         for entry in describe_configs(view.cluster, resource, documentation=True)

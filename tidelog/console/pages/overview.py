@@ -13,7 +13,7 @@ from tidelog.console.view import MAX_ROWS, Page, View, ask_for
 
 def overview(view: View) -> Page:
     """Build the model of the first page."""
-    broker = view.asker.broker
+    broker = view.sender.broker
     rates = view.history.rates()
     failures = failures_of(broker.log_manager)
     return Page(
@@ -26,10 +26,10 @@ def overview(view: View) -> Page:
             "node": broker.node_id,
             "version": metadata.version("tidelog"),
             "process": os.getpid(),
-            "topics": view.asker.run_in_loop(lambda: len(broker.metadata.topics)),
-            "connections": view.asker.run_in_loop(lambda: len(broker.clients.list(MAX_ROWS * MAX_ROWS))),
-            "totals": view.asker.run_in_loop(lambda: take_totals(broker)),
-            "latencies": view.asker.run_in_loop(lambda: take_latencies(broker))[:MAX_ROWS],
+            "topics": view.sender.run_in_loop(lambda: len(broker.metadata.topics)),
+            "connections": view.sender.run_in_loop(lambda: len(broker.clients.list(MAX_ROWS * MAX_ROWS))),
+            "totals": view.sender.run_in_loop(lambda: take_totals(broker)),
+            "latencies": view.sender.run_in_loop(lambda: take_latencies(broker))[:MAX_ROWS],
             "rates": rates,
             "failures": failures[:MAX_ROWS],
             "failure_count": len(failures),

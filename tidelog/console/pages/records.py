@@ -109,7 +109,7 @@ def first_offset(view: View, topic_partition: tuple[str, int], end: int) -> int:
         return parse_number("offset", view.text("offset"))
     if not view.text("time"):
         return end - MAX_RECORDS
-    moment = parse_time(view.text("time"), view.asker.broker.time.milliseconds())
+    moment = parse_time(view.text("time"), view.sender.broker.time.milliseconds())
     found = list_offsets(view.cluster, {topic_partition: moment})[topic_partition]
     return end if found < 0 else found
 
@@ -136,11 +136,11 @@ def fetch_from(
 
 def find_records(view: View, topic: str, wanted: str) -> Found:
     """Find records by key or tag, newest first. Raises ValueError, ClientError, KafkaError."""
-    broker = view.asker.broker
+    broker = view.sender.broker
     request = find_request(topic, view.parameters, broker.time.milliseconds())
     wait_for(asyncio.run_coroutine_threadsafe(open_logs(broker, topic), broker.loop))
     try:
-        answer = view.asker.run_in_loop(lambda: plan(broker, request))
+        answer = view.sender.run_in_loop(lambda: plan(broker, request))
         rows = [row_of(found.partition, found.record, wanted, view.decode) for found in answer]
     except (NotIndexedError, IndexBehindError) as error:
         return Found([], problem=str(error))

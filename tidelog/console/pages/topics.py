@@ -63,14 +63,14 @@ def list_page(view: View) -> Page:
 
 def all_names(view: View) -> list[str]:
     """List the names of all topics, sorted."""
-    return sorted(view.asker.run_in_loop(lambda: list(view.asker.broker.metadata.topics)))
+    return sorted(view.sender.run_in_loop(lambda: list(view.sender.broker.metadata.topics)))
 
 
 def describable_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
     """Yield the names after ``after`` that the caller may describe, CHECKED_PER_TURN in each turn of the loop."""
     rest = (name for name in names if not after or name > after)
     while some := list(islice(rest, CHECKED_PER_TURN)):
-        yield from view.asker.run_in_loop(lambda some=some: [name for name in some if view.may_describe(name)])  # type: ignore[misc]
+        yield from view.sender.run_in_loop(lambda some=some: [name for name in some if view.may_describe(name)])  # type: ignore[misc]
 
 
 def sizes_of(view: View, topics: list[str]) -> dict[tuple[str, int], int]:
@@ -141,7 +141,7 @@ def offsets_of(view: View, topic: str, partitions: Sequence[Partition]) -> tuple
 
 def index_lags(view: View, topic_partitions: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Return the number of records that are not indexed yet, for partitions with an index."""
-    indexing = view.asker.run_in_loop(lambda: view.asker.broker.services.indexing.made)
+    indexing = view.sender.run_in_loop(lambda: view.sender.broker.services.indexing.made)
     if indexing is None:
         return {}
     found = {

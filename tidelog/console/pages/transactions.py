@@ -20,6 +20,6 @@ def transaction_page(view: View) -> Page:
     partitions, following = slice_from(found.partitions, 0)
     values = {
         "section": "transactions", "transaction": found, "partitions": partitions, "is_cut": following is not None,
-        "now_ms": view.asker.broker.time.milliseconds(),
+        "now_ms": view.sender.broker.time.milliseconds(),
     }  # fmt: skip
     return Page("transaction.html", f"Transaction {found.transactional_id}", values)

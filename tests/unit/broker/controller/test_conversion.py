@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.faulty_file_system import FaultyFileSystem, Killed
-from tests.unit.broker.controller.test_embedded import NODE, place_at
+from tests.unit.broker.controller.test_embedded import NODE, location_at
 from tidelog.broker.controller.conversion import STORE_FILE, convert_store, image_of_directory
 from tidelog.broker.metadata.log_reader import read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -66,7 +66,7 @@ def check(image: MetadataImage) -> None:
 
 def test_all_that_was_stored_is_in_the_log_and_the_old_file_is_kept(tmp_path: Path) -> None:
     write_store(tmp_path)
-    place = place_at(tmp_path)
+    place = location_at(tmp_path)
     check(image_of_directory(OsFileSystem(), str(tmp_path), NODE))
     convert_store(place, NODE, ManualTime())
     loaded = read_metadata_log(OsFileSystem(), place.path)
@@ -80,7 +80,7 @@ def test_all_that_was_stored_is_in_the_log_and_the_old_file_is_kept(tmp_path: Pa
 def test_a_file_that_is_no_store_is_reported(tmp_path: Path) -> None:
     (tmp_path / STORE_FILE).write_bytes(b"no database at all, but long enough to be looked at" * 20)
     with pytest.raises(KafkaStorageError, match="cannot read metadata store"):
-        convert_store(place_at(tmp_path), NODE, ManualTime())
+        convert_store(location_at(tmp_path), NODE, ManualTime())
     assert (tmp_path / STORE_FILE).exists()
 
 
@@ -89,7 +89,7 @@ def test_killed_at_every_step_it_is_never_half(tmp_path: Path, power_loss: bool)
     (tmp_path / "count").mkdir()
     write_store(tmp_path / "count")
     disk = FaultyFileSystem(str(tmp_path / "count"))
-    convert_store(place_at(tmp_path / "count", disk), NODE, ManualTime())
+    convert_store(location_at(tmp_path / "count", disk), NODE, ManualTime())
     assert len(disk.calls) > 20
     for number in range(len(disk.calls)):
         directory = tmp_path / str(number)
@@ -98,9 +98,9 @@ def test_killed_at_every_step_it_is_never_half(tmp_path: Path, power_loss: bool)
         killed = FaultyFileSystem(str(directory))
         killed.kill_at = number
         with contextlib.suppress(Killed):
-            convert_store(place_at(directory, killed), NODE, ManualTime())
+            convert_store(location_at(directory, killed), NODE, ManualTime())
         if power_loss:
             killed.crash()
-        convert_store(place_at(directory), NODE, ManualTime())
-        check(read_metadata_log(OsFileSystem(), place_at(directory).path).image)
+        convert_store(location_at(directory), NODE, ManualTime())
+        check(read_metadata_log(OsFileSystem(), location_at(directory).path).image)
         assert not (directory / STORE_FILE).exists()

@@ -21,7 +21,7 @@ from tidelog.broker.metadata.delta import MetadataDelta
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.log_reader import newest_snapshot, read_batches, read_metadata_log
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.metadata_log import MetadataLog, MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation, MetadataLog
 from tidelog.broker.metadata.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OsFileSystem
@@ -37,15 +37,15 @@ from tidelog.protocol.metadata_records.control_records import (
 NODE, TOPIC_ID = 1, bytes([1] * 16)
 
 
-def place_at(directory: Path, file_system: FileSystem | None = None) -> MetadataPlace:
+def location_at(directory: Path, file_system: FileSystem | None = None) -> MetadataLocation:
     environment = LogEnvironment(file_system or OsFileSystem(), ManualTime())
-    return MetadataPlace(str(directory), DirectoryState(str(directory)), environment)
+    return MetadataLocation(str(directory), DirectoryState(str(directory)), environment)
 
 
 def started(directory: Path, file_system: FileSystem | None = None) -> EmbeddedController:
-    place = place_at(directory, file_system)
-    controller = open_controller(place, NODE, ManualTime())
-    controller.commit(activation_records(place, controller.image, NODE))
+    location = location_at(directory, file_system)
+    controller = open_controller(location, NODE, ManualTime())
+    controller.commit(activation_records(location, controller.image, NODE))
     return controller
 
 
@@ -109,13 +109,13 @@ def test_records_that_exceed_one_batch_are_one_transaction(tmp_path: Path) -> No
     controller = started(tmp_path)
     controller.commit(topic(RECORDS_PER_BATCH + 1))
     controller.close()
-    loaded = read_metadata_log(OsFileSystem(), place_at(tmp_path).path)
+    loaded = read_metadata_log(OsFileSystem(), location_at(tmp_path).path)
     assert len(loaded.image.topics[TOPIC_ID].partitions) == RECORDS_PER_BATCH + 1
     assert loaded.image == controller.image
 
 
 def configs_at(directory: Path) -> dict[str, str]:
-    image = read_metadata_log(OsFileSystem(), place_at(directory).path).image
+    image = read_metadata_log(OsFileSystem(), location_at(directory).path).image
     return dict(image.configs.get((2, "orders"), {}))
 
 
@@ -177,7 +177,7 @@ def test_a_transaction_is_aborted_before_the_first_commit_with_free_space(
     controller.commit([config("7")])
     controller.sync()
     assert configs_at(tmp_path) == {"retention.ms": "7"}
-    assert read_metadata_log(OsFileSystem(), place_at(tmp_path).path).image == controller.image
+    assert read_metadata_log(OsFileSystem(), location_at(tmp_path).path).image == controller.image
 
 
 def test_a_start_with_a_full_disk_aborts_the_transaction_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_a_snapshot_takes_the_place_of_the_log_below_it(tmp_path: Path) -> None:
     take_snapshot(controller)
     controller.commit([config("7")])
     controller.close()
-    names = OsFileSystem().list_names(place_at(tmp_path).path)
+    names = OsFileSystem().list_names(location_at(tmp_path).path)
     assert newest_snapshot(names) is not None
     assert len([name for name in names if name.endswith(".checkpoint")]) == 1
     again = started(tmp_path)
@@ -250,11 +250,11 @@ def test_a_removed_user_is_in_no_log_that_kafka_may_replay(tmp_path: Path) -> No
     assert not controller.take_snapshot()
     controller.commit([VersionedRecord(records.RemoveUserScramCredentialRecord(name="bob", mechanism=1)), user("cid")])
     controller.close()
-    place = place_at(tmp_path).path
-    for name in OsFileSystem().list_names(place):
+    location = location_at(tmp_path).path
+    for name in OsFileSystem().list_names(location):
         if name.endswith(".log"):
-            assert list(read_batches(OsFileSystem(), f"{place}/{name}")) == []
-    assert [key for key, _ in read_metadata_log(OsFileSystem(), place).image.scram] == ["cid"]
+            assert list(read_batches(OsFileSystem(), f"{location}/{name}")) == []
+    assert [key for key, _ in read_metadata_log(OsFileSystem(), location).image.scram] == ["cid"]
 
 
 def level(name: str, number: int) -> VersionedRecord:
@@ -405,13 +405,13 @@ def test_voters_that_the_log_names_stay(steps: list[str], tmp_path_factory: pyte
             controller.close()
             controller = started(directory)
     controller.close()
-    assert read_metadata_log(OsFileSystem(), place_at(directory).path).voters == voters
+    assert read_metadata_log(OsFileSystem(), location_at(directory).path).voters == voters
 
 
 def test_the_leader_change_record_has_the_version_that_kafka_reads(tmp_path: Path) -> None:
     format_standalone(tmp_path, NODE)
     started(tmp_path).close()
-    batches = read_batches(OsFileSystem(), f"{place_at(tmp_path).path}/{0:020d}.log")
+    batches = read_batches(OsFileSystem(), f"{location_at(tmp_path).path}/{0:020d}.log")
     change = decode_control_record(next(next(batches).records()))
     assert isinstance(change, LeaderChangeMessage)
     assert (change.version, change.voters) == (0, [QuorumVoter(voter_id=NODE)])
@@ -420,11 +420,11 @@ def test_the_leader_change_record_has_the_version_that_kafka_reads(tmp_path: Pat
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_quorum_state_keeps_its_version(tmp_path: Path, version: int) -> None:
     started(tmp_path).close()
-    place = place_at(tmp_path).path
-    write_quorum_state(OsFileSystem(), place, QuorumState(NODE, 7, (NODE,) if not version else (), version=version))
+    location = location_at(tmp_path).path
+    write_quorum_state(OsFileSystem(), location, QuorumState(NODE, 7, (NODE,) if not version else (), version=version))
     started(tmp_path).close()
     expected = QuorumState(NODE, 8, (NODE,) if not version else (), version=version)
-    assert read_quorum_state(OsFileSystem(), place) == expected
+    assert read_quorum_state(OsFileSystem(), location) == expected
 
 
 def test_another_thread_may_sync_and_take_snapshots(tmp_path: Path) -> None:

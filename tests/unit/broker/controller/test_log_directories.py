@@ -13,7 +13,7 @@ from tidelog.broker.controller.features import level_record
 from tidelog.broker.controller.log_directories import ASSIGN_MS, MAX_AT_ONCE, DirectoryAssignments
 from tidelog.broker.metadata.image_records import VersionedRecord, records_of_topic
 from tidelog.broker.metadata.metadata_image import PartitionState, TopicState
-from tidelog.broker.metadata.metadata_log import MetadataPlace
+from tidelog.broker.metadata.metadata_log import MetadataLocation
 from tidelog.log.config import LogConfig
 from tidelog.log.environment import DirectoryState, LogEnvironment
 from tidelog.log.files.topic_partition import TopicPartition
@@ -35,8 +35,8 @@ class World:
             Path(path).mkdir(exist_ok=True)
         self.disk = FaultyFileSystem(str(directory))
         self.loop = ManualLoop()
-        place = MetadataPlace(paths[0], DirectoryState(paths[0]), LogEnvironment(self.disk, ManualTime()))
-        self.controller: EmbeddedController = open_controller(place, NODE, ManualTime())
+        location = MetadataLocation(paths[0], DirectoryState(paths[0]), LogEnvironment(self.disk, ManualTime()))
+        self.controller: EmbeddedController = open_controller(location, NODE, ManualTime())
         state = PartitionState((NODE,), (NODE,), NODE, 0, directories=(UNASSIGNED,))
         topic = TopicState("orders", TOPIC_ID, (state,) * partitions)
         self.controller.commit([level_record("metadata.version", level), *records_of_topic(topic, level)])

@@ -25,7 +25,7 @@ from tidelog.client.cluster import ask
 from tidelog.client.connection import ClientError
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console import local_client
-from tidelog.console.local_client import Asker, LeaderClient, LocalCluster, read_part, wait_for
+from tidelog.console.local_client import LeaderClient, LocalCluster, RequestSender, read_part, wait_for
 from tidelog.protocol.acl import AclOperation
 from tidelog.protocol.errors import LeaderNotAvailableError, TopicAuthorizationFailedError
 from tidelog.protocol.messages.fetch import FetchRequest, FetchTopic
@@ -40,21 +40,21 @@ async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
     with opening_expected():
         create_topic(parts, "orders", 2, 1, {})
         parts.append("orders", b"first", b"second")
-    asker = Asker(parts.broker, Dispatcher(parts.broker), ANONYMOUS, "127.0.0.1")
+    sender = RequestSender(parts.broker, Dispatcher(parts.broker), ANONYMOUS, "127.0.0.1")
 
     def ask() -> None:
-        cluster = LocalCluster(asker)
+        cluster = LocalCluster(sender)
         assert [topic.name for topic in list_topics(cluster)] == ["orders"]
         assert log_ends(cluster, [("orders", 0), ("orders", 1)]) == {("orders", 0): 2, ("orders", 1): 0}
         found = Fetcher(cluster, {("orders", 0): 0}).fetch(0)
         assert [one.record.value for one in found] == [b"first", b"second"]
-        assert asker.run_in_loop(lambda: 5) == 5
+        assert sender.run_in_loop(lambda: 5) == 5
         with pytest.raises(ClientError, match="no broker at"):
             cluster.client_for(("10.0.0.9", 9092))
         places = [("orders", 0), ("orders", 7), ("gone", 0)]
         assert known_ends(cluster, places, False) == {("orders", 0): 2}
         with pytest.raises(ZeroDivisionError):
-            asker.run_in_loop(lambda: 1 // 0)
+            sender.run_in_loop(lambda: 1 // 0)
 
     await asyncio.to_thread(ask)
     parts.close()
@@ -111,7 +111,7 @@ async def test_another_broker_is_asked_only_with_the_permission_of_the_caller(
         (OtherBroker((right, "other")), TopicAuthorizationFailedError),
     ):
         broker = replace(parts.broker, loop=loop, peers=cast(Any, other), authorizer=cast(Any, other))
-        client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
+        client = LeaderClient(RequestSender(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
         with pytest.raises(error) if error is not None else nullcontext():
             await asyncio.to_thread(ask, client, request_, ListOffsetsResponse, 5)
         assert other.asked == ([] if error else [2])
@@ -129,7 +129,7 @@ async def test_a_virtual_topic_needs_permissions_for_its_base_topic_too(tmp_path
         broker = replace(
             parts.broker, loop=asyncio.get_running_loop(), peers=cast(Any, other), authorizer=cast(Any, other)
         )
-        client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
+        client = LeaderClient(RequestSender(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
         with nullcontext() if asked else pytest.raises(TopicAuthorizationFailedError):
             await asyncio.to_thread(ask, client, request, ListOffsetsResponse, 5)
         assert other.asked == asked
@@ -141,7 +141,7 @@ async def test_a_leader_that_does_not_answer_is_no_reason_to_try_again(tmp_path:
     other = OtherBroker()
     other.answer = deferred_error(LeaderNotAvailableError("broker 2 does not answer"))
     broker = replace(parts.broker, loop=asyncio.get_running_loop(), peers=cast(Any, other))
-    client = LeaderClient(Asker(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
+    client = LeaderClient(RequestSender(broker, Dispatcher(broker), ANONYMOUS, "127.0.0.1"), "other:9092", 2)
     with pytest.raises(ClientError, match="broker 2 does not answer"):
         await asyncio.to_thread(client.send, ListOffsetsRequest(topics=[]), ListOffsetsResponse, 5)
     parts.close()

@@ -16,7 +16,7 @@ def page(log: Log, offset: str) -> Found:
     """Read the page of committed records that begins at an offset."""
     parameters = {"offset": offset}
     view = View(
-        asker=cast(Any, SimpleNamespace()),
+        sender=cast(Any, SimpleNamespace()),
         cluster=cast(Any, ModelCluster(log)),
         history=History(),
         parameters=parameters,
