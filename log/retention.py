@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -81,11 +81,16 @@ def _schedule_deletion(log: UnifiedLog, segment: LogSegment) -> None:
 
 
 def remove_segments(log: UnifiedLog, removed: Sequence[LogSegment], *, oldest_first: bool = False) -> None:
-    """Take segments out of the log and delete their files later. Raises KafkaStorageError.
+    """Take segments out of the log and delete their files later. Raises KafkaStorageError."""
+    log.segments = log.segments.replace(removed=removed)
+    delete_segments(log, removed, oldest_first=oldest_first)
+
+
+def delete_segments(log: UnifiedLog, removed: Iterable[LogSegment], *, oldest_first: bool = False) -> None:
+    """Delete the files of segments later, which the caller takes out of the log. Raises KafkaStorageError.
 
     Truncation removes the newest first, retention the oldest first: so a crash in between leaves no gap.
     """
-    log.segments = log.segments.replace(removed=removed)
     for segment in sorted(removed, key=lambda s: s.base_offset, reverse=not oldest_first):
         _schedule_deletion(log, segment)
         log.producer_state.remove_snapshot(segment.base_offset)

@@ -41,6 +41,7 @@ from tidelog.log.records.work_budget import NO_BUDGET, WorkBudget
 from tidelog.log.retention import (
     StartOffsetReason,
     delete_old_segments,
+    delete_segments,
     remove_segments,
     swap_segments,
     whole_or_out_of_service,
@@ -480,8 +481,7 @@ class UnifiedLog:
 
     def roll(self, at: int = -1) -> LogSegment:
         """Begin a new active segment at the log end, or at ``at`` if that is later; an empty one that begins there is
-        kept. Raises KafkaStorageError; the log is unchanged then.
-        """
+        kept. Raises KafkaStorageError; the log is unchanged then."""
         with self.lock:
             self._ensure_open()
             old, offset = self._active, max(self.log_end_offset, at)
@@ -584,8 +584,7 @@ class UnifiedLog:
             remove_segments(self, [s for s in self.segments if s.base_offset > offset])
             self.segments.active.truncate_to(offset)
             end = self.segments.active.read_next_offset()
-            # The whole batch that held ``offset`` was removed. So the end may lie below ``offset``, and even below the
-            # log start offset.
+            # The batch that held ``offset`` was removed as a whole: the end may lie below it, even below the log start.
             if end < self.log_start_offset:
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return True
@@ -601,7 +600,7 @@ class UnifiedLog:
         with self.lock, whole_or_out_of_service(self):
             self._ensure_open()
             self._lower_offsets(offset)
-            remove_segments(self, list(self.segments))
+            delete_segments(self, self.segments)  # readers go on with them until the new one is there
             new = LogSegment.create(self.directory, offset, self.config, self.environment.file_system, self._time)
             self.segments = LogSegments((new,))
             self.leader_epochs.clear()
@@ -619,6 +618,7 @@ class UnifiedLog:
         self.last_stable_offset = min(self.last_stable_offset, offset)
         self.version += 1
         self._cuts += 1
+        self._opened_end = -1
         self.log_end_offset = offset
         self.end = self.end._replace(offset=offset)
 

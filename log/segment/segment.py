@@ -288,8 +288,9 @@ class LogSegment:
             if header.last_offset >= offset:
                 # A consumer that gets one large batch in a fetch asks for the next one: the hint spares that search
                 # (8 µs). It is not stored if a truncation has reset it meanwhile: the bytes may have changed.
-                if hint is self._sequential_hint:
-                    self._sequential_hint = OffsetPosition(header.last_offset + 1, header.position + header.size)
+                following = OffsetPosition(header.last_offset + 1, header.position + header.size)
+                if hint is self._sequential_hint:  # no call up to the next line, in which another thread could run
+                    self._sequential_hint = following
                 return SegmentPosition(header.position, header.size)
         return None
 

@@ -75,3 +75,26 @@ def test_a_flush_during_a_truncation_does_not_cover_later_records(tmp_path: Path
     disk.crash()
     kept = values(bench.open(recovery_point=promised))
     assert [kept.get(offset) for offset in range(promised)] == [b"kept", b"later"][:promised]
+
+
+def test_a_clean_stop_syncs_the_indices_that_a_truncation_changed(tmp_path: Path) -> None:
+    """Other records come in the place of truncated ones, and the log ends where it did when it was opened."""
+    disk = FaultyFileSystem(str(tmp_path))
+    bench = LogBench(str(tmp_path), disk, index_interval_bytes=0)
+    log = bench.open()
+    for size in (1, 1, 10, 20, 1, 1):
+        append(log, batch(1, value=b"v" * size))
+    log.flush()
+    log.close()
+    log = bench.open(clean=True, recovery_point=6)
+    log.truncate_to(2)
+    for size in (20, 10, 1, 1):
+        append(log, batch(1, value=b"w" * size))
+    log.flush()
+    log.close()
+    disk.crash(keep_names=True)
+    log = bench.open(clean=True, recovery_point=6)
+    index = log.segments.active.offset_index
+    positions = {header.last_offset: header.position for header in log.segments.active.headers()}
+    assert [index.entry(slot).position for slot in range(5)] == [positions[offset] for offset in range(1, 6)]
+    assert values(log, 3) == {3: b"w" * 10, 4: b"w", 5: b"w"}
