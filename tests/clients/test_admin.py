@@ -40,7 +40,7 @@ def test_confluent_creates_grows_and_deletes(broker: BrokerProcess) -> None:
     assert "by-confluent" not in admin.topics()
 
 
-def test_deleted_topic_can_be_made_again_and_is_empty(broker: BrokerProcess) -> None:
+def test_deleted_topic_can_be_created_again_and_is_empty(broker: BrokerProcess) -> None:
     admin = Admin(broker.bootstrap)
     for _ in range(3):
         admin.create("again", 1)
@@ -115,7 +115,7 @@ def test_impossible_topic_is_refused(
         Admin(broker.bootstrap).create(name, partitions, configs)
 
 
-def test_topic_is_made_by_the_first_record(broker: BrokerProcess) -> None:
+def test_topic_is_created_by_the_first_record(broker: BrokerProcess) -> None:
     write(broker, "made-by-writing", Seen(None, b"first", ()))
     assert Admin(broker.bootstrap).topics()["made-by-writing"] == 1
     assert read_with_confluent(broker.bootstrap, "made-by-writing", {0: 1}) == {(0, 0): Seen(None, b"first", ())}

@@ -59,7 +59,7 @@ def test_the_status_of_a_broker_in_order(shell: Shell) -> None:
     assert text.startswith(f"cluster: {found['cluster']}, controller {found['controller']}\n")
 
 
-def test_a_topic_comes_changes_and_goes(shell: Shell) -> None:
+def test_a_topic_is_created_changed_and_deleted(shell: Shell) -> None:
     made = shell.json("topic", "create", "life", "-p", "2", "-r", "1", "-c", "retention.ms=1000")
     assert made == [{"name": "life", "created": True, "partitions": 2, "replicas": 1}]
     assert shell.text("topic", "create", "life", "--if-not-exists") == "topic life is there already\n"
@@ -86,7 +86,7 @@ def test_a_dry_run_changes_nothing(shell: Shell) -> None:
     assert (len(found["partitions"]), found["configs"]) == (1, [])
 
 
-def test_a_dry_run_shows_that_a_topic_is_there_already(shell: Shell) -> None:
+def test_a_dry_run_reports_an_existing_topic(shell: Shell) -> None:
     create(shell, "made-before", "-p", "1")
     words = ["topic", "create", "made-before", "made-later", "--dry-run", "--if-not-exists"]
     assert shell.text(*words) == "topic made-before is there already\ntopic made-later would be created\n"
@@ -122,7 +122,7 @@ def test_a_refusal_of_the_broker_is_one_line(shell: Shell, words: list[str], tol
     assert told in shell.failure(*words)
 
 
-def test_each_of_several_topics_is_told_of(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_of_several_topics_is_reported(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "create", "several", "a/b", "seven", "-b", shell.bootstrap]) == 1
     captured = capsys.readouterr()
     assert [line.partition(":")[0] for line in captured.out.splitlines()] == [

@@ -174,7 +174,7 @@ def test_a_client_with_a_token_is_served(world: World, client: str, listener: st
     assert CLIENTS[client](world.address[listener], source, f"{client}-{listener}") == VALUES
 
 
-def test_librdkafkas_own_unsecured_tokens_are_taken(world: World) -> None:
+def test_librdkafkas_own_unsecured_tokens_are_accepted(world: World) -> None:
     conf = {
         "bootstrap.servers": world.address["UNSECURED"], "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "OAUTHBEARER", "enable.sasl.oauthbearer.unsecure.jwt": True,
@@ -196,7 +196,7 @@ def test_a_wrong_token_is_refused_in_the_clients_own_words(world: World, client:
         CLIENTS[client](world.address["SIGNED"], token, "never")
 
 
-def test_a_new_key_of_the_issuer_is_looked_for(world: World) -> None:
+def test_a_new_key_of_the_issuer_is_fetched(world: World) -> None:
     address = world.address["SIGNED"]
     assert by_aiokafka(address, world.issuer.token, "old-key") == VALUES
     asked = world.endpoint.requests

@@ -69,7 +69,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals) -> No
 
 
 @pytest.mark.parametrize("closed", ["<&-", "2>&-", "<&- 2>&-"])
-def test_it_runs_and_stops_where_standard_descriptors_are_closed(tmp_path: Path, closed: str) -> None:
+def test_serve_runs_with_closed_standard_descriptors(tmp_path: Path, closed: str) -> None:
     """Files it opens get none of their numbers: no log line goes into a segment, and libuv closes what it has."""
     process = subprocess.Popen(
         ["bash", "-c", f'exec "$@" {closed}', "-", *TIDELOG, "serve", "--port", "0", "--data-dir", str(tmp_path)],
@@ -311,7 +311,7 @@ def test_the_configuration_of_a_broker_is_not_on_the_command_line_and_its_file_g
             broker.restart()
 
 
-def test_it_does_not_outlive_a_starter_that_is_killed(tmp_path: Path) -> None:
+def test_a_broker_ends_with_the_killed_process_that_started_it(tmp_path: Path) -> None:
     script = f"""
         import sys, time, tidelog
         broker = tidelog.Broker(data_dir={str(tmp_path)!r}).start()

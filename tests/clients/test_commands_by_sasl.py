@@ -88,7 +88,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         ("SASL_SSL", "SCRAM-SHA-512", True),
     ],
 )
-def test_records_go_and_come(
+def test_records_are_produced_and_consumed(
     secured: Secured, protocol: str, mechanism: str, jaas: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = ["--profile", secured.profile(tmp_path / "profile", protocol, mechanism, jaas=jaas)]

@@ -46,7 +46,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 @pytest.mark.parametrize("listener", ["ssl", "mtls"])
-def test_records_go_and_come(
+def test_records_are_produced_and_consumed(
     secured: Secured, listener: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = {"ssl_keystore_location": str(secured.certificates.client.pem)} if listener == "mtls" else {}

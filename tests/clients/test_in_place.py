@@ -79,7 +79,7 @@ OLDER = [version for version in os.environ.get("TIDELOG_IN_PLACE_VERSIONS", "").
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("stop", [BrokerProcess.terminate, BrokerProcess.kill], ids=["stopped", "killed"])
-def test_there_and_back(tmp_path: Path, stop: Stop) -> None:
+def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Path, stop: Stop) -> None:
     ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS)
     samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
     try:
@@ -152,7 +152,7 @@ def partition_changes(path: Path, offset: int) -> Iterator[PartitionChangeRecord
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not OLDER, reason="TIDELOG_IN_PLACE_VERSIONS names the versions of Kafka to go by")
 @pytest.mark.parametrize("version", OLDER)
-def test_here_and_back(tmp_path: Path, version: str) -> None:
+def test_tidelog_takes_over_a_directory_of_kafka_and_gives_it_back(tmp_path: Path, version: str) -> None:
     """An older Kafka's directory keeps its levels of features, so that this Kafka takes it back."""
     ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
     kinds = GroupKinds(has_consumer=version >= "4", has_share=version >= "4.2")
@@ -193,7 +193,7 @@ def format_for(directory: Path, broker: TidelogProcess, version: str) -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(not OLDER, reason="TIDELOG_IN_PLACE_VERSIONS names the versions of Kafka to go by")
 @pytest.mark.parametrize("version", OLDER)
-def test_there_and_back_in_its_release(tmp_path: Path, version: str) -> None:
+def test_an_older_kafka_takes_over_a_directory_formatted_for_its_release(tmp_path: Path, version: str) -> None:
     """An older Kafka takes over a directory that was formatted for its release, and Tidelog takes it back."""
     ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
     kinds = GroupKinds(has_consumer=version >= "4", has_share=version >= "4.2")

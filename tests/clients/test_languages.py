@@ -121,7 +121,7 @@ EARLY = [(client, version) for client in ("franz-go", "sarama") for version in E
 
 
 @pytest.mark.parametrize(("client", "version"), EARLY)
-def test_it_speaks_as_its_first_releases_did(broker: BrokerProcess, client: str, version: str) -> None:
+def test_the_client_works_with_the_versions_of_an_old_kafka(broker: BrokerProcess, client: str, version: str) -> None:
     """Both Go clients can be held to the versions of an old Kafka."""
     topic = f"early-{client}-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)

@@ -78,7 +78,7 @@ def test_the_old_client_reads_records_of_the_newest(broker: BrokerProcess, versi
 
 
 @pytest.mark.parametrize(("version", "rounds"), [(version, 2 if version in RESUMES else 1) for version in CONSUMERS])
-def test_its_group_resumes_where_it_committed(broker: BrokerProcess, version: str, rounds: int) -> None:
+def test_a_group_of_the_old_client_resumes_where_it_committed(broker: BrokerProcess, version: str, rounds: int) -> None:
     """Each release joins and commits; the first, the middle and the last also come back."""
     topic = f"group-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
@@ -118,14 +118,14 @@ def test_topics_of_old_formats_serve_old_and_new(broker: BrokerProcess, message_
 
 
 @pytest.mark.parametrize("version", SINCE_0_11)
-def test_it_manages_topics(broker: BrokerProcess, version: str) -> None:
+def test_the_old_client_manages_topics(broker: BrokerProcess, version: str) -> None:
     """`Manage` fails with the first thing it finds wrong."""
     run_java(version, "Manage", {"bootstrap": broker.bootstrap, "topic": f"managed-{version}"})
     assert f"managed-{version}" not in Admin(broker.bootstrap).topics()
 
 
 @pytest.mark.parametrize("version", SINCE_0_11)
-def test_its_transactions_commit_and_abort(broker: BrokerProcess, version: str) -> None:
+def test_transactions_of_the_old_client_commit_and_abort(broker: BrokerProcess, version: str) -> None:
     topic = f"transacted-{version}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     run_java(version, "Transact", {"bootstrap": broker.bootstrap, "topic": topic})

@@ -97,7 +97,7 @@ def test_the_old_client_reads_records_of_the_newest(broker: BrokerProcess, old: 
 
 
 @pytest.mark.parametrize("old", [*OLD, ("1.4.7", "0.8.1")], ids="-".join)
-def test_its_group_resumes_where_it_committed(broker: BrokerProcess, old: tuple[str, str]) -> None:
+def test_a_group_of_the_old_client_resumes_where_it_committed(broker: BrokerProcess, old: tuple[str, str]) -> None:
     """0.8.1 and 0.8.2 (OffsetCommit v0 and v1) commit without being members; the later ones join."""
     topic = f"group-{'-'.join(old)}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)
@@ -111,7 +111,7 @@ def test_its_group_resumes_where_it_committed(broker: BrokerProcess, old: tuple[
 
 
 @pytest.mark.parametrize("old", MEMBERS, ids="-".join)
-def test_it_shares_a_group_with_the_newest(broker: BrokerProcess, old: tuple[str, str]) -> None:
+def test_the_old_client_shares_a_group_with_the_newest(broker: BrokerProcess, old: tuple[str, str]) -> None:
     """JoinGroup of the first version and of the last in one generation."""
     topic = f"shared-{'-'.join(old)}"
     Admin(broker.bootstrap).create(topic, PARTITIONS)

@@ -65,7 +65,7 @@ def values(records: list[dict[str, Any]]) -> list[str]:
     return [record["value"] for record in records]
 
 
-def test_lines_come_back_as_they_went(shell: Shell, tmp_path: Path) -> None:
+def test_produced_lines_are_consumed_unchanged(shell: Shell, tmp_path: Path) -> None:
     create(shell, "lines")
     told = produce(shell, "lines", "first\nsecond\r\n\nlast", tmp_path, "-k", "k", "-H", "source=web", "-H", "n=1")
     assert told["records"] == 4
@@ -103,7 +103,7 @@ def test_produce_reads_the_output_of_consume(shell: Shell, tmp_path: Path, codec
     assert sorted(second, key=place_of) == sorted(first, key=place_of)
 
 
-def test_keys_go_where_kafkas_own_producer_puts_them(shell: Shell, tmp_path: Path) -> None:
+def test_keys_get_the_partitions_of_kafkas_own_producer(shell: Shell, tmp_path: Path) -> None:
     create(shell, "keyed", 7)
     lines = "\n".join(f"key-{number}:{number}" for number in range(40))
     produce(shell, "keyed", lines, tmp_path, "-K", ":")
@@ -350,7 +350,7 @@ def end_offset(described: list[dict[str, Any]]) -> int:
     return end
 
 
-def test_a_line_that_is_typed_is_there_at_once(shell: Shell) -> None:
+def test_a_typed_line_is_produced_at_once(shell: Shell) -> None:
     create(shell, "typed")
     command = [*TIDELOG, "produce", "typed", "-b", shell.bootstrap]
     with subprocess.Popen(

@@ -39,7 +39,7 @@ def alices(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in found if one["user"] == "alice"]
 
 
-def test_users_come_and_go(shell: Shell) -> None:
+def test_users_are_created_and_deleted(shell: Shell) -> None:
     assert (
         shell.text("user", "create", "alice", "--password", "secret") == "user alice has a password for SCRAM-SHA-256\n"
     )

@@ -95,7 +95,7 @@ def produce(broker: BrokerProcess, topic: str, *texts: str) -> None:
 
 
 @pytest.mark.java
-def test_each_record_goes_its_own_way(broker: BrokerProcess, tmp_path: Path) -> None:
+def test_each_record_is_acknowledged_by_itself(broker: BrokerProcess, tmp_path: Path) -> None:
     kinds = ["accept", "reject", "release", "again", "renew", "accept"]
     Admin(broker.bootstrap).create("ways")
     produce(broker, "ways", *kinds)
@@ -110,7 +110,7 @@ def test_each_record_goes_its_own_way(broker: BrokerProcess, tmp_path: Path) -> 
 
 
 @pytest.mark.java
-def test_a_record_that_is_held_too_long_comes_again(tmp_path: Path) -> None:
+def test_a_record_whose_lock_has_expired_is_delivered_again(tmp_path: Path) -> None:
     """Its late acknowledgement is refused.
 
     The consumer may fetch while the record is held, if its ``poll`` asked for more just when the record came: it asks

@@ -73,7 +73,9 @@ def disks(tmp_path: Path) -> TwoDisks:
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("away", ["when it ran", "at the start"])
 @pytest.mark.parametrize("others", [0, 3])
-def test_they_are_finished_when_the_directory_returns(disks: TwoDisks, away: str, clean: bool, others: int) -> None:
+def test_deletions_are_finished_when_the_directory_returns(
+    disks: TwoDisks, away: str, clean: bool, others: int
+) -> None:
     if away == "at the start":
         disks.restart(offline=True)
     else:

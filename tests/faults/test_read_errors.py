@@ -73,7 +73,7 @@ def test_indices_cut_under_the_broker(tmp_path: Path, size: int, is_restarted: b
 
 
 @pytest.mark.parametrize("kind", [".log", ".index", ".timeindex"])
-def test_reads_fail(tmp_path: Path, kind: str) -> None:
+def test_fetches_during_read_errors_get_a_storage_error_or_the_records(tmp_path: Path, kind: str) -> None:
     with broker_with_records(tmp_path) as (broker, disk):
         first = sorted((tmp_path / "logs" / "t-0").glob("*" + kind))[0]
         disk.fail(first, "read")

@@ -69,7 +69,7 @@ def test_damaged_messages(seed: int) -> None:
     assert 0 < accepted < len(VERSIONS) * ROUNDS
 
 
-def test_noise() -> None:
+def test_random_bytes_are_decoded_or_refused() -> None:
     source = random.Random(3)
     for cls, version in VERSIONS:
         for _ in range(ROUNDS):

@@ -142,7 +142,7 @@ def test_an_empty_range(spark: SparkSession, data: DataDirectory) -> None:
         ({"columns": "size"}, "column 'size' is unknown"),
     ],
 )
-def test_mistakes(
+def test_wrong_options_are_errors(
     spark: SparkSession, kept: tuple[DataDirectory, list[Record]], given: dict[str, str], message: str
 ) -> None:
     with pytest.raises(Exception, match=message):

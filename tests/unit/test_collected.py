@@ -9,7 +9,7 @@ import pytest
 from tests.support.collected import THRESHOLDS, no_garbage_collection, pytest_collection
 
 
-def test_the_collector_rests_and_continues() -> None:
+def test_the_collector_is_off_only_during_the_collection() -> None:
     with no_garbage_collection():
         assert not gc.isenabled()
         with no_garbage_collection():
@@ -18,7 +18,7 @@ def test_the_collector_rests_and_continues() -> None:
     assert gc.isenabled()
 
 
-def test_the_collector_continues_after_an_error() -> None:
+def test_the_collector_is_on_after_an_error() -> None:
     with pytest.raises(KeyError), no_garbage_collection():
         raise KeyError
     assert gc.isenabled()

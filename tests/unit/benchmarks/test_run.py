@@ -26,7 +26,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(QUICK, TAKING_PART, tmp_path, Results())
 
 
-def test_another_one_begins_each_round() -> None:
+def test_each_round_begins_with_another_broker() -> None:
     assert [rotate_contenders(TAKING_PART, number)[0].name for number in range(3)] == [TIDELOG, FLOOR, TIDELOG]
 
 

@@ -94,7 +94,7 @@ def lost_to_export(data: DataDirectory, table: Path) -> tuple[set[int], set[int]
 
 @pytest.mark.parametrize("seed", range(ROUNDS))
 @pytest.mark.parametrize("field", [SIZE, COVERED, OFFSET], ids=["size", "covered", "offset"])
-def test_all_lose_the_same(tmp_path: Path, field: range, seed: int) -> None:
+def test_audit_check_and_export_lose_the_same_offsets(tmp_path: Path, field: range, seed: int) -> None:
     chance = random.Random(seed)
     data = DataDirectory(tmp_path / "data")
     write_log(data, chance)

@@ -37,7 +37,7 @@ def counter() -> Counter:
     return Counter()
 
 
-def test_they_are_as_many(counter: Counter) -> None:
+def test_counts_in_c_and_in_python_are_equal(counter: Counter) -> None:
     assert counter.count(work) == calls_in_python(work) > 9
 
 
@@ -58,7 +58,7 @@ def test_calls_inside_excluded_work_are_not_counted(counter: Counter) -> None:
     assert counter.milliseconds() == before
 
 
-def test_it_rests_after_work_that_fails(counter: Counter) -> None:
+def test_counting_stops_after_work_that_raises(counter: Counter) -> None:
     with pytest.raises(ZeroDivisionError):
         counter.count(lambda: 1 / 0)
     before = counter.milliseconds()

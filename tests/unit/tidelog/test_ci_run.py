@@ -63,7 +63,7 @@ def test_debians_python_compiles_and_tests_where_it_is_new_enough(tmp_path: Path
     assert (tmp_path / "python.txt").read_text() == f"{debian if is_new else 'python3'}\n"
 
 
-def test_it_passes_when_all_passed(tmp_path: Path) -> None:
+def test_ci_passes_if_all_tests_and_checks_pass(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "checked" in done.stdout
@@ -71,11 +71,11 @@ def test_it_passes_when_all_passed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failed", ["CHECKS", "SANITIZED"])
-def test_it_fails_with_a_check(tmp_path: Path, failed: str) -> None:
+def test_ci_fails_with_a_check(tmp_path: Path, failed: str) -> None:
     assert run(tmp_path, **{failed: "2"}).returncode == 1
 
 
-def test_it_fails_with_a_check_where_failed_tests_pass_again(tmp_path: Path) -> None:
+def test_ci_fails_with_a_check_although_failed_tests_pass_again(tmp_path: Path) -> None:
     assert run(tmp_path, TESTS="1", CHECKS="2").returncode == 1
 
 
@@ -85,12 +85,12 @@ def test_tests_that_pass_when_run_again_are_counted(tmp_path: Path) -> None:
     assert "tests that needed a second run: 3 passed" in done.stdout
 
 
-def test_it_fails_where_tests_fail_twice(tmp_path: Path) -> None:
+def test_ci_fails_if_tests_fail_twice(tmp_path: Path) -> None:
     assert run(tmp_path, TESTS="1", AGAIN="1").returncode == 1
 
 
 @pytest.mark.parametrize("code", ["2", "3", "4"])
-def test_it_fails_where_the_tests_ended_early(tmp_path: Path, code: str) -> None:
+def test_ci_fails_if_the_tests_ended_early(tmp_path: Path, code: str) -> None:
     """Interrupted, an internal error, wrong usage: what had failed until then may pass, the rest did not run."""
     assert run(tmp_path, TESTS=code).returncode == 1
 

@@ -16,6 +16,6 @@ def test_known_values_of_kafkas_own_test() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(1, 50))
-def test_it_agrees_with_the_pipelines(key: bytes, partitions: int) -> None:
+def test_the_client_agrees_with_the_pipelines_partitioner(key: bytes, partitions: int) -> None:
     assert murmur2(key) == build_reference.murmur2(key) & 0xFFFFFFFF
     assert 0 <= partition_for_key(key, partitions) < partitions

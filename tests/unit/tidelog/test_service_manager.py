@@ -41,7 +41,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
     manager.close()
 
 
-def test_it_hears_that_the_broker_serves_and_stops(manager: Manager) -> None:
+def test_systemd_is_notified_when_the_broker_is_ready_and_stops(manager: Manager) -> None:
     loop = ManualLoop()
     service = ServiceManager({"NOTIFY_SOCKET": manager.address}, cast(Any, loop))
     assert manager.heard() == []
@@ -52,7 +52,7 @@ def test_it_hears_that_the_broker_serves_and_stops(manager: Manager) -> None:
     assert loop.later == []
 
 
-def test_the_watchdog_hears_of_a_loop_that_turns_twice_in_its_time(manager: Manager) -> None:
+def test_the_watchdog_is_notified_twice_in_its_interval(manager: Manager) -> None:
     loop = ManualLoop()
     service = ServiceManager({"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "10000000"}, cast(Any, loop))
     service.send_ready()
@@ -81,5 +81,5 @@ def test_a_manager_that_is_gone_is_no_fault(manager: Manager) -> None:
         ({"WATCHDOG_USEC": "soon"}, 0.0),
     ],
 )
-def test_the_watchdog_of_another_process_hears_nothing(environment: dict[str, str], interval_s: float) -> None:
+def test_the_watchdog_of_another_process_is_not_notified(environment: dict[str, str], interval_s: float) -> None:
     assert watchdog_interval_s(environment) == interval_s

@@ -19,7 +19,7 @@ def test_parameters_by_name() -> None:
         ([("key", "a"), ("key", "a")], ["key"], "parameter key is given twice"),
     ],
 )
-def test_mistakes_are_named(query: list[tuple[str, str]], known: list[str], message: str) -> None:
+def test_errors_name_the_parameter(query: list[tuple[str, str]], known: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_parameters(query, known)
 

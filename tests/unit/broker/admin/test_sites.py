@@ -45,7 +45,7 @@ class Loop:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_it_rests_while_there_is_no_descriptor(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_accepting_pauses_without_a_free_descriptor(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     loop, listener, nothing = Loop(), Listener(code), cast(Any, None)
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     site = object.__new__(TlsSite)
@@ -58,7 +58,7 @@ def test_it_rests_while_there_is_no_descriptor(monkeypatch: pytest.MonkeyPatch, 
     assert (loop.readers, delay_s) == ({7}, sites.PAUSE_S)
 
 
-def test_a_client_that_gave_up_keeps_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_disconnected_early_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, listener = Loop(), Listener(errno.ECONNABORTED)
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
     site = object.__new__(TlsSite)

@@ -103,7 +103,7 @@ def served(directory: Path, place: TopicPartition) -> dict[int, bytes | None]:
     return found
 
 
-def test_topics_come_over_with_ids_configs_and_records(tmp_path: Path) -> None:
+def test_topics_are_adopted_with_ids_configs_and_records(tmp_path: Path) -> None:
     config = ConfigRecord(resource_type=2, resource_name="orders", name="retention.ms", value="99")
     source = kraft_source(tmp_path / "kafka", (config, 0))
     before = source.contents()
@@ -271,7 +271,7 @@ def test_configs_may_be_given_for_such_topics(tmp_path: Path) -> None:
     assert "segment.ms=nonsense" in left_out
 
 
-def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) -> None:
+def test_quotas_credentials_defaults_and_producer_ids_are_adopted(tmp_path: Path) -> None:
     quota = ClientQuotaRecord(entity=[QuotaEntityData(entity_type="user", entity_name="ann")], key="request_percentage",
                               value=12.5)  # fmt: skip
     scram = UserScramCredentialRecord(
@@ -288,7 +288,7 @@ def test_quotas_credentials_defaults_and_producer_ids_come_over(tmp_path: Path) 
     assert image.producer_ids == 5000
 
 
-def test_acls_and_delegation_tokens_come_over_once(tmp_path: Path) -> None:
+def test_acls_and_delegation_tokens_are_adopted_once(tmp_path: Path) -> None:
     acl = AccessControlEntryRecord(
         id=bytes(15) + b"\7", resource_type=2, resource_name="orders", pattern_type=3, principal="User:ann", host="*",
         operation=3, permission_type=3,
@@ -309,7 +309,7 @@ def test_acls_and_delegation_tokens_come_over_once(tmp_path: Path) -> None:
     assert metadata_of(tmp_path / "data").acls == image.acls
 
 
-def test_configs_of_groups_and_client_metrics_come_over(tmp_path: Path) -> None:
+def test_configs_of_groups_and_client_metrics_are_adopted(tmp_path: Path) -> None:
     given = [
         (32, "share", "share.auto.offset.reset", "earliest"),
         (32, "share", "streams.unheard.of", "50000"),

@@ -101,7 +101,7 @@ def test_a_fenced_follower_outside_the_isr_holds_nothing() -> None:
     assert fetch(leader, 2, 20, 7.0)
 
 
-def test_it_settles_when_the_high_watermark_passes_the_start_of_the_epoch() -> None:
+def test_a_leader_is_settled_when_the_high_watermark_reaches_the_start_of_its_epoch() -> None:
     leader = led(high_watermark=4)
     assert leader.is_settling
     fetch(leader, 2, START)

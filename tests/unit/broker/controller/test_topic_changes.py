@@ -129,7 +129,7 @@ def test_to_validate_commits_nothing(admin: AdminBroker, steps: Steps) -> None:
     assert not steps.waiting
 
 
-def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker, steps: Steps) -> None:
+def test_a_topic_whose_logs_cannot_be_created_is_removed_again(admin: AdminBroker, steps: Steps) -> None:
     admin.set_listener(FullDisk(), steps)
     change = admin.topics.changes.create(NewTopic("orders"))
     steps.all()

@@ -34,7 +34,7 @@ def admin(tmp_path: Path) -> AdminBroker:
     return AdminBroker(tmp_path)
 
 
-def test_a_created_topic_is_shown_and_its_logs_are_asked_for(admin: AdminBroker) -> None:
+def test_a_created_topic_is_shown_and_its_logs_are_created(admin: AdminBroker) -> None:
     image = create_topic(admin, "orders", 3, 1, {"retention.ms": "1000"})
     assert admin.metadata.topics == {"orders": image}
     assert admin.metadata.topic_by_id(image.topic_id) is image
@@ -241,7 +241,7 @@ class FullDisk(NotingListener):
         raise KafkaStorageError("no space left")
 
 
-def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker) -> None:
+def test_a_topic_whose_logs_cannot_be_created_is_removed_again(admin: AdminBroker) -> None:
     admin.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):
         create_topic(admin, "a.b")
@@ -251,7 +251,7 @@ def test_a_topic_whose_logs_cannot_be_made_is_taken_back(admin: AdminBroker) -> 
     assert list(again.metadata.topics) == ["a_b"]
 
 
-def test_partitions_whose_logs_cannot_be_made_are_taken_back(admin: AdminBroker) -> None:
+def test_partitions_whose_logs_cannot_be_created_are_removed_again(admin: AdminBroker) -> None:
     image = create_topic(admin, "orders", 2)
     admin.set_listener(FullDisk())
     with pytest.raises(KafkaStorageError):

@@ -97,7 +97,7 @@ def test_frozen_objects_are_looked_at_again_where_no_work_follows() -> None:
     assert world.run(0) == [], "nothing is frozen"
 
 
-def test_it_is_a_background_job() -> None:
+def test_the_collector_is_a_background_job() -> None:
     world = World()
     world.young = WORTH_COLLECTING
     job = world.collector.job()
@@ -106,7 +106,7 @@ def test_it_is_a_background_job() -> None:
     assert world.events == ["collect"]
 
 
-def test_it_collects_cycles() -> None:
+def test_the_collector_collects_cycles() -> None:
     import gc
 
     collector = Collector(young_collections=lambda: WORTH_COLLECTING, freeze=lambda: None)

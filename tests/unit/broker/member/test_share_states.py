@@ -277,7 +277,7 @@ def test_a_broker_answers_only_for_states_that_it_keeps(
 @pytest.mark.parametrize("is_here", [True, False])
 @pytest.mark.parametrize("distinct", [1, 500])
 @pytest.mark.parametrize("handler", HANDLERS, ids=lambda handler: handler.API_KEY.name)
-def test_no_step_of_a_long_request_is_about_all_of_it(
+def test_a_long_request_is_handled_in_many_steps(
     world: ShareWorld, handler: Any, distinct: int, is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """50,000 partitions may be asked about: one of them is named often, or each is another one."""

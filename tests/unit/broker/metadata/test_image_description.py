@@ -54,7 +54,7 @@ def image() -> MetadataImage:
     )
 
 
-def test_it_is_json_and_names_things() -> None:
+def test_the_description_is_json_with_names() -> None:
     found = json.loads(json.dumps(describe_image(image())))
     assert (found["offset"], found["epoch"], found["nextProducerId"]) == (17, 2, 2000)
     assert [broker["id"] for broker in found["brokers"]] == [1, 2]

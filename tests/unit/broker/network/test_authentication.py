@@ -134,7 +134,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     assert not len(world.authentication.newcomers)
 
 
-def test_nothing_reaches_the_broker_before_but_api_versions(world: World) -> None:
+def test_before_the_login_only_api_versions_is_served(world: World) -> None:
     connection = world.connect()
     assert world.ask(API_VERSIONS) == API_VERSIONS
     assert world.ask(handshake()) is not None

@@ -30,7 +30,7 @@ def weaknesses(listeners: str, **texts: str) -> list[str]:
         ("PLAINTEXT://:1", {"admin_listener": "", "admin_authentication": "none"}),
     ],
 )
-def test_usual_configurations_have_none(listeners: str, texts: dict[str, str]) -> None:
+def test_usual_configurations_have_no_findings(listeners: str, texts: dict[str, str]) -> None:
     assert weaknesses(listeners, **texts) == []
 
 

@@ -58,7 +58,7 @@ def test_a_member_acquires_existing_records(world: ShareWorld) -> None:
     assert response.acquisition_lock_timeout_ms == 30_000
 
 
-def test_a_group_without_a_place_begins_at_the_end(world: ShareWorld) -> None:
+def test_a_group_without_a_start_offset_begins_at_the_end(world: ShareWorld) -> None:
     member = world.member("late")
     assert member.acquired() == []
     world.append("t", b"new")
@@ -88,7 +88,7 @@ def test_accepted_records_do_not_come_again(world: ShareWorld) -> None:
     assert member.acquired((0, 0, ACCEPT)) == [(10, 29, 1)]  # what lies below the start offset means nothing
 
 
-def test_acknowledgements_ride_on_fetches(world: ShareWorld) -> None:
+def test_acknowledgements_may_be_sent_with_a_fetch(world: ShareWorld) -> None:
     member = world.member()
     member.fetch(max_records=10)
     response = member.fetch((0, 4, ACCEPT), (40, 41, ACCEPT), max_records=1)
@@ -309,7 +309,7 @@ def test_a_member_that_leaves_releases_its_records(world: ShareWorld) -> None:
     assert other.acquired() == [(0, 29, 2)]
 
 
-def test_a_member_too_many_waits_and_is_refused(tmp_path: Path) -> None:
+def test_a_member_above_the_limit_of_sessions_waits_and_is_refused(tmp_path: Path) -> None:
     world = ShareWorld(tmp_path, {"group.share.max.share.sessions": "1"})
     world.topic("t")
     world.member().fetch()
@@ -335,7 +335,7 @@ def test_partitions_take_turns(world: ShareWorld) -> None:
     assert [data.partition_index for data in partitions(second)] == [1]
 
 
-def test_the_start_of_the_log_takes_the_group_along(world: ShareWorld) -> None:
+def test_the_start_offset_moves_with_the_log_start_offset(world: ShareWorld) -> None:
     member = world.member()
     member.fetch(max_records=5)
     log = world.replica_manager.partition("t", 0).local_log

@@ -141,7 +141,7 @@ def test_members_divide_partitions_and_share_them_when_there_are_more(world: Sha
     assert len(assigned(third) or []) == 1
 
 
-def test_a_wider_topic_is_noticed(world: ShareWorld) -> None:
+def test_added_partitions_are_noticed(world: ShareWorld) -> None:
     member = world.member()
     wider = world.topics.changes.widen("t", 3)
     while not wider.done:
@@ -150,7 +150,7 @@ def test_a_wider_topic_is_noticed(world: ShareWorld) -> None:
     assert group_of(world).initialized[member.topic_id].partitions == {0, 1, 2}
 
 
-def test_a_topic_that_comes_later_is_noticed(world: ShareWorld) -> None:
+def test_a_topic_created_later_is_noticed(world: ShareWorld) -> None:
     member = ShareMember(world, "g", "later", "m")
     assert assigned(member.beat(0, subscribed_topic_names=["later"])) == []
     world.topic("later")
@@ -326,7 +326,7 @@ def where(world: ShareWorld, *topics: tuple[str, list[int]], version: int = 1) -
     ]
 
 
-def test_places_and_lags_are_described(world: ShareWorld) -> None:
+def test_start_offsets_and_lags_are_described(world: ShareWorld) -> None:
     assert where(world) == []
     member = world.member()
     assert where(world) == [("t", 0, -1, -1), ("t", 1, -1, -1)]
@@ -390,7 +390,7 @@ def put(world: ShareWorld, group: str, *topics: tuple[str, dict[int, int]]) -> A
     return ask(world, alter.AlterShareGroupOffsetsRequest(group_id=group, topics=asked))
 
 
-def test_a_group_without_members_can_be_put_somewhere_else(world: ShareWorld) -> None:
+def test_start_offsets_of_a_group_without_members_can_be_changed(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     assert put(world, "g", ("t", {0: 15})).error_code == NonEmptyGroupError.code
@@ -402,7 +402,7 @@ def test_a_group_without_members_can_be_put_somewhere_else(world: ShareWorld) ->
     assert world.member(member_id="n").acquired() == [(15, 19, 1)]
 
 
-def test_a_group_can_be_put_somewhere_before_it_has_members(world: ShareWorld) -> None:
+def test_start_offsets_can_be_set_before_a_group_has_members(world: ShareWorld) -> None:
     assert put(world, "", ("t", {0: 0})).error_code == InvalidGroupIdError.code
     assert put(world, "new", ("t", {0: 7})).error_code == 0
     again = world.restarted()
@@ -411,7 +411,7 @@ def test_a_group_can_be_put_somewhere_before_it_has_members(world: ShareWorld) -
     again.close()
 
 
-def test_places_can_be_forgotten(world: ShareWorld) -> None:
+def test_start_offsets_can_be_deleted(world: ShareWorld) -> None:
     member = world.member()
     member.fetch()
     asked = delete.DeleteShareGroupOffsetsRequest(

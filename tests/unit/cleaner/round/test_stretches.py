@@ -79,7 +79,7 @@ def test_a_stretch_with_a_producers_last_batch_is_read(last: int, *, stays: bool
     assert bool(found) != stays
 
 
-def test_only_so_many_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_stretches_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.cleaner.round.stretches.MAX_STRETCHES", 2)
     stretches = Stretches()
     for segment in range(3):
@@ -115,7 +115,7 @@ def write(directory: Path, seed: int) -> None:
 @pytest.mark.parametrize("engine", ENGINES, ids=["reference", "as built"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("map_bytes", [64 * 1024, 512])
-def test_with_and_without_them_a_round_leaves_the_same(
+def test_a_round_leaves_the_same_log_with_and_without_stretches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: Engine, seed: int, map_bytes: int
 ) -> None:
     outcomes, read = [], []

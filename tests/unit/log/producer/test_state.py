@@ -74,7 +74,7 @@ def append(state: ProducerStateManager, batch: ProducerBatch) -> str:
 
 
 @given(STEPS, st.sampled_from([0, 41, MAX_SEQUENCE - 7, MAX_SEQUENCE]))
-def test_both_ways_agree(steps: list[tuple[int, int, int, int, str]], first: int) -> None:
+def test_the_short_and_the_complete_check_agree(steps: list[tuple[int, int, int, int, str]], first: int) -> None:
     long, short = state(), state()
     due: dict[int, int] = {}
     for offset, (producer, epoch, distance, count, kind) in enumerate(steps):

@@ -34,7 +34,7 @@ def open_at_start(bench: LogBench, *, recovery_point: int, clean: bool = False) 
 
 
 @pytest.mark.parametrize("recovery_point", [0, END - 1, END, END + 1, START])
-def test_it_begins_again_at_the_start_where_nothing_above_it_was_synced(bench: LogBench, recovery_point: int) -> None:
+def test_a_log_without_synced_records_above_its_start_begins_there_again(bench: LogBench, recovery_point: int) -> None:
     log = open_at_start(bench, recovery_point=recovery_point)
     assert (log.log_start_offset, log.log_end_offset) == (START, START)
     assert [segment.base_offset for segment in log.segments] == [START]
@@ -46,7 +46,7 @@ def test_it_begins_again_at_the_start_where_nothing_above_it_was_synced(bench: L
 
 
 @pytest.mark.parametrize("recovery_point", [START + 1, START + 100])
-def test_it_is_refused_where_records_from_the_start_on_were_synced(bench: LogBench, recovery_point: int) -> None:
+def test_a_log_whose_synced_records_are_missing_is_refused(bench: LogBench, recovery_point: int) -> None:
     before = sorted(path.name for path in Path(bench.directory).iterdir())
     with pytest.raises(LogLoadError, match=f"ends at {END}, before its log start offset {START}"):
         open_at_start(bench, recovery_point=recovery_point)
@@ -54,7 +54,7 @@ def test_it_is_refused_where_records_from_the_start_on_were_synced(bench: LogBen
 
 
 @pytest.mark.parametrize("recovery_point", [0, END, START, START + 1])
-def test_it_is_refused_after_a_clean_stop(bench: LogBench, recovery_point: int) -> None:
+def test_a_log_that_ends_before_its_start_is_refused_after_a_clean_stop(bench: LogBench, recovery_point: int) -> None:
     """Everything is synced after a clean stop, whatever the recovery point is."""
     with pytest.raises(LogLoadError, match=f"ends at {END}, before its log start offset {START}"):
         open_at_start(bench, recovery_point=recovery_point, clean=True)

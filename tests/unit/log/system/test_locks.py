@@ -21,7 +21,7 @@ def line(inode: int, process: int, waits: str = "") -> str:
     return f"1: {waits}POSIX  ADVISORY  WRITE {process} fe:01:{inode} 0 EOF\n"
 
 
-def test_the_process_that_holds_it(tmp_path: Path, listed: Path) -> None:
+def test_the_process_that_holds_a_lock_is_found(tmp_path: Path, listed: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     inode = os.stat(file).st_ino
@@ -30,14 +30,14 @@ def test_the_process_that_holds_it(tmp_path: Path, listed: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1: POSIX ADVISORY\n", "1: -> POSIX ADVISORY WRITE 7 fe:01:INODE 0 EOF\n"])
-def test_no_process(tmp_path: Path, listed: Path, text: str) -> None:
+def test_a_lock_that_no_process_holds(tmp_path: Path, listed: Path, text: str) -> None:
     file = tmp_path / "file"
     file.touch()
     listed.write_text(text.replace("INODE", str(os.stat(file).st_ino)))
     assert locks.holder_of(str(file)) is None
 
 
-def test_a_system_that_does_not_tell(tmp_path: Path, listed: Path) -> None:
+def test_a_system_without_proc_locks(tmp_path: Path, listed: Path) -> None:
     assert locks.holder_of(str(tmp_path / "missing")) is None
     (tmp_path / "file").touch()
     assert not listed.exists()

@@ -30,7 +30,9 @@ def validated(records: bytes, offset: int, params: ValidationParams) -> Validati
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("target", [0, 1, 2])
 @pytest.mark.parametrize("source", [0, 1, 2])
-def test_moved_is_as_validated_there(source: int, target: int, codec: int, timestamp_type: int) -> None:
+def test_a_relocated_batch_equals_one_validated_there(
+    source: int, target: int, codec: int, timestamp_type: int
+) -> None:
     params = ValidationParams(magic=target, timestamp_type=timestamp_type)
     there = validated(sent(source, codec), 5_000, params)
     for offset in (0, 4_999, 5_000, 70_000):

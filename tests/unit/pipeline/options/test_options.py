@@ -111,7 +111,7 @@ class TestPrecedence:
          "streams only"),
     ],
 )  # fmt: skip
-def test_mistakes(given: dict[str, str], message: str) -> None:
+def test_wrong_options_are_errors(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         parse_options({"path": "/data", **given})
 

@@ -105,7 +105,7 @@ def audited(data: DataDirectory) -> PartitionAudit:
 
 
 class TestASegmentIsGone:
-    def test_of_a_log_that_was_never_compacted(self, data: DataDirectory) -> None:
+    def test_missing_offsets_of_a_log_that_was_never_compacted_are_lost(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
         expected = (
             rf"t-0: offsets {first} to {behind - 1} are missing between .*t-0/0{{20}}.log and .*t-0/{behind:020d}.log: "
@@ -120,13 +120,13 @@ class TestASegmentIsGone:
         with pytest.raises(DataLossError, match=r"it was never compacted, .*cleaner-offset-checkpoint has no entry"):
             planned(data)
 
-    def test_above_the_checkpoint(self, data: DataDirectory) -> None:
+    def test_missing_offsets_above_the_checkpoint_are_lost(self, data: DataDirectory) -> None:
         first, _ = remove_middle(data)
         say_cleaned(data.path, first)
         with pytest.raises(DataLossError, match=f"says that the log was compacted below offset {first} "):
             planned(data)
 
-    def test_below_the_checkpoint_it_cannot_be_told_from_compaction(self, data: DataDirectory) -> None:
+    def test_missing_offsets_below_the_checkpoint_count_as_compacted(self, data: DataDirectory) -> None:
         first, behind = remove_middle(data)
         say_cleaned(data.path, behind)
         assert read(planned(data)) == [*range(first), *range(behind, 300)]
@@ -160,7 +160,7 @@ class TestASegmentIsGone:
         assert read(slices) == [*range(first), *range(behind, 300)]
         assert not caplog.records, "told once, by the driver"
 
-    def test_under_a_running_query(self, data: DataDirectory) -> None:
+    def test_a_segment_removed_during_a_query_is_lost(self, data: DataDirectory) -> None:
         slices = planned(data)
         first, behind = remove_middle(data)
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing between"):
@@ -169,7 +169,7 @@ class TestASegmentIsGone:
         assert read(slices, fail_on_data_loss=False, lost=lost) == [*range(first), *range(behind, 300)]
         assert lost == [LostRange("t", 0, first, behind)]
 
-    def test_two_that_are_neighbours(self, tmp_path: Path) -> None:
+    def test_two_missing_segments_in_a_row_are_one_range(self, tmp_path: Path) -> None:
         data = DataDirectory(tmp_path / "more")
         fill(data.log("t"), 120)
         data.close()
@@ -180,14 +180,14 @@ class TestASegmentIsGone:
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing"):
             planned(data)
 
-    def test_the_first_one_is_no_hole(self, data: DataDirectory) -> None:
+    def test_a_missing_first_segment_is_no_hole(self, data: DataDirectory) -> None:
         segments = segments_of(data)
         remove(segments[0])
         assert log_bounds(place(data)).start == segments[1].base_offset
 
 
 class TestBatchesAreGone:
-    def test_within_a_file(self, data: DataDirectory) -> None:
+    def test_batches_missing_within_a_file_are_lost(self, data: DataDirectory) -> None:
         first, behind = cut_batches(segments_of(data)[1], 2, 3)
         with pytest.raises(DataLossError, match=f"offsets {first} to {behind - 1} are missing in .*: there is no"):
             read(planned(data))
@@ -196,7 +196,7 @@ class TestBatchesAreGone:
         assert lost == [LostRange("t", 0, first, behind)]
 
     @pytest.mark.parametrize("first_batch", [0, 7])
-    def test_at_either_end_of_a_file(self, data: DataDirectory, first_batch: int) -> None:
+    def test_batches_missing_at_either_end_of_a_file_are_lost(self, data: DataDirectory, first_batch: int) -> None:
         segment = segments_of(data)[1]
         with OpenSegment(segment.path) as file:
             batches = len(list(headers(file, 0, file.size)))
@@ -213,7 +213,7 @@ class TestBatchesAreGone:
         with pytest.raises(DataLossError):
             read(planned(data))
 
-    def test_in_the_old_formats(self, tmp_path: Path) -> None:
+    def test_missing_offsets_of_old_formats_are_lost(self, tmp_path: Path) -> None:
         from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 
         directory = tmp_path / "data" / "t-0"
@@ -231,7 +231,7 @@ class TestBatchesAreGone:
 
 
 class TestMarksOfACleaner:
-    def test_a_batch_behind_that_lacks_records(self, data: DataDirectory) -> None:
+    def test_a_later_batch_that_lacks_records_shows_compaction(self, data: DataDirectory) -> None:
         """A copy without checkpoint, a round that was killed before it saved one, a replica of a compacted leader."""
         first, behind = remove_middle(data)
         path = segments_of(data)[1].path
@@ -245,11 +245,11 @@ class TestMarksOfACleaner:
         assert read(planned(data)) == [*range(first), behind, *range(behind + 5, 300)]
         assert audited(data).total("lost_offsets") == 0
 
-    def test_none_in_a_log_that_was_never_cleaned(self, data: DataDirectory) -> None:
+    def test_a_log_that_was_never_cleaned_has_no_batch_that_lacks_records(self, data: DataDirectory) -> None:
         assert marked_below(place(data).path, 0) == 0
         assert marked_below(str(data.path / "not-there-0"), 0) == 0
 
-    def test_files_that_go_or_are_damaged_have_none(self, data: DataDirectory) -> None:
+    def test_damaged_files_have_no_batch_that_lacks_records(self, data: DataDirectory) -> None:
         for segment in segments_of(data):
             Path(segment.path).write_bytes(b"\xff" * 200)
         assert marked_below(place(data).path, 0) == 0
@@ -272,7 +272,7 @@ class TestALiveCleaner:
         assert read(planned(data)) == [*range(first), *range(behind, 300)]
         assert len(waits) == 3
 
-    def test_nobody_waits_beside_files_that_have_long_been_there(
+    def test_planning_does_not_wait_for_a_checkpoint_if_files_are_old(
         self, data: DataDirectory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         remove_middle(data)
@@ -383,7 +383,7 @@ def test_every_missing_offset_is_told_or_explained(
             planned(data)
 
 
-def test_a_hole_says_where_it_is() -> None:
+def test_a_hole_names_the_files_around_it() -> None:
     one, two = SegmentFile(0, "/a/0.log"), SegmentFile(9, "/a/9.log")
     assert str(Hole(1, 2, one, two)) == "between /a/0.log and /a/9.log"
     assert str(Hole(1, 2, one, one)) == "in /a/0.log"

@@ -34,7 +34,7 @@ from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tidelog.protocol.transferable import RetainedFile, TransferableRecords
 
 
-async def test_it_asks_as_over_a_socket(tmp_path: Path) -> None:
+async def test_local_requests_have_the_responses_of_a_socket(tmp_path: Path) -> None:
     parts = DataBroker(tmp_path)
     parts.broker = replace(parts.broker, loop=asyncio.get_running_loop())
     with opening_expected():

@@ -77,7 +77,7 @@ async def test_the_pages_are_whole_small_and_never_kept(tmp_path: Path) -> None:
             assert b"<script>" not in answer.body
 
 
-async def test_no_page_is_for_strangers_and_none_changes_anything(tmp_path: Path) -> None:
+async def test_every_page_requires_a_login_and_changes_nothing(tmp_path: Path) -> None:
     async with console(tmp_path, SASL) as asked:
         for path in ("/", *PATHS):
             assert (await asked.ask("GET", path)).status == 401, path

@@ -97,7 +97,7 @@ async def statuses(asked: Site, headers: Mapping[str, str]) -> list[int]:
                                      {"Authorization": "Basic YQ=="}, {"Authorization": "Bearer abc"},
                                      basic("ann", "wrong"), basic("nobody", "plain"), basic("bob", "wrong"),
                                      basic("ann", "plain\0"), basic("User:ann", "plain")])  # fmt: skip
-async def test_no_page_is_for_strangers(
+async def test_every_page_requires_a_login(
     tmp_path: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 0)
@@ -261,7 +261,7 @@ def test_a_bearer_without_a_file_or_a_signature_is_unknown(tmp_path: Path) -> No
     bearers.close()
 
 
-def test_lines_that_are_no_tokens_are_passed_over(tmp_path: Path) -> None:
+def test_lines_that_are_no_tokens_are_ignored(tmp_path: Path) -> None:
     token, line = make_token("Jürgen #1 x", may_write=False, expires_s=7)
     assert [one.user for one in parse_tokens(f"a b\n\n{line}x y read -1\nx y all 5\n# {line}").values()] == [
         "Jürgen #1 x"

@@ -227,7 +227,7 @@ def test_members_of_share_groups_are_answered_after_the_sync(world: ShareWorld) 
     assert when_synced(world, world.ask(member.context, leaves, 1)).error_code == NONE
 
 
-def test_places_of_share_groups_are_moved_when_that_is_on_the_disk(world: ShareWorld) -> None:
+def test_new_start_offsets_of_share_groups_count_after_the_sync(world: ShareWorld) -> None:
     place = alter.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=3)
     topic = alter.AlterShareGroupOffsetsRequestTopic(topic_name="t", partitions=[place])
     moves = alter.AlterShareGroupOffsetsRequest(group_id="g", topics=[topic])
@@ -334,7 +334,7 @@ ASKED: dict[str, Callable[[GroupWorld], Deferred[Any]]] = {
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_answer_runs_ahead_of_the_high_watermark(seed: int) -> None:
+def test_no_answer_comes_before_the_high_watermark(seed: int) -> None:
     chance = random.Random(seed)
     log = SyncedLog()
     world = GroupWorld(log)

@@ -47,7 +47,7 @@ def parts_of(count: int) -> Any:
     return (CoordinatorResult(number) for number in range(count))
 
 
-def test_a_clocks_long_decision_ends_with_its_shard() -> None:
+def test_a_long_decision_of_a_timer_ends_with_its_shard() -> None:
     writer, shard = Writer(), SHARD
     execute_timed(writer, 0, shard, parts_of(3))
     writer.loop.run_soon()
@@ -58,7 +58,7 @@ def test_a_clocks_long_decision_ends_with_its_shard() -> None:
     assert writer.written == [0, 1, 2, 0]
 
 
-def test_a_clock_that_decides_nothing_writes_nothing() -> None:
+def test_a_timer_that_decides_nothing_writes_nothing() -> None:
     writer = Writer()
     execute_timed(writer, 0, SHARD, None)
     assert writer.written == []

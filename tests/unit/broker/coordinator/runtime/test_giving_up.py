@@ -291,7 +291,7 @@ def test_a_load_that_ends_with_a_fault_is_tried_again_less_and_less_often(monkey
     assert again.group() is not None
 
 
-def test_a_clock_that_meets_a_fault_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_that_meets_a_fault_does_not_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     world = GroupWorld()
     world.stable(1)
     shard = world.runtime.shard_for("g")

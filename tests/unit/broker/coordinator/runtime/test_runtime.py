@@ -193,7 +193,7 @@ def test_markers_in_the_log_end_transactions(committed: bool) -> None:
     assert fetch(world.restarted(), require_stable=True)[0] == (5 if committed else -1)
 
 
-def test_after_unloading_clocks_do_nothing() -> None:
+def test_after_unloading_timers_do_nothing() -> None:
     world = GroupWorld()
     world.stable(1)
     world.runtime.unload()
@@ -205,7 +205,7 @@ def test_after_unloading_clocks_do_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_shard_has_a_clock_per_waiting_action_at_most_and_none_runs_late(seed: int) -> None:
+def test_a_shard_has_at_most_one_timer_for_each_waiting_action(seed: int) -> None:
     """Actions come, go, are put off and schedule themselves again; a clock once armed cannot be taken back."""
     world, moves = GroupWorld(), random.Random(seed)
     timer, loop = world.runtime.shard_for("g").timer, world.loop
@@ -233,7 +233,7 @@ def test_a_shard_has_a_clock_per_waiting_action_at_most_and_none_runs_late(seed:
     assert most <= 6
 
 
-def test_an_action_that_repeats_itself_for_days_has_one_clock() -> None:
+def test_an_action_that_repeats_itself_for_days_has_one_timer() -> None:
     world = GroupWorld()
     timer = world.runtime.shard_for("g").timer
 

@@ -169,7 +169,7 @@ def test_a_failed_append_of_the_assignment_makes_members_join_again() -> None:
     assert world.join(member_id).result().generation_id == 2
 
 
-def test_clocks_of_a_deleted_group_do_nothing() -> None:
+def test_timers_of_a_deleted_group_do_nothing() -> None:
     world = GroupWorld()
     world.join_twice(version=3)
     world.runtime.shard_for("g").groups.pop("g")
@@ -177,7 +177,7 @@ def test_clocks_of_a_deleted_group_do_nothing() -> None:
     assert world.group() is None
 
 
-def test_late_clocks_leave_a_stable_group_alone() -> None:
+def test_late_timers_do_not_change_a_stable_group() -> None:
     world = GroupWorld()
     (leader,) = world.stable(1)
     for _ in range(20):

@@ -427,7 +427,7 @@ def test_everything_survives_a_restart() -> None:
         assert after.members[member_id].current == member.current
 
 
-def test_members_and_revocations_have_clocks_after_a_restart() -> None:
+def test_members_and_revocations_have_timers_after_a_restart() -> None:
     world = GroupWorld()
     join(world, "a")
     join(world, "b")

@@ -55,7 +55,7 @@ def test_different_subscriptions_are_given_out_topic_by_topic() -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-def test_it_comes_out_even_and_stays(first_members: int, first_count: int, members: int, count: int) -> None:
+def test_the_assignment_is_even_and_stable(first_members: int, first_count: int, members: int, count: int) -> None:
     before = assign(specs(*(f"m{number}" for number in range(first_members))), {T: first_count})
     now = {f"m{number}": MemberSpec(frozenset({T}), assigned=before.get(f"m{number}", {})) for number in range(members)}
     target = assign(now, {T: count})

@@ -46,13 +46,13 @@ def test_every_task_once_and_copies_elsewhere(
     assert all(copies[task] == wanted for task in active)
 
 
-def test_nothing_moves_without_a_reason() -> None:
+def test_a_repeated_assignment_changes_nothing() -> None:
     processes = {"a": "x", "b": "y", "c": "z"}
     first = assign_sticky(again({}, processes), parts(4, 5), 1)
     assert assign_sticky(again(first, processes), parts(4, 5), 1) == first
 
 
-def test_work_is_shared_out_evenly() -> None:
+def test_tasks_are_divided_evenly() -> None:
     found = assign_sticky(again({}, {"a": "x", "b": "x", "c": "y"}), parts(3, 3, stateful=False), 2)
     assert [len(list(each_task(tasks.active))) for tasks in found.values()] == [2, 2, 2], "by member, not by process"
     found = assign_sticky(again({}, {"a": "x", "b": "y", "c": "z"}), parts(3, 3, stateful=False), 2)
@@ -60,7 +60,7 @@ def test_work_is_shared_out_evenly() -> None:
     assert all(not tasks.standby for tasks in found.values()), "without a state there is nothing to copy"
 
 
-def test_a_newcomer_takes_its_share_only() -> None:
+def test_a_new_member_gets_only_its_share() -> None:
     first = assign_sticky(again({}, {"a": "x"}), parts(4), 0)
     second = assign_sticky(again(first, {"a": "x", "b": "y"}), parts(4), 0)
     assert second["a"].active["0"] < first["a"].active["0"]

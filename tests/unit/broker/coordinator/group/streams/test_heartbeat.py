@@ -183,7 +183,7 @@ class Owner(Member):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_task_is_in_two_hands(world: StreamsWorld, seed: int) -> None:
+def test_no_task_has_two_owners(world: StreamsWorld, seed: int) -> None:
     world.configure(streams_num_standby_replicas="1")
     draw = random.Random(seed)
     members: list[Owner] = []
@@ -265,7 +265,7 @@ def test_a_new_group_waits_for_more_members(tmp_path: Path) -> None:
     world.broker.controller.close()
 
 
-def test_source_topics_are_missed(world: StreamsWorld) -> None:
+def test_missing_source_topics_are_reported(world: StreamsWorld) -> None:
     delete_topic(world, "lines")
     member = Member(world, "a")
     answer = member.join()
@@ -355,7 +355,7 @@ def test_a_restart_changes_nothing(world: StreamsWorld) -> None:
     world.broker.controller.close()
 
 
-def test_a_wider_source_is_noticed(world: StreamsWorld) -> None:
+def test_added_partitions_of_a_source_are_noticed(world: StreamsWorld) -> None:
     topology = Topology(subtopologies=[Subtopology(subtopology_id="0", source_topics=["lines"])])
     member = Member(world, "a")
     member.join(topology)
@@ -456,7 +456,7 @@ def test_a_full_group_accepts_no_member(tmp_path: Path) -> None:
     world.broker.controller.close()
 
 
-def test_the_feature_can_be_off(world: StreamsWorld) -> None:
+def test_without_the_feature_requests_are_refused(world: StreamsWorld) -> None:
     world.broker.metadata.features.pop("streams.version")
     assert Member(world, "a").join().error_code == UnsupportedVersionError.code
     (described,) = world.ask(StreamsGroupDescribeRequest(group_ids=["g"])).groups
@@ -531,7 +531,7 @@ def test_groups_are_listed_described_and_deleted(world: StreamsWorld) -> None:
     assert world.restarted().ask(ListGroupsRequest()).groups == []
 
 
-def test_kinds_of_groups_do_not_mix(world: StreamsWorld) -> None:
+def test_requests_of_another_group_type_are_refused(world: StreamsWorld) -> None:
     protocol = JoinGroupRequestProtocol(name="range", metadata=b"")
     join = JoinGroupRequest(
         group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=1, protocol_type="consumer", protocols=[protocol]
@@ -546,7 +546,7 @@ def test_kinds_of_groups_do_not_mix(world: StreamsWorld) -> None:
     assert Member(world, "b").join().error_code == GroupIdNotFoundError.code
 
 
-def test_a_group_of_offsets_becomes_one(world: StreamsWorld) -> None:
+def test_a_group_with_only_offsets_becomes_a_streams_group(world: StreamsWorld) -> None:
     commit(world, "", -1)
     ready(world)
     (listed,) = world.restarted().ask(ListGroupsRequest()).groups
