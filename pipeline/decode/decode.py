@@ -24,6 +24,7 @@ from tidelog.pipeline.errors import CorruptBatchError, DataLossError, ObjectGone
 from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.files.sources import OpenSegment
+from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range
@@ -152,10 +153,24 @@ def _open_planned(piece: SegmentSlice, count: ReadCount) -> OpenSegment | None:
         file = OpenSegment(piece.path, count)
     except FileNotFoundError:
         return None
-    if piece.inode and not file.is_same(piece.inode, piece.ctime_ns, piece.end_position):
-        file.close()
-        return None
-    return file
+    is_same = not piece.inode or file.is_same(piece.inode, piece.ctime_ns, piece.end_position)
+    if is_same and not _is_of_another_topic(piece):
+        return file
+    file.close()
+    return None
+
+
+def _is_of_another_topic(piece: SegmentSlice) -> bool:
+    """Return whether the active segment of a slice belongs to a topic that was created again: its file may have the
+    inode of the deleted one, and no other value shows that. An object of a store has a version of its own."""
+    if piece.topic_id is None or piece.ctime_ns or is_remote(piece.path):
+        return False
+    directory = os.path.dirname(piece.path)
+    try:
+        topic_id = read_partition_metadata(files_at(directory), directory)
+    except (FileNotFoundError, KafkaStorageError):
+        return True
+    return topic_id is not None and topic_id != piece.topic_id
 
 
 def _plan_again(piece: SegmentSlice, options: ReadOptions) -> list[SegmentSlice]:

@@ -304,6 +304,14 @@ class TestBesideALiveBroker:
         with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
             rows_of([replace(piece, inode=1) for piece in slices])
 
+    def test_an_active_segment_with_the_old_inode_may_be_of_a_new_topic(self, data: DataDirectory) -> None:
+        """Its records were read as those of the deleted topic."""
+        fill(data.log("t"), 3)
+        slices = slices_of(data)
+        write_partition_metadata(OsFileSystem(), str(data.path / "t-0"), bytes(range(1, 17)))
+        with pytest.raises(TopicRecreatedError, match="topic t was deleted and created again"):
+            rows_of(slices)
+
     def test_a_topic_that_was_deleted_is_data_loss(self, data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
         fill(data.log("t"), 3)
         slices = slices_of(data)
