@@ -22,7 +22,7 @@ from tidelog.pipeline.decode.decode import Isolation, ReadOptions, read_slice
 from tidelog.pipeline.engine.engine import engine
 from tidelog.pipeline.engine.reference import ByteArray, IntegerArray, WordArray
 from tidelog.pipeline.errors import CorruptBatchError, MalformedTimestampError, PipelineError, one_line
-from tidelog.pipeline.files.delta_address import DeltaAddress
+from tidelog.pipeline.files.delta_address import DeltaAddress, delta_errors
 from tidelog.pipeline.files.iceberg_errors import iceberg_errors
 from tidelog.pipeline.options.columns import Columns, calendar_mask
 from tidelog.pipeline.plan.plan import SegmentSlice
@@ -255,7 +255,9 @@ def _lowest(plan: ComparePlan) -> int:
 
 def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -> Iterator[pa.RecordBatch]:
     """Read columns of the rows of a version. ``chosen``: a filter."""
-    dataset = DeltaAddress.of(rows.path).open(rows.version).to_pyarrow_dataset()
+    address = DeltaAddress.of(rows.path)
+    with delta_errors(address):
+        dataset = address.open(rows.version).to_pyarrow_dataset()
     yield from dataset.to_batches(columns=list(columns), filter=chosen)
 
 

@@ -22,9 +22,9 @@ from tidelog.pipeline.decode import layout
 from tidelog.pipeline.decode.column_reader import ColumnReader
 from tidelog.pipeline.errors import CorruptBatchError, DataLossError, ObjectGoneError, PipelineError, RemoteError
 from tidelog.pipeline.files.read_count import ReadCount
+from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.files.sources import OpenSegment
-from tidelog.pipeline.files.remote import is_remote
 from tidelog.pipeline.files.storage import files_at
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, RowFilter, SegmentSlice, plan_range

@@ -22,10 +22,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.export.delta_columns import (
+from tidelog.pipeline.export.delta_tables import (
     add_columns,
     require_distinct_names,
-    require_fitting_columns,
+    require_fitting_table,
+    require_removable_files,
 )
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, DIRECTORY, UPSERT, Manifest, StagingRun
 from tidelog.pipeline.export.store import LOCAL, AddressStore, TableStore
@@ -189,7 +190,7 @@ class _DeltaCommits:
 
         table = self._address.open_if_there()
         with delta_errors(self._address):
-            require_fitting_columns(table, self._address.uri, self._schema)
+            require_fitting_table(table, self._address.uri, self._schema)
             if request.columns is None:
                 return
             self._schema = pa.schema([*self._schema, *request.columns.fields()])
@@ -208,7 +209,7 @@ class _DeltaCommits:
             with delta_errors(self._address):
                 if position_of(table) != self._position:
                     raise self._conflict("export")
-                require_fitting_columns(table, self._address.uri, self._schema)
+                require_fitting_table(table, self._address.uri, self._schema)
             state = replace(after, files=(), dead_letters=(), created_ms=time.time_ns() // 1_000_000)
             self._states.write(state)
             try:
@@ -286,10 +287,7 @@ class _DeltaCommits:
         if table is None:
             return []
         with delta_errors(self._address):
-            if pa.table(table.deletion_vectors()).num_rows:
-                raise JobError(
-                    f"Delta table {self._address.uri} has deletion vectors: expected none, purge the table first"
-                )
+            require_removable_files(table, self._address.uri)
             found = pa.table(table.get_add_actions())
         names, sizes = found.column("path").to_pylist(), found.column("size_bytes").to_pylist()
         return [OldFile(self._path_of(name), size) for name, size in zip(names, sizes, strict=True)]

@@ -250,6 +250,26 @@ def test_a_delta_table_with_a_column_of_another_type_is_refused(tmp_path: Path, 
     assert DeltaTable(str(table.path)).version() == before
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_delta_table_that_another_program_has_partitioned_is_refused(tmp_path: Path, mode: str) -> None:
+    table = Table("delta", tmp_path)
+    fill(table.data.log("orders"), 4)
+    table.export(mode=mode)
+    rows = DeltaTable(str(table.path)).to_pyarrow_table()
+    write_deltalake(str(table.path), rows, mode="overwrite", schema_mode="overwrite", partition_by=["topic"])
+    fill(table.data.log("orders"), 1)
+    assert "is partitioned by topic: expected no partitions" in told(lambda: table.export(mode=mode))
+    assert "everything is in order" in table.audit()
+
+
+def test_a_delta_table_that_deltalake_cannot_read_is_told(tmp_path: Path) -> None:
+    table = Table("delta", tmp_path)
+    fill(table.data.log("orders"), 4)
+    table.export()
+    DeltaTable(str(table.path)).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
+    assert "{'deletionVectors'} but these are not yet supported" in told(table.audit)
+
+
 def test_headers_are_not_written_where_no_reader_sees_them(tmp_path: Path) -> None:
     table = Table("delta", tmp_path)
     fill(table.data.log("orders"), 4)

@@ -1,4 +1,4 @@
-"""The columns of a Delta table beside those of an export's files."""
+"""Requirements of an export on a Delta table: columns, partitions, constraints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ pytest.importorskip("deltalake")
 
 from deltalake import DeltaTable, write_deltalake
 
-from tidelog.pipeline.export.delta_columns import add_columns, require_distinct_names, require_fitting_columns
+from tidelog.pipeline.export.delta_tables import (
+    add_columns,
+    require_distinct_names,
+    require_fitting_table,
+    require_removable_files,
+)
 from tidelog.pipeline.job_errors import JobError
 
 KNOWN = pa.schema([("offset", pa.int64()), ("headers", pa.list_(pa.struct([("key", pa.string())])))])
@@ -24,8 +29,8 @@ def table(tmp_path: Path) -> DeltaTable:
 
 
 def test_a_table_may_have_more_columns(table: DeltaTable) -> None:
-    require_fitting_columns(table, "t", pa.schema([("offset", pa.int64())]))
-    require_fitting_columns(None, "t", KNOWN)
+    require_fitting_table(table, "t", pa.schema([("offset", pa.int64())]))
+    require_fitting_table(None, "t", KNOWN)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +43,26 @@ def test_a_table_may_have_more_columns(table: DeltaTable) -> None:
 )
 def test_a_column_that_does_not_fit_is_named(table: DeltaTable, kind: tuple[str, pa.DataType], message: str) -> None:
     with pytest.raises(JobError, match=f"Delta table t:? {message}"):
-        require_fitting_columns(table, "t", pa.schema([kind]))
+        require_fitting_table(table, "t", pa.schema([kind]))
+
+
+def test_a_partitioned_table_is_refused(tmp_path: Path) -> None:
+    """Readers had rows without a topic: the value of a partition column comes from the table's log."""
+    write_deltalake(str(tmp_path), KNOWN.empty_table(), partition_by=["offset"])
+    with pytest.raises(JobError, match="Delta table t is partitioned by offset: expected no partitions"):
+        require_fitting_table(DeltaTable(str(tmp_path)), "t", KNOWN)
+
+
+def test_constraints_and_tables_that_only_grow(table: DeltaTable) -> None:
+    """Rows broke a constraint; an upsert was told that another writer had committed, in each run."""
+    require_removable_files(table, "t")
+    table.alter.set_table_properties({"delta.appendOnly": "true"})
+    require_fitting_table(table, "t", KNOWN)
+    with pytest.raises(JobError, match=r"t has delta\.appendOnly=true"):
+        require_removable_files(table, "t")
+    table.alter.add_constraint({"small": "offset < 50"})
+    with pytest.raises(JobError, match="t has the constraint small"):
+        require_fitting_table(table, "t", KNOWN)
 
 
 def test_columns_are_added_and_never_changed(table: DeltaTable) -> None:

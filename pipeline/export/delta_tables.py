@@ -1,7 +1,8 @@
-"""The columns of a Delta table beside those of an export's files.
+"""Requirements of an export on a Delta table that exists: its columns, partitions and constraints.
 
-Delta checks neither: readers of a table see the columns of its schema alone, and cannot read a file that has one of
-them with another type. It takes two names for one if they differ only in case.
+deltalake adds any file to any table. But readers see only the columns of the table's schema, and cannot read a file
+that has one of them with another type. They take the values of partition columns from the table's log, where a file of
+an export has none. Delta takes two names for one if they differ only in case.
 """
 
 from __future__ import annotations
@@ -15,11 +16,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import DeltaTable, Field
 
+_CONSTRAINT = "delta.constraints."
 
-def require_fitting_columns(table: DeltaTable | None, uri: str, schema: pa.Schema) -> None:
-    """Raise JobError if a table lacks a column of ``schema``, or has it with another type."""
+
+def require_fitting_table(table: DeltaTable | None, uri: str, schema: pa.Schema) -> None:
+    """Raise JobError if a table lacks a column of ``schema`` or has it with another type, is partitioned, or has
+    constraints, which an export would not check."""
     if table is None:
         return
+    metadata = table.metadata()
+    if metadata.partition_columns:
+        raise JobError(
+            f"Delta table {uri} is partitioned by {', '.join(metadata.partition_columns)}: expected no partitions"
+        )
+    constraints = sorted(name for name in metadata.configuration if name.startswith(_CONSTRAINT))
+    if constraints:
+        name = constraints[0].removeprefix(_CONSTRAINT)
+        raise JobError(f"Delta table {uri} has the constraint {name}, which exports do not check: expected none")
     known = {one.name: one.type for one in table.schema().fields}
     wanted = _fields(schema)
     require_columns(f"Delta table {uri}", known, [one.name for one in wanted])
@@ -27,6 +40,16 @@ def require_fitting_columns(table: DeltaTable | None, uri: str, schema: pa.Schem
         if one.type != known[one.name]:
             found, expected = _type_text(known[one.name]), _type_text(one.type)
             raise JobError(f"Delta table {uri}: column {one.name} is {found}: expected {expected}")
+
+
+def require_removable_files(table: DeltaTable, uri: str) -> None:
+    """Raise JobError if no rows of a table may be removed, as an upsert does."""
+    import pyarrow as pa
+
+    if table.metadata().configuration.get("delta.appendOnly") == "true":
+        raise JobError(f"Delta table {uri} has delta.appendOnly=true: an upsert removes files, expected false")
+    if pa.table(table.deletion_vectors()).num_rows:
+        raise JobError(f"Delta table {uri} has deletion vectors: expected none, purge the table first")
 
 
 def require_distinct_names(uri: str, schema: pa.Schema) -> None:
