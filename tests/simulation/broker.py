@@ -25,10 +25,12 @@ from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.connections.channel import Channel, ChannelError
+from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.metadata.image import topic_image
 from tidelog.broker.metadata.metadata_image import Endpoint, MetadataImage
+from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchRequest
 
 HOST = "broker-"
@@ -93,8 +95,9 @@ class SimulatedBroker:
         self._backlog: deque[MetadataImage] = deque()
         self._publishing = asyncio.Lock()
         self.parts = Parts(
-            self.node_id, environment.clock, self.process, self.disk, environment.chance, environment.settings.lag_ms
-        )
+            self.node_id, environment.clock, self.process, self.disk, environment.chance, environment.settings.lag_ms,
+            self._directory,
+        )  # fmt: skip
         self._ask_metadata()
         self._keep_house()
 
@@ -132,6 +135,8 @@ class SimulatedBroker:
         if not self._is_open:  # the logs of the process before were not recovered
             self.kill(power=False)
             return
+        if self.has_failed_logs:  # the next process finds no marker of a clean stop
+            self._environment.on_unclean_stop(self.node_id)
         self.process.end()
         self.parts.loop.forget()
         self.disk.stop(self.broker_epoch)
@@ -253,8 +258,28 @@ class SimulatedBroker:
     async def _become_ready(self) -> None:
         assert self._lifecycle is not None
         await self._publish()
+        self._report_directories(self._lifecycle)
         self._lifecycle.become_ready(self._environment.clock.now_ms)
         self._beat()
+
+    def _report_directories(self, lifecycle: BrokerLifecycle) -> None:
+        """Begin to report logs that have failed, and the directories of all logs."""
+        clock, parts = self._environment.clock, self.parts
+        news = DirectoryNews(cast("Any", parts), parts.controller, lifecycle, clock.monotonic_ms, self._beat)
+        news.begin()
+        parts.loop.create_task(news.report(cast("Channel", self._channel()), self._observer.quorum, float("inf")))
+
+    def fail_log(self, number: int) -> None:
+        """Take the log of a partition out of service, as an unreadable file does. The file is whole after a restart."""
+        replica = self.replicas.get(number)
+        if replica is not None and replica.log.is_serving:
+            replica.refresh()
+            replica.log.take_out_of_service(KafkaStorageError("an unreadable file"))
+
+    @property
+    def has_failed_logs(self) -> bool:
+        """Return whether a log of the running process has failed."""
+        return any(not replica.log.is_serving for replica in self.replicas.values())
 
     # ---- roles
 
@@ -338,9 +363,12 @@ class SimulatedBroker:
             followed = self.replication._fetchers.partitions_of(fetcher_id)
             if fetcher._applying.locked():
                 continue
-            if fetcher.core._partitions.keys() != followed.keys():
+            failed = {key for key in followed if not self.replicas[key.partition].log.is_serving}
+            if fetcher.core._partitions.keys() - failed != followed.keys() - failed:
                 return f"broker {self.node_id} follows {list(fetcher.core._partitions)}, not {list(followed)}"
             for key, one in fetcher.core._partitions.items():
+                if key in failed:
+                    continue  # it is dropped before the next request
                 replica = self.replicas[key.partition]
                 if replica.leader is not None or one.leader_epoch != replica.state.leader_epoch:
                     return f"broker {self.node_id} follows {key.partition} in epoch {one.leader_epoch}: {replica.state}"

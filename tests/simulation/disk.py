@@ -43,14 +43,14 @@ class Disk:
         self._clock = clock
         self._files = FaultyFileSystem(root, chance.randrange(1 << 30))
         self.environment = LogEnvironment(self._files, clock)
-        self._state = DirectoryState(root)
+        self.state = DirectoryState(root)
         self._is_clean = False
         self._watermarks: dict[TopicPartition, int] = {}
         self._logs: dict[TopicPartition, UnifiedLog] = {}
 
     def start(self) -> int:
         """Read the directory for a new process; return the broker epoch in the clean-shutdown file, -1 without one."""
-        self._state = DirectoryState(self._root)
+        self.state = DirectoryState(self._root)
         epoch = read_clean_shutdown_epoch(self._files, self._root)
         self._is_clean = take_clean_shutdown(self._files, self._root)
         self._watermarks = read_offset_checkpoint(self._files, os.path.join(self._root, HIGH_WATERMARKS))
@@ -68,7 +68,7 @@ class Disk:
                 directory,
                 self._config,
                 self.environment,
-                self._state,
+                self.state,
                 topic_id,
                 recovery_point=points.get(partition, 0),
                 clean=self._is_clean,
@@ -88,7 +88,8 @@ class Disk:
     def flush(self) -> None:
         """Sync all logs, and write their recovery points."""
         for log in self._logs.values():
-            log.flush()
+            if log.is_serving:
+                log.flush()
         self.write_recovery_points()
 
     def write_recovery_points(self) -> None:
@@ -97,13 +98,17 @@ class Disk:
         write_offset_checkpoint(self._files, os.path.join(self._root, RECOVERY_POINTS), points)
 
     def stop(self, broker_epoch: int) -> None:
-        """Flush and close the logs, as the log manager does, and write the clean-shutdown file."""
+        """Flush and close the logs, as the log manager does, and write the clean-shutdown file unless a log has
+        failed."""
         self.checkpoint()
+        is_clean = all(log.is_serving for log in self._logs.values())
         for log in self._logs.values():
-            log.flush()
+            if log.is_serving:
+                log.flush()
             log.close()
         self.write_recovery_points()
-        write_clean_shutdown(self._files, self._root, broker_epoch)
+        if is_clean:
+            write_clean_shutdown(self._files, self._root, broker_epoch)
         self._logs.clear()
 
     def kill(self) -> None:

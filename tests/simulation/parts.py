@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tests.simulation.clock import Clock, Process
 from tests.simulation.disk import Disk
@@ -23,6 +24,7 @@ from tidelog.broker.replica.fetching.fetch_session import FetchSessionCache
 from tidelog.broker.replica.index_proofs import IndexProofs
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.purgatory import Purgatory
+from tidelog.log.environment import DirectoryState
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import UnknownTopicIdError
 
@@ -38,11 +40,27 @@ class Turns:
         turn()
 
 
+class SimulatedDirectory(NamedTuple):
+    """The log directory of a broker, which works; only logs in it fail."""
+
+    directory_id: bytes
+    state: DirectoryState
+    path: str = "directory"
+    is_online: bool = True
+
+
 class Parts:
     """Attributes as of a ``Broker``. The object is its own configuration, metadata, nodes, log manager and services."""
 
     def __init__(
-        self, node_id: int, clock: Clock, process: Process, disk: Disk, chance: random.Random, lag_ms: float
+        self,
+        node_id: int,
+        clock: Clock,
+        process: Process,
+        disk: Disk,
+        chance: random.Random,
+        lag_ms: float,
+        directory_id: bytes,
     ) -> None:
         self.node_id = node_id
         self.time = clock
@@ -57,7 +75,11 @@ class Parts:
         self.replicas: dict[int, Replica] = {}
         self.config = self.metadata = self.nodes = self.log_manager = self.replica_manager = self.services = self
         self.topics: dict[str, Any] = {}
-        self.environment, self.directories = disk.environment, ()
+        self.environment = disk.environment
+        self.environment.service_changes.clear()
+        self.directories = (SimulatedDirectory(directory_id, disk.state),)
+        self.placed: deque[TopicPartition] = deque()
+        self.cordoned: frozenset[str] = frozenset()
         self._disk = disk
         self._proofs = IndexProofs(self.in_thread)
 
@@ -127,6 +149,15 @@ class Parts:
 
     def find(self, *_: object) -> None:
         """Return None: there are no endpoints."""
+
+    def directory_id_of(self, partition: TopicPartition) -> bytes | None:
+        """Return the id of the only directory, None if there is no log."""
+        return self.directories[0].directory_id if partition.partition in self.replicas else None
+
+    def is_out_of_service(self, partition: TopicPartition) -> bool:
+        """Return whether a log has failed."""
+        replica = self.replicas.get(partition.partition)
+        return replica is not None and not replica.log.is_serving
 
     def checkpoint_recovery_points(self) -> None:
         """Write the recovery points of the logs."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.simulation.broker import SimulatedBroker
-from tidelog.broker.cluster.follower_state import UNKNOWN
+from tidelog.broker.cluster.follower_state import UNKNOWN, FollowerState
 from tidelog.broker.cluster.partition_state import LeaderState
+from tidelog.broker.member import replication
+from tidelog.broker.member.connections.directories import DirectoryNews
 from tidelog.broker.member.replication import ReplicaFetcher
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication import following
+from tidelog.broker.replica.replication.following import Following
 from tidelog.broker.replica.replication.resting import Rests
+from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.follower.append import append_as_follower
 from tidelog.log.leader_epochs import LeaderEpochCache
 from tidelog.log.unified_log import LogAppendInfo, UnifiedLog
@@ -141,6 +146,31 @@ def count_syncs_under_another_leader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Partition, "_note_synced", note_synced)
 
 
+def fetch_for_failed_logs(patch: pytest.MonkeyPatch) -> None:
+    """Let followers go on fetching for logs that have failed: each fetch brings the replica back into the ISR."""
+
+    def follow(partition: Partition, write_checkpoints: Callable[[UnifiedLog], object]) -> Following:
+        log = partition.local_log
+        return Following(log, partial(write_checkpoints, log), partition.offsets_moved)
+
+    patch.setattr(replication, "following_of", follow)
+    patch.setattr(replication, "count_failures", lambda _: 0)
+
+
+def report_no_failed_logs(patch: pytest.MonkeyPatch) -> None:
+    """Let brokers report no log that has failed, so that it goes on leading and counts as in sync."""
+
+    def directory_id_of(self: DirectoryNews, partition: TopicPartition) -> bytes | None:
+        return self._log_manager.directory_id_of(partition)
+
+    patch.setattr(DirectoryNews, "_directory_id_of", directory_id_of)
+
+
+def count_removed_followers(patch: pytest.MonkeyPatch) -> None:
+    """Let followers that the controller removes from the ISR join again by their last fetch from before."""
+    patch.setattr(FollowerState, "forget_position", lambda _: None)
+
+
 BUGS = {
     "high watermark over the shrunk ISR before its commit": Bug(count_shrunk_isr_at_once, 14),
     "no epoch entry on election": Bug(note_no_epoch_on_election, 42),
@@ -153,4 +183,7 @@ BUGS = {
     "rest before the high watermark is told": Bug(rest_before_the_watermark_is_told, 1),
     "divergence that is not told": Bug(tell_no_divergence, 6),
     "a sync counts under another leader": Bug(count_syncs_under_another_leader, 56),
+    "fetches for a failed log": Bug(fetch_for_failed_logs, 171),
+    "a failed log that is not reported": Bug(report_no_failed_logs, 30),
+    "a removed follower joins by an old fetch": Bug(count_removed_followers, 198),
 }

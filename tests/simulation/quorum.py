@@ -17,6 +17,7 @@ from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.snapshot import build_metadata_batch
 from tidelog.protocol.messages import fetch
 from tidelog.protocol.messages.alter_partition import AlterPartitionRequest
+from tidelog.protocol.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest
 from tidelog.protocol.metadata_records.control_records import BatchStart, LeaderChangeMessage, build_control_batch
@@ -28,7 +29,13 @@ CONTROLLER = 0
 ADDRESS = Address("controller", 9093)
 EXPIRY_INTERVAL_MS = 50.0
 FENCED_EPOCH, UNKNOWN_EPOCH = 74, 75
-Question = AlterPartitionRequest | BrokerHeartbeatRequest | BrokerRegistrationRequest | fetch.FetchRequest
+Question = (
+    AlterPartitionRequest
+    | AssignReplicasToDirsRequest
+    | BrokerHeartbeatRequest
+    | BrokerRegistrationRequest
+    | fetch.FetchRequest
+)
 
 
 class Quorum:
@@ -103,6 +110,8 @@ class Quorum:
             reply(self.decide(lambda: self.controller.register(request, now_ms)))
         elif isinstance(request, BrokerHeartbeatRequest):
             reply(self.decide(lambda: self.controller.beat(request, now_ms)))
+        elif isinstance(request, AssignReplicasToDirsRequest):
+            reply(self.decide(lambda: self.controller.assign_directories(request)))
         else:
             reply(self.decide(lambda: self.controller.alter_partition(request)))
 

@@ -45,7 +45,9 @@ class Replica:
         return None if leading is None else leading.core
 
     def refresh(self) -> bool:
-        """Read the records since the last call; return whether there are any."""
+        """Read the records since the last call; return whether there are any. A log that has failed stays as it was."""
+        if not self.log.is_serving:
+            return False
         end, version = self.log.log_end_offset, self.log.version
         if version != self._version:
             self.entries.clear()

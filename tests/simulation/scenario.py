@@ -59,6 +59,7 @@ class Scenario(Simulation):
     def heal(self) -> None:
         """End all faults; check that all replicas become equal and in sync, and that a write is acknowledged."""
         self._heal()
+        self._restart_failed()
         self.settle()
         write = self.write(self.state.leader)
         self.until(lambda: write.is_acknowledged)

@@ -28,6 +28,8 @@ MEMORY = "/dev/shm"
 SWING_MS = 200
 REPLACED_DISKS = 0.2
 """Share of the schedules in which a broker returns with an empty disk."""
+FAILED_LOGS = 0.2
+"""Share of the schedules in which a log of a broker fails."""
 RUNS_PER_COLLECTION = 8
 _RUNS = count(1)
 LAGS_MS = (600.0, 3000.0, 3000.0)
@@ -76,8 +78,9 @@ def draw(seed: int) -> Schedule:
         acks = chance.choice((-1, -1, 1))
         actions.append(Action(chance.uniform(START_MS, last_write_ms), "produce", (number, acks)))
     settings = settings._replace(lag_ms=chance.choice(LAGS_MS), flush_messages=chance.choice((NEVER, NEVER, NEVER, 1)))
-    if chance.random() < REPLACED_DISKS:
-        actions.append(_draw_fault(chance, "replace_disk"))
+    for kind, share in (("replace_disk", REPLACED_DISKS), ("fail_log", FAILED_LOGS)):
+        if chance.random() < share:
+            actions.append(_draw_fault(chance, kind))
     return Schedule(seed, settings, tuple(sorted(actions)))
 
 
@@ -139,6 +142,8 @@ class Simulation:
         while self.clock.next_ms < end_ms:
             self._step()
         self._heal()
+        self._run_until(lambda: not self.truth.explain_unserved(), "liveness without failed logs")
+        self._restart_failed()
         self._run_until(lambda: not self.truth.explain_unhealed(), "liveness")
         self.truth.acknowledged_again.clear()
         self._write_until_acknowledged()
@@ -161,7 +166,7 @@ class Simulation:
         limit_ms = self.clock.now_ms + HEALING_MS
         while not condition():
             if self.clock.now_ms > limit_ms:
-                raise ViolationError(f"{what}: {self.truth.explain_unhealed()}")
+                raise ViolationError(f"{what}: {self.truth.explain_unserved() or self.truth.explain_unhealed()}")
             self._step()
 
     def _start_all(self) -> None:
@@ -187,6 +192,13 @@ class Simulation:
             elif broker.process.is_frozen:
                 broker.process.thaw()
         self.clock.after(500, self._revive)
+
+    def _restart_failed(self) -> None:
+        """End processes with failed logs from now on; ``_revive`` starts them again."""
+        for broker in self.brokers.values():
+            if broker.has_failed_logs:
+                broker.kill(power=False)
+        self.clock.after(500, self._restart_failed)
 
     def _revive(self) -> None:
         """Start brokers that have ended since the faults did, every 500 ms."""
@@ -233,6 +245,10 @@ class Simulation:
         if self.truth.may_lose_power(node_id):
             broker.lose_disk()
         self._restart_later(node_id, duration)
+
+    def _fail_log(self, node_id: int, other: int, _: int) -> None:
+        broker = self.brokers[node_id]
+        broker.process.run(lambda: broker.fail_log(other % self.settings.partitions))
 
     def _freeze(self, node_id: int, _: int, duration: int) -> None:
         process = self.brokers[node_id].process

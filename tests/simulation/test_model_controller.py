@@ -22,6 +22,7 @@ from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.connections.channel import Channel
 from tidelog.broker.member.connections.security import PeerSecurity
+from tidelog.broker.metadata.image import LOST_DIRECTORY
 from tidelog.broker.metadata.metadata_image import PartitionState
 from tidelog.broker.metadata.replay import MAX_BATCH_BYTES, MetadataReplay
 from tidelog.protocol.messages.alter_partition import (
@@ -31,6 +32,13 @@ from tidelog.protocol.messages.alter_partition import (
     PartitionData,
     TopicData,
 )
+from tidelog.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    DirectoryData,
+)
+from tidelog.protocol.messages.assign_replicas_to_dirs import PartitionData as AssignedPartition
+from tidelog.protocol.messages.assign_replicas_to_dirs import TopicData as AssignedTopic
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tidelog.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,
@@ -183,7 +191,7 @@ class Pair:
             assert real_states == model_states, question.said
 
     def states(self, topic: str) -> tuple[list[PartitionState], list[PartitionState]]:
-        """Return the states of a topic's partitions at the real controller and in the model, without directories."""
+        """Return the states of a topic's partitions at the real controller and in the model."""
         real = self._observer.image.topics[self.topics[topic]].partitions
         model = self.model.image.topics[self.topics[topic]].partitions
         return [plain(one) for one in real], [plain(one) for one in model]
@@ -260,6 +268,21 @@ class Pair:
             lambda: facts(self.model.alter_partition(request(model))),
         )
 
+    def assign(self, topic: str, broker_id: int, directory: bytes) -> Question:
+        """Build an AssignReplicasToDirs."""
+        fake = self.fakes[broker_id]
+
+        def request(epoch: int) -> AssignReplicasToDirsRequest:
+            named = AssignedTopic(topic_id=self.topics[topic], partitions=[AssignedPartition(partition_index=0)])
+            directories = [DirectoryData(id=directory, topics=[named])]
+            return AssignReplicasToDirsRequest(broker_id=broker_id, broker_epoch=epoch, directories=directories)
+
+        return Question(
+            f"{broker_id} assigns {topic} to {directory!r}",
+            lambda: self.ask(request(fake.real_epoch), AssignReplicasToDirsResponse).error_code,
+            lambda: self.model.assign_directories(request(fake.model_epoch)).error_code,
+        )
+
     def elect(self, topic: str, *, is_unclean: bool) -> Question:
         """Build an election."""
         partitions = TopicPartitions(topic=topic, partitions=[0])
@@ -314,19 +337,24 @@ def registration_of(broker_id: int, incarnation: int) -> BrokerRegistrationReque
                 ("streams.version", 1),
             )
         ],
-        log_dirs=[b"directory-of-%d" % broker_id],
+        log_dirs=[directory_of(broker_id)],
     )
 
 
+def directory_of(broker_id: int) -> bytes:
+    """Return the id of the log directory of a broker."""
+    return b"directory-of-%d" % broker_id
+
+
 def described(listed: list[Message]) -> list[str]:
-    """Describe records of the kinds that the model writes, without epochs of brokers, offsets and directories."""
+    """Describe records of the kinds that the model writes, without epochs of brokers and offsets."""
     found = []
     for record in listed:
         if isinstance(record, records.PartitionChangeRecord):
             elr = None if record.eligible_leader_replicas is None else sorted(record.eligible_leader_replicas)
             found.append(
                 f"change leader {record.leader} isr {record.isr} elr {elr} last {record.last_known_elr} "
-                f"recovery {record.leader_recovery_state} of {record.topic_id.hex()}"
+                f"recovery {record.leader_recovery_state} in {record.directories} of {record.topic_id.hex()}"
             )
         elif isinstance(record, records.BrokerRegistrationChangeRecord):
             found.append(f"broker {record.broker_id} fenced {record.fenced} stopping {record.in_controlled_shutdown}")
@@ -354,8 +382,8 @@ def sorted_changes(found: list[str]) -> list[str]:
 
 
 def plain(state: PartitionState) -> PartitionState:
-    """Leave directories out of a state; eligible replicas are a set."""
-    return state._replace(directories=(), elr=tuple(sorted(state.elr)))
+    """Sort the eligible replicas of a state, which are a set."""
+    return state._replace(elr=tuple(sorted(state.elr)))
 
 
 @pytest.fixture
@@ -376,8 +404,15 @@ class Script:
 
     def step(self) -> Question:
         """Return the next request."""
-        kinds = (self.beat, self.beat, self.beat, self.alter, self.alter, self.alter, self.register, self.elect)
+        kinds = (
+            self.beat, self.beat, self.beat, self.alter, self.alter, self.alter, self.register, self.elect, self.assign
+        )  # fmt: skip
         return self.random.choice(kinds)()
+
+    def assign(self) -> Question:
+        broker_id = self.random.choice(BROKERS)
+        directory = self.random.choice([LOST_DIRECTORY, directory_of(broker_id)])
+        return self.pair.assign(self.random.choice(list(TOPICS)), broker_id, directory)
 
     def beat(self) -> Question:
         chance = self.random

@@ -237,6 +237,17 @@ class Truth:
                 return "not all brokers have their roles"
         return ""
 
+    def explain_unserved(self) -> str:
+        """Describe the first partition with an in-sync replica whose log has failed, while another one could lead;
+        empty if there is none.
+        """
+        for number, state in enumerate(self._states):
+            working = {broker.node_id for broker, replica in self.replicas(number) if replica.log.is_serving}
+            failed = {broker.node_id for broker, replica in self.replicas(number)} - working
+            if failed.intersection(state.isr) and working.intersection((*state.isr, *state.elr)):
+                return f"the log of partition {number} has failed on {sorted(failed)}, and ISR is {state.isr}"
+        return ""
+
     def check_acknowledged(self) -> None:
         """Check that each acknowledged record is at its offset."""
         for record in self.acknowledged:

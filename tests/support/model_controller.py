@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tests.support.partition_change import RECOVERING, Election, PartitionChange, Rules
 from tidelog.broker.metadata.delta import MetadataDelta
+from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY
 from tidelog.broker.metadata.metadata_image import (
     NO_LEADER,
     TOPIC_RESOURCE,
@@ -28,6 +29,10 @@ from tidelog.protocol.messages.alter_partition import (
     PartitionData,
     PartitionDataResponse,
     TopicDataResponse,
+)
+from tidelog.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
 )
 from tidelog.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
@@ -306,12 +311,44 @@ class ModelController:
     def rules(self, place: Place, is_acceptable: Callable[[int], bool] | None = None) -> Rules:
         """Return the conditions of a partition's change."""
         is_unclean = self.config(place.topic_id, UNCLEAN, "false") == "true"
+        may_lead = is_acceptable or self.is_active
+
+        def is_able(broker_id: int) -> bool:
+            broker, directory = self.brokers.get(broker_id), place.state.directory_of(broker_id)
+            return may_lead(broker_id) and broker is not None and is_online(broker, directory)
+
         return Rules(
-            is_acceptable or self.is_active,
+            is_able,
             self.min_isr(place.topic_id, place.state),
             self._has_elr,
             Election.UNCLEAN if is_unclean else Election.ONLINE,
         )
+
+    # ---- log directories
+
+    def assign_directories(self, request: AssignReplicasToDirsRequest) -> AssignReplicasToDirsResponse:
+        """Handle AssignReplicasToDirs: replicas in a directory that is not online leave the ISR."""
+        broker = self.brokers.get(request.broker_id)
+        if broker is None or broker.broker_epoch != request.broker_epoch:
+            return AssignReplicasToDirsResponse(error_code=errors.StaleBrokerEpochError.code)
+        decided: list[Message] = []
+        lost: list[Place] = []
+        for directory in request.directories:
+            for topic in directory.topics:
+                for one in topic.partitions:
+                    place = self.place(topic.topic_id, one.partition_index)
+                    record = self._assign(place, broker.broker_id, directory.id)
+                    decided += [] if record is None else [record]
+                    lost += [] if is_online(broker, directory.id) else [place]
+        self.commit(*decided, *self._changes(lost, removed=broker.broker_id))
+        return AssignReplicasToDirsResponse()
+
+    def _assign(self, place: Place, broker_id: int, directory: bytes) -> Message | None:
+        """Return the record that names a replica's directory, and the leader that is elected with the old one."""
+        state = place.state
+        rules = self.rules(place)._replace(election=Election.ONLINE)
+        found = dict(zip(state.replicas, state.directories, strict=True)) | {broker_id: directory}
+        return PartitionChange(state, rules, list(state.isr)).build(place.topic_id, place.number, list(found.values()))
 
     def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Handle AlterPartition: commit the valid ISRs that a leader proposes."""
@@ -405,6 +442,11 @@ class ModelController:
         for place in list(self.places()):
             if place.state.leader == NO_LEADER and self.rules(place).election is Election.UNCLEAN:
                 self.elect(place.topic_id, place.number, is_unclean=True)
+
+
+def is_online(broker: BrokerRegistration, directory: bytes | None) -> bool:
+    """Return whether a directory of a broker works."""
+    return directory in (*broker.directories, UNASSIGNED_DIRECTORY)
 
 
 def _registration(

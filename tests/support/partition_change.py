@@ -55,8 +55,12 @@ class PartitionChange:
         self.elr = list(state.elr)
         self.recovery = int(state.is_recovering) if recovery is None else recovery
 
-    def build(self, topic_id: bytes, number: int) -> PartitionChangeRecord | None:
-        """Return the record of the change, None if nothing changes."""
+    def build(
+        self, topic_id: bytes, number: int, directories: list[bytes] | None = None
+    ) -> PartitionChangeRecord | None:
+        """Return the record of the change, None if nothing changes. ``directories`` are those of the replicas, if they
+        change.
+        """
         record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
         self._fill_elr()
         self._elect(record)
@@ -69,6 +73,8 @@ class PartitionChange:
         self._note_last_leader(record)
         if self.recovery != int(self.state.is_recovering):
             record.leader_recovery_state = self.recovery
+        if directories not in (None, list(self.state.directories)):
+            record.directories = directories
         empty = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
         return None if record == empty else record
 
