@@ -175,6 +175,8 @@ class CleaningRound:
             self._aborted.sort()
             self._index.build(self._reader, clean, dirty, self._transactions)
         self.stats.bytes_indexed = self._reader.bytes_read
+        if not dry_run:
+            self._log.flush(end)  # a power loss must not take a record after the ones that it superseded are gone
         self._copy(Section([*clean.segments, *dirty.segments], [*clean.ends, *dirty.ends]), dry_run=dry_run)
         self._sum_up(end)
         return self.stats
