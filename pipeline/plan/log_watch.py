@@ -26,7 +26,7 @@ from tidelog.pipeline.options.options import SourceOptions
 from tidelog.pipeline.plan.offsets import (
     LogBounds,
     bounds_of,
-    broker_bounds,
+    broker_ends,
     checkpointed_start,
     retry_on_deletion,
     start_offsets_path,
@@ -74,7 +74,7 @@ class LogWatch:
         options, ends = self._options, PartitionOffsets()
         if options.bootstrap is not None:
             first = [replicas[0] for replicas in groups]
-            ends = broker_bounds(
+            ends = broker_ends(
                 options.bootstrap, first, read_committed=options.read_committed, security=options.security
             )
         found = for_each(groups, lambda replicas: replicas[0].path, lambda group: self._choose(group, ends, count))

@@ -42,7 +42,7 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-__all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_bounds", "from_json", "log_bounds", "to_json"]
+__all__ = ["EARLIEST", "LATEST", "LogBounds", "PartitionOffsets", "broker_ends", "from_json", "log_bounds", "to_json"]
 
 
 _Seen = TypeVar("_Seen")
@@ -116,6 +116,7 @@ def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
     with OpenSegment(segment.path, count) as file:
         index = offset_index(segment, count)
         try:
+            # the last entries may point to records that were truncated: three are tried, then the whole segment is read
             for slot in range(index.entries - 1, max(-1, index.entries - 4), -1):
                 found = valid_end(file, segment.base_offset, index.entry(slot).value)
                 if found.next_offset > segment.base_offset + index.entry(slot).key:
@@ -125,7 +126,7 @@ def end_of_segment(segment: SegmentFile, count: ReadCount | None = None) -> int:
         return valid_end(file, segment.base_offset).next_offset
 
 
-def broker_bounds(
+def broker_ends(
     bootstrap: str,
     directories: Iterable[PartitionDirectory],
     *,

@@ -67,7 +67,7 @@ def member(broker: Broker, group: str, topic: str, member_id: str = "m") -> int:
         time.sleep(0.05)
 
 
-def left(broker: Broker, group: str, member_id: str = "m") -> None:
+def leave_group(broker: Broker, group: str, member_id: str = "m") -> None:
     """Let a member leave, close the connection, and wait SETTLE_S for Kafka's work after that."""
     fields = {"group_id": group, "member_id": member_id, "member_epoch": -1}
     answer = broker.ask_quietly("share_group_heartbeat", 1, **fields)
@@ -188,7 +188,7 @@ def describe(broker: Broker, version: int) -> None:
     for each in (4, 6):
         broker.ask("describe_groups", each, groups=["sd-group"])
     broker.ask("delete_groups", 2, groups_names=["sd-group"])
-    left(broker, "sd-group")
+    leave_group(broker, "sd-group")
     broker.ask("share_group_describe", version, group_ids=["sd-group"])
     broker.ask("delete_groups", 2, groups_names=["sd-group", "sd-none"])
     broker.ask("share_group_describe", version, group_ids=["sd-group"])
@@ -220,7 +220,7 @@ def other_protocols(broker: Broker, version: int) -> None:
     broker.ask("offset_delete", 0, group_id="op-group", topics=[{"name": "op", "partitions": [{"partition_index": 0}]}])
     broker.ask("heartbeat", 4, group_id="op-group", member_id="m", generation_id=1)
     broker.ask("leave_group", 4, group_id="op-group", members=[{"member_id": "m"}])
-    left(broker, "op-group")
+    leave_group(broker, "op-group")
 
 
 @share_script("share_fetch")
@@ -408,8 +408,8 @@ def transact(broker: Broker, topic: str, transactional_id: str, *, commit: bool 
         time.sleep(SETTLE_S)
 
 
-def of_group(broker: Broker, version: int, group: str, topics: Any) -> Any:
-    """Ask for the offsets of a share group."""
+def describe_offsets(broker: Broker, version: int, group: str, topics: Any) -> Any:
+    """Send DescribeShareGroupOffsets for one group."""
     return broker.ask("describe_share_group_offsets", version, groups=[{"group_id": group, "topics": topics}])
 
 
@@ -419,17 +419,17 @@ def offsets(broker: Broker, version: int) -> None:
     reader = prepared(broker, name, 3)
     for group in (name, "of-none", ""):
         for topics in (None, [], [{"topic_name": name, "partitions": [0]}]):
-            of_group(broker, version, group, topics)
+            describe_offsets(broker, version, group, topics)
     reader.fetch(1, max_records=20)
     reader.acknowledge(1, (10, 14, [1]))
-    of_group(broker, version, name, None)
+    describe_offsets(broker, version, name, None)
     reader.acknowledge(1, topics=[], share_session_epoch=-1)
-    of_group(broker, version, name, None)
-    left(broker, name)
-    of_group(broker, version, name, None)
+    describe_offsets(broker, version, name, None)
+    leave_group(broker, name)
+    describe_offsets(broker, version, name, None)
     if version == 0:  # Kafka looks for unknown partitions for over 20 s, and members time out meanwhile
         unknown = [{"topic_name": name, "partitions": [0, 7]}, {"topic_name": "none", "partitions": [0]}]
-        of_group(broker, version, name, unknown)
+        describe_offsets(broker, version, name, unknown)
 
 
 @share_script("alter_share_group_offsets")
@@ -441,10 +441,10 @@ def alter(broker: Broker, version: int) -> None:
     topics = [{"topic_name": name, "partitions": partitions}, {"topic_name": "al-none", "partitions": partitions}]
     broker.ask("alter_share_group_offsets", version, group_id=name, topics=topics)
     reader.fetch(1, max_records=20)
-    left(broker, name)
+    leave_group(broker, name)
     for group in ("", "al-other", name):
         broker.ask("alter_share_group_offsets", version, group_id=group, topics=topics)
-        of_group(broker, 1, group, [{"topic_name": name, "partitions": [0]}])
+        describe_offsets(broker, 1, group, [{"topic_name": name, "partitions": [0]}])
     broker.ask("share_group_describe", 1, group_ids=[name, "al-other"])
     member(broker, name, name)
     again = Reader(broker, name, name)
@@ -461,10 +461,10 @@ def delete(broker: Broker, version: int) -> None:
     broker.ask("delete_share_group_offsets", version, group_id=name, topics=topics)
     reader.fetch(1, max_records=20)
     reader.acknowledge(1, (0, 9, [1]))
-    left(broker, name)
+    leave_group(broker, name)
     for group in ("", "dl-other", name, name):
         broker.ask("delete_share_group_offsets", version, group_id=group, topics=topics)
-        of_group(broker, 1, group, None)
+        describe_offsets(broker, 1, group, None)
     member(broker, name, name)
     again = Reader(broker, name, name)
     again.fetch(1, quiet=True, max_records=0)

@@ -66,7 +66,7 @@ def write_indexed_log(directory: Path) -> None:
 
 
 def test_a_log_at_rest_holds_one_descriptor(tmp_path: Path) -> None:
-    """With three, 10,000 logs did not open below a limit of 20,000."""
+    """With three descriptors for each log, 10,000 logs exceeded a limit of 20,000 open files."""
     write_indexed_log(tmp_path)
     again = manager_of(tmp_path)
     before = len(os.listdir("/proc/self/fd"))
@@ -93,7 +93,7 @@ def test_retention_leaves_a_log_one_descriptor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("saves_epochs", [True, False])
-def test_an_epoch_without_records_goes_at_an_opening_and_from_its_file_at_once_or_later(
+def test_an_opening_removes_an_epoch_without_records_and_saves_that_at_once_or_later(
     tmp_path: Path, saves_epochs: bool
 ) -> None:
     manager = manager_of(tmp_path)
@@ -110,8 +110,8 @@ def test_an_epoch_without_records_goes_at_an_opening_and_from_its_file_at_once_o
     assert file.read_bytes() == b"0\n1\n0 0\n"
 
 
-def test_a_new_log_is_named_when_its_directory_is_known(tmp_path: Path) -> None:
-    """The loop's thread may take the name at once, and take none again: the metadata never said where the log lies."""
+def test_a_new_log_is_listed_as_placed_once_its_directory_is_known(tmp_path: Path) -> None:
+    """The loop's thread takes it from the list at once, and only once, to report its directory to the metadata."""
     manager = LogManager([str(tmp_path / "a"), str(tmp_path / "b")], OsFileSystem(), ManualTime(NOW_MS), CONFIG)
     manager.startup()
     for directory in manager.directories:
@@ -262,7 +262,7 @@ def test_deleted_name_is_free_at_once(tmp_path: Path) -> None:
     assert manager.get_log(T0) is new
 
 
-def test_deleted_directories_go_at_the_next_start(tmp_path: Path) -> None:
+def test_deleted_directories_are_removed_after_the_next_start(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     manager.get_or_create_log(T0, ID, CONFIG)
     manager.delete_log(T0)
@@ -328,7 +328,7 @@ def test_checkpoints_have_the_bytes_of_kafkas(tmp_path: Path) -> None:
 
 
 def test_a_high_watermark_above_the_recovered_end_is_lowered_in_its_file(tmp_path: Path) -> None:
-    """Or a second stop would take the next records for committed, as soon as they reach it."""
+    """Otherwise the next records would count as committed after a second stop, once they reach the old offset."""
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
     append(log, batch(5))
@@ -354,7 +354,7 @@ class CheckpointFails(OsFileSystem):
 
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EIO])
 def test_a_start_after_a_kill_needs_no_free_space_for_lower_high_watermarks(tmp_path: Path, reason: int) -> None:
-    """The broker serves what it has; a later round writes them. Other directories have theirs at once."""
+    """The broker serves the logs and writes these high watermarks later; other directories have theirs at once."""
     paths = [tmp_path / "a", tmp_path / "b"]
     for path, partition in zip(paths, (T0, T1), strict=True):
         append(manager_of(path).get_or_create_log(partition, ID, CONFIG), batch(5))
@@ -371,7 +371,8 @@ def test_a_start_after_a_kill_needs_no_free_space_for_lower_high_watermarks(tmp_
 
 
 def test_a_full_directory_keeps_no_other_from_making_its_log_starts_durable(tmp_path: Path) -> None:
-    """Segments go on a full disk all the same; a power loss would leave a gap in the log of the other directory."""
+    """Retention deletes segments also while one disk is full. Without a durable log start, a power loss would leave a
+    gap in the logs of the other directory."""
     paths = [tmp_path / "a", tmp_path / "b"]
     files = CheckpointFails(paths[0] / LOG_START_OFFSET_FILE, errno.ENOSPC)
     manager = LogManager([str(path) for path in paths], files, ManualTime(NOW_MS), CONFIG)
@@ -440,7 +441,7 @@ def test_retention_of_a_member_stops_at_the_high_watermark(tmp_path: Path, *, co
 def test_retention_removes_only_segments_below_the_durable_log_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DeleteRecords moves the start on meanwhile: a power loss that lost some of the renames would leave a gap."""
+    """DeleteRecords moves the log start in the meantime: a power loss that undid some renames would leave a gap."""
     manager = manager_of(tmp_path)
     log = manager.get_or_create_log(T0, ID, CONFIG)
     for _ in range(200):

@@ -45,7 +45,7 @@ def state_of(node: ReplicatedBroker, replica: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("by_append", [True, False])
-def test_a_fetch_that_waited_tells_its_leader_nothing_more(node: ReplicatedBroker, by_append: bool) -> None:
+def test_only_the_arrival_of_a_fetch_shows_that_its_follower_lives(node: ReplicatedBroker, by_append: bool) -> None:
     """Only the request itself says that the follower lives: it may have died while the leader held the answer."""
     node.append("t", b"a")
     waiting = node.ask(2, 1, wait_ms=500)
@@ -71,7 +71,7 @@ class Throttled:
         self.node = ReplicatedBroker(directory, configs, self.quota)
         self.node.append("t", b"a" * 200)
         for replica in (2, 3):
-            self.node.fetch(replica, 1)  # it is committed: who lacks it is not about to join
+            self.node.fetch(replica, 1)  # it is committed, so a follower that lacks it cannot join the ISR
         self.node.partition.take_over(LED._replace(isr=(1, 2), partition_epoch=8))
 
     def get(self, replica: int) -> bool:
@@ -96,13 +96,13 @@ def test_a_follower_outside_of_the_isr_gets_no_more_than_the_limit(throttled: Th
 
 
 def test_a_member_of_the_isr_is_never_throttled(throttled: Throttled) -> None:
-    """It would leave, and acks=all with it."""
+    """Otherwise it would leave the ISR, and produce requests with acks=all would wait for it until then."""
     assert all(throttled.get(2) for _ in range(3))
     assert not throttled.get(3), "what it was sent counts"
 
 
-def test_a_follower_for_which_the_controller_was_asked_is_not_throttled(throttled: Throttled) -> None:
-    """acks=all waits for it already, for as long as no answer comes."""
+def test_a_follower_that_was_proposed_for_the_isr_is_not_throttled(throttled: Throttled) -> None:
+    """Produce requests with acks=all already wait for it, until the controller has answered."""
     assert throttled.get(3)
     assert throttled.node.fetch(3, 1)[3] == b"", "it has all"
     leading = throttled.node.partition.leading
@@ -120,7 +120,7 @@ def test_replicas_that_no_topic_names_are_not_throttled(tmp_path: Path) -> None:
     made.node.close()
 
 
-def test_a_throttled_fetch_waits_and_its_follower_lives(throttled: Throttled) -> None:
+def test_a_throttled_fetch_waits_and_still_shows_that_its_follower_lives(throttled: Throttled) -> None:
     assert throttled.get(3)
     throttled.node.loop.advance(1)
     waiting = throttled.node.ask(3, 0, wait_ms=500)
@@ -192,11 +192,11 @@ def wide(node: ReplicatedBroker, monkeypatch: pytest.MonkeyPatch) -> Wide:
     return Wide(node, monkeypatch)
 
 
-def test_many_partitions_are_read_in_steps_and_an_append_costs_its_own(wide: Wide) -> None:
+def test_many_partitions_are_read_in_steps_and_an_append_reads_only_its_own(wide: Wide) -> None:
     number = wide.begin()
     waiting = wide.finish(wide.ask((number, 1)))
     assert isinstance(waiting, Deferred)
-    assert set(wide.reads) == set(range(MANY)), "each fetch says of each partition that the follower lives"
+    assert set(wide.reads) == set(range(MANY)), "each fetch shows for each partition that the follower lives"
     wide.reads.clear()
     wide.node.append("wide", b"a", partition=7)
     wide.node.loop.run_soon()
@@ -221,8 +221,8 @@ def test_an_append_between_two_steps_is_not_missed(wide: Wide) -> None:
     assert [one.partition_index for one in answer.result().responses[0].partitions] == [0]
 
 
-def test_a_topic_that_goes_before_the_fetch_waits_is_an_error_of_its_partitions(wide: Wide) -> None:
-    """It was one of the whole request, after which a follower begins another session with all partitions."""
+def test_a_topic_deleted_before_the_fetch_waits_is_an_error_of_its_partitions(wide: Wide) -> None:
+    """An error of the whole request would make the follower begin another session with all partitions."""
     number, broker = wide.begin(), wide.node.broker
 
     def delete(_: int) -> None:
@@ -237,7 +237,7 @@ def test_a_topic_that_goes_before_the_fetch_waits_is_an_error_of_its_partitions(
     assert {one.error_code for one in topic.partitions} == {UnknownTopicIdError.code}
 
 
-def test_the_clock_brings_offsets_that_moved_and_reads_nothing_else(wide: Wide) -> None:
+def test_a_fetch_whose_wait_ends_reads_no_partition_again(wide: Wide) -> None:
     number = wide.begin()
     waiting = wide.finish(wide.ask((number, 1)))
     assert isinstance(waiting, Deferred)
@@ -332,7 +332,7 @@ def test_a_follower_at_rest_for_longer_than_the_maximum_lag_stays_in_the_isr(qui
     follower, now = leading.core.follower(2), quiet.node.time.monotonic_ms()
     assert follower is not None
     assert follower.is_caught_up(1, now, LAG_MS)
-    assert not follower.is_caught_up(1, now + LAG_MS + 1, LAG_MS), "as after any fetch, no longer"
+    assert not follower.is_caught_up(1, now + LAG_MS + 1, LAG_MS), "the wait counts as a fetch, and not for longer"
 
 
 def test_a_waiting_fetch_gets_the_end_of_leadership(quiet: Quiet) -> None:
@@ -350,7 +350,7 @@ def test_partitions_of_a_follower_outside_the_isr_are_not_at_rest(quiet: Quiet) 
     quiet.ask()
     assert quiet.wide.reads == Counter([7])
     assert partition.leading is not None
-    assert 2 in partition.leading.core.maximal_isr, "it was proposed"
+    assert 2 in partition.leading.core.maximal_isr, "it was proposed for the ISR"
 
 
 def test_a_follower_removed_from_the_isr_while_at_rest_does_not_hold_the_high_watermark(quiet: Quiet) -> None:
@@ -388,7 +388,7 @@ def test_a_new_log_start_offset_is_found_after_a_while_without_a_notification(qu
         if found := quiet.told_of(answer):
             assert found == [(7, 0, 0)]
             return
-    pytest.fail("it was never told")
+    pytest.fail("no response had the new log start offset")
 
 
 def test_a_partition_forgotten_while_at_rest_is_left_out_of_responses(quiet: Quiet) -> None:

@@ -30,7 +30,7 @@ from tidelog.pipeline.files.read_count import ReadCount
 from tidelog.pipeline.files.segment_files import list_segments
 from tidelog.pipeline.options.columns import Columns
 from tidelog.pipeline.options.options import parse_options
-from tidelog.pipeline.plan.offsets import broker_bounds, log_bounds
+from tidelog.pipeline.plan.offsets import broker_ends, log_bounds
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, group, plan
 from tidelog.pipeline.plan.request import batch_request
 from tidelog.pipeline.plan.selection import ensure_same_topics, find_partitions
@@ -181,9 +181,9 @@ class TestBounds:
     def test_a_broker_that_is_not_there(self, data: DataDirectory) -> None:
         data.log("t")
         with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=127.0.0.1:1: cannot connect"):
-            broker_bounds("127.0.0.1:1", [request_directory(data)])
+            broker_ends("127.0.0.1:1", [request_directory(data)])
         with pytest.raises(PipelineError, match=r"kafka.bootstrap.servers=, : expected HOST:PORT"):
-            broker_bounds(", ", [request_directory(data)])
+            broker_ends(", ", [request_directory(data)])
 
 
 def request_directory(data: DataDirectory, topic: str = "t") -> Any:

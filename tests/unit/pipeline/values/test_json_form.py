@@ -37,7 +37,7 @@ JSON = RegisteredSchema(
 
 
 def protobuf() -> RegisteredSchema:
-    """Build a file whose first message has a number and a list of its own kind."""
+    """Build a file with two messages: the first has a number, the second contains a third one with a text."""
     file = descriptor_pb2.FileDescriptorProto(name="o.proto", package="shop", syntax="proto3")
     file.message_type.add(name="First").field.add(name="whole_number", number=1, type=5, label=1)
     second = file.message_type.add(name="Second")

@@ -24,7 +24,8 @@ YEAR_1 = -62_135_596_800_000
 YEAR_9999 = 253_402_300_799_999
 """The last millisecond of the calendar."""
 AFTER = (YEAR_9999 + 1, NOW_MS * 1000, 2**31 * 3_600_000, 9_223_372_036_854_775)
-"""Microseconds taken for milliseconds, hours that are no int, and the last time that a column holds."""
+"""The next millisecond, microseconds in place of milliseconds, hours that do not fit 32 bits, the last time of a
+column."""
 BEFORE = (YEAR_1 - 1, -9_223_372_036_854_775)
 WITHIN = (YEAR_1, -1, 0, NOW_MS, YEAR_9999)
 HEADERS = [("source", b"web"), ("empty", None)]
