@@ -44,7 +44,7 @@ class ManualLoop:
             callback()
 
     def advance(self, milliseconds: float) -> None:
-        """Move the clock, firing what comes due on the way."""
+        """Move the clock, and fire the timers that become due on the way."""
         end = self.time.monotonic_ms() + milliseconds
         while due := [handle for handle in self.later if handle.deadline_ms <= end]:
             handle = min(due, key=lambda handle: handle.deadline_ms)

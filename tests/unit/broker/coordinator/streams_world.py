@@ -28,7 +28,8 @@ from tidelog.protocol.schema.fields import Message
 
 
 def word_count(epoch: int = 0) -> Topology:
-    """Build a topology: lines in, words through a repartition topic, counts in a state with a changelog."""
+    """Build a topology: it reads lines, sends words through a repartition topic, and keeps counts in a state with a
+    changelog."""
     compacted = [KeyValue(key="cleanup.policy", value="compact")]
     return Topology(
         epoch=epoch,
@@ -62,7 +63,7 @@ class StreamsWorld(DataBroker):
         return world
 
     def passes(self, milliseconds: float) -> None:
-        """Let time pass, and a little more: timers never fire early."""
+        """Advance the time, and a little more: timers never fire early."""
         self.loop.advance(milliseconds + 5)
         for _ in range(20):
             self.loop.run_soon()

@@ -59,7 +59,7 @@ def delete(data: DataBroker) -> list[bytes]:
 
 
 def restarted(data: DataBroker, directory: Path) -> DataBroker:
-    """Start again with what a kill leaves: the same directory, nothing else."""
+    """Start again on the same directory, as after a kill."""
     data.broker.controller.close()
     again = DataBroker(directory, TEXTS)
     coordinators_of(again.broker).start()

@@ -199,7 +199,8 @@ def test_an_acl_of_a_virtual_topic_is_warned_of(admin: AdminBroker, caplog: pyte
 
 
 def naive_matches(wanted: DeleteAclsFilter, rule: AccessRule) -> bool:
-    """Match by ResourcePatternFilter and AccessControlEntryFilter, condition by condition."""
+    """Return whether a rule matches, by the conditions of ResourcePatternFilter and AccessControlEntryFilter one after
+    the other."""
     if wanted.resource_type_filter not in (ResourceType.ANY, rule.resource_type):
         return False
     if wanted.operation not in (AclOperation.ANY, rule.operation):

@@ -21,7 +21,7 @@ TOPIC = AlterConfigsResource(resource_type=ResourceType.TOPIC, resource_name="t"
 
 
 def lines(caplog: pytest.LogCaptureFixture, notes: Notes) -> list[dict[str, object]]:
-    """Write what was noted, and return the lines of the audit log."""
+    """Write the delayed lines, and return the audit log."""
     caplog.set_level(logging.INFO, "tidelog.audit")
     assert not [waiting for waiting in notes.write() if waiting is not None]
     return [json.loads(record.getMessage()) for record in caplog.records if record.name == "tidelog.audit"]

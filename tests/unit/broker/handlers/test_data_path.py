@@ -74,7 +74,7 @@ NEWEST_PRODUCE, NEWEST_FETCH = 13, 18
 
 
 class Wire:
-    """A client on a connection of its own, without the connection."""
+    """A client without a socket: requests and responses are bytes of one connection."""
 
     def __init__(self, data: DataBroker) -> None:
         self.data = data

@@ -55,7 +55,7 @@ def id_of(world: World, name: str) -> bytes:
 
 
 def refused_commit(world: World, api: ApiKey, asked: list[tuple[str, int]]) -> Any:
-    """Build a commit of a member that is none, or of a producer that has no transaction."""
+    """Build a commit of an unknown member, or of a producer without a transaction."""
     topics: dict[str, list[int]] = {}
     for name, index in asked:
         topics.setdefault(name, []).append(index)

@@ -26,7 +26,7 @@ FOLLOWED = LED._replace(leader=2, leader_epoch=6, partition_epoch=8)
 
 
 class Nodes:
-    """The brokers 1 to 3 of the racks, as far as they are alive."""
+    """The brokers 1 to 3 with their racks, those that are alive."""
 
     def __init__(self) -> None:
         self.dead: set[int] = set()

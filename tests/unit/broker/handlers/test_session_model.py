@@ -65,7 +65,7 @@ def next_offset(part: PartitionData, offset: int) -> int:
 
 
 class Client:
-    """A consumer with a session, as Java's FetchSessionHandler has it."""
+    """A consumer with a session, which behaves like Java's FetchSessionHandler."""
 
     def __init__(self, data: DataBroker, dice: random.Random) -> None:
         self.wire, self.alone = Wire(data), Wire(data)
@@ -78,7 +78,7 @@ class Client:
         self.session_id = self.epoch = 0
 
     def name(self, topic: str) -> tuple[str, bytes] | None:
-        """Return what the client calls a topic by its metadata; None where it does not know an id."""
+        """Return the client's name of a topic by its metadata; None if it does not know the id."""
         if self.version < 13:
             return topic, bytes(16)
         image = self.data.broker.metadata.topics.get(topic)
@@ -95,18 +95,18 @@ class Client:
             del self.wanted[self.dice.choice(sorted(self.wanted))]
 
     def restart(self) -> None:
-        """Begin another session, and say which one ends."""
+        """Begin another session, in a request that ends the present one."""
         self.epoch = 0
 
     def lose_track(self) -> None:
-        """Ask with an epoch that is not the session's."""
+        """Send a fetch with a wrong session epoch."""
         if self.epoch > 0:
             self.epoch = self.dice.choice(
                 [1 if self.epoch == LARGEST_EPOCH else self.epoch + 1, max(1, self.epoch - 1)]
             )
 
     def wrap(self) -> None:
-        """Have the session's next epoch be the largest one, as after 2^31 requests."""
+        """Set the session's next epoch to the largest one, as after 2^31 requests."""
         session = self.data.broker.fetch_sessions.sessions.get(self.session_id)
         if session is not None and session.epoch == self.epoch:
             session.epoch = self.epoch = LARGEST_EPOCH
@@ -141,7 +141,7 @@ class Client:
                     assert content(part) == content(got)
 
     def go_on(self, response: FetchResponse) -> None:
-        """Keep the session that the broker has, if any."""
+        """Continue with the session that the broker has, if there is one."""
         if self.epoch == 0:
             self.session_id, self.epoch = response.session_id, 1 if response.session_id else 0
         elif response.session_id == 0:

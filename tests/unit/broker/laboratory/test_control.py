@@ -71,7 +71,7 @@ WORDS = st.sampled_from(["api", "error", "topic", "times", "after", "delay_ms", 
 
 @given(st.dictionaries(WORDS, JSON, max_size=4), st.booleans())
 def test_an_accepted_fault_can_be_compared_with_requests(words: dict[str, Any], drops: bool) -> None:
-    """Any words are refused with a reason, or are a fault that requests can be compared with."""
+    """Random fields are refused with a reason, or give a fault that can be compared with requests."""
     command = {"command": "fault", "api": "Produce", "drops": drops, **words}
     try:
         fault = parse_fault(command)

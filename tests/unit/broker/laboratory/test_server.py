@@ -36,7 +36,7 @@ def test_a_member_of_a_cluster_has_no_laboratory(tmp_path: Path) -> None:
 async def test_a_copy_that_fails_leaves_the_broker_running_on_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """In the middle of the copy: some files are there, others not."""
+    """The copy fails in the middle, when some files are copied."""
     config = BrokerConfig(
         {"log.dirs": str(tmp_path / "data"), "listeners": "PLAINTEXT://127.0.0.1:0", "admin.listener": ""}
     )

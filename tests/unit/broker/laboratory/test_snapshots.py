@@ -37,7 +37,7 @@ def read(directory: Path) -> Content:
 @settings(max_examples=40, deadline=None)
 @given(before=DIRECTORIES, after=DIRECTORIES, chunk=st.sampled_from([3, 1 << 20]))
 def test_any_directory_is_restored_to_its_snapshot(before: Content, after: Content, chunk: int) -> None:
-    """Twice: a snapshot is not used up. In chunks shorter than a file, and in one."""
+    """Restored twice: a snapshot can be used again. Copied in chunks shorter than a file, and in one."""
     with tempfile.TemporaryDirectory(dir=memory_place()) as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(snapshots, "CHUNK_BYTES", chunk)
         data = Path(place) / "data"
@@ -78,7 +78,7 @@ def test_a_file_that_became_longer_is_cut_in_its_place(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["take_snapshot", "stage"])
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    """In the middle: some files of one directory were copied."""
+    """The copy fails in the middle, when some files of one directory are copied."""
     directories = [str(tmp_path / "one"), str(tmp_path / "two")]
     before: Content = {"orders-0": {"0.log": b"records"}, "orders-1": {"0.log": b"records"}}
     for directory in directories:

@@ -101,7 +101,7 @@ class ShortOfThreads(InlineLoop):
 
 
 def test_a_round_without_a_thread_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """The job never came round again."""
+    """Without this the job would never run again."""
     loop, rounds = ShortOfThreads(), list[int]()
     jobs = BackgroundJobs(cast(Any, loop), cast(Any, None), loop.timers)
     jobs.start([Job("count", 100, lambda: rounds.append(1))])
@@ -115,7 +115,7 @@ def test_a_round_without_a_thread_is_left_out(caplog: pytest.LogCaptureFixture) 
 async def test_an_error_in_a_last_round_does_not_keep_the_broker_from_stopping(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An error other than OSError went on to the server, which then flushed no log."""
+    """An error other than OSError was once raised into the server, which then flushed no log."""
     loop, clock, is_stopping = asyncio.get_running_loop(), ManualTime(), threading.Event()
     timers = TimerQueue(clock.monotonic_ms, loop.call_later)
 

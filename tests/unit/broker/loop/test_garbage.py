@@ -40,7 +40,7 @@ class World:
         self.young = 0
 
     def run(self, young: int) -> list[str]:
-        """Run once after so many small collections; returns what it did."""
+        """Run the job once after a number of small collections; return what it did."""
         self.young = young
         del self.events[:]
         self.collector.run()

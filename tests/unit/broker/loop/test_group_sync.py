@@ -55,7 +55,7 @@ def test_when_everything_is_durable_no_sync_is_needed() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_an_append_is_settled_only_when_it_is_on_disk(seed: int) -> None:
-    """Appends, syncs and turns in any order; syncs fail at times, in known and in unknown ways."""
+    """Appends, syncs and turns in a random order; some syncs fail, with expected and with unexpected errors."""
     choose, log = random.Random(seed), Log()
     waiting: list[tuple[int, Deferred[None]]] = []
     for _ in range(300):

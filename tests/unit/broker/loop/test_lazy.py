@@ -83,7 +83,7 @@ async def test_a_service_without_an_end_just_ends() -> None:
 
 
 async def test_a_service_that_fails_to_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Its error went on to the server, which then flushed no log."""
+    """Its error was once raised into the server, which then flushed no log."""
 
     def fail(_: str) -> None:
         raise AttributeError("a mistake of ours")

@@ -150,7 +150,7 @@ def test_the_tests_run_with_it() -> None:
 
 
 def test_a_class_of_a_compiled_module_is_checked() -> None:
-    """All but those with C fields, whose methods cannot be replaced."""
+    """All classes are checked except those with C fields, whose methods cannot be replaced."""
     sessions = FetchSessionCache(1, lambda: 0.0, Random(1))
     assert isinstance(in_thread(sessions.partition_count), WrongThreadError)
 

@@ -97,7 +97,7 @@ class World:
         self.controller = Controller()
 
     async def report(self) -> None:
-        """Tell the controller, until cancelled or until this broker cannot go on."""
+        """Report to the controller, until cancelled or until this broker cannot continue."""
         await self.news.report(cast(Any, self.controller), QuorumView([Address("a", 1)]), LIMIT_MS)
 
     def heartbeat(self) -> BrokerHeartbeatRequest:
@@ -191,7 +191,7 @@ async def test_without_a_directory_that_works_the_broker_ends() -> None:
 async def test_a_failure_that_cannot_be_reported_ends_the_broker(
     is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The partitions there have no leader as long as the controllers do not know."""
+    """The partitions there have no leader as long as the controllers do not know of the failure."""
     monkeypatch.setattr(directories, "ROUND_S", 0.0)
     world = World()
     world.directories[0].state.mark_offline(KafkaStorageError("the disk is gone"))

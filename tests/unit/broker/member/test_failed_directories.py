@@ -40,7 +40,7 @@ def disk(tmp_path: Path) -> FailedDirectories:
 
 @pytest.fixture
 def claims(tmp_path: Path, disk: FailedDirectories) -> Iterator[list[MemberDirectories]]:
-    """Yield a list of what the test claims; the locks end with the test."""
+    """Yield a list of the directories that the test claims; their locks are released after the test."""
     claimed: list[MemberDirectories] = []
     yield claimed
     for lock in (lock for one in claimed for lock in one.claimed.locks):

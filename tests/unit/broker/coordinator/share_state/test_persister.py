@@ -61,7 +61,7 @@ class World:
         return self.persister.ask(READ, key, asked, self.now_ms)
 
     def write(self, offset: int, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
-        """Write that records up to here are acknowledged."""
+        """Write a state in which all records up to here are acknowledged."""
         written = StateUpdate(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
         return self.persister.ask(WRITE, key, build_write_data(key, written), self.now_ms)
 
@@ -102,7 +102,7 @@ def test_calls_about_one_share_partition_go_one_after_the_other() -> None:
 
 
 def test_a_read_comes_after_the_changes_before_it() -> None:
-    """A leader that forgot a share partition reads it again while its last change is on its way."""
+    """A leader that has dropped a share partition reads it again while its last change is being written."""
     world = World()
     world.write(5)
     read = world.read()

@@ -22,7 +22,7 @@ SPANS = [Span(0, 4, AVAILABLE, 0), Span(5, 5, ACQUIRED, 1, "m", 9.0), Span(10, 1
 
 
 def by_offset(spans: list[Span]) -> dict[int, tuple[RecordState, int]]:
-    """Return the state of each offset: the plain form of a list of spans."""
+    """Return the state of each offset: a list of spans written out."""
     return {offset: (span.state, span.delivery_count) for span in spans for offset in range(span.first, span.last + 1)}
 
 

@@ -133,7 +133,7 @@ def test_a_producer_that_names_itself_over_its_open_transaction_fences_itself() 
 
 
 def exhausted(world: TransactionWorld) -> tuple[int, int]:
-    """Make a producer with the last epoch a client may have."""
+    """Make a producer with the last epoch that a client may have."""
     world.init()
     world.transaction().producer_epoch = MAX_EPOCH - 1
     return 1001, MAX_EPOCH - 1
@@ -356,7 +356,8 @@ def test_version_2_epoch_of_before_cannot_add() -> None:
 
 @pytest.mark.parametrize("version", [0, 2])
 def test_markers_have_the_version_of_their_transaction(version: int) -> None:
-    """A leader compares epochs by it: only in version 2 they tell the transactions of a producer apart (KIP-1228)."""
+    """A leader compares epochs by the version: only in version 2 they distinguish the transactions of a producer
+    (KIP-1228)."""
     world = TransactionWorld()
     producer = world.init()
     world.add(producer, version=version)

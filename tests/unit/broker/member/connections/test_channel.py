@@ -75,7 +75,7 @@ class Node:
         await asyncio.gather(*self._served, return_exceptions=True)
 
     def channel(self, security: PeerSecurity) -> Channel:
-        """Open a channel, which is closed before the node is."""
+        """Open a channel, and close it before the node is closed."""
         self._channels.append(Channel(30.0, security))
         return self._channels[-1]
 
@@ -194,7 +194,8 @@ async def test_a_name_is_not_checked_where_the_key_says_so(certificates: Certifi
 async def test_a_session_that_ends_is_begun_again_on_another_connection(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Kafka closes a connection whose session is over (KIP-368): the next request must not be lost to that."""
+    """Kafka closes a connection whose session has expired (KIP-368): the next request must not be lost because of
+    that."""
     monkeypatch.setattr("tidelog.broker.member.connections.channel.SESSION_SHARE", 0.0)
     security = controller_security(BrokerConfig(texts_of("SASL_PLAINTEXT", certificates)))
     async with Node("SASL_PLAINTEXT", node_texts(certificates, connections__max__reauth__ms="3600000")) as node:
@@ -264,14 +265,15 @@ async def test_a_connection_whose_login_was_refused_is_not_used_again(certificat
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, "\0"])
 async def test_a_text_that_names_no_host_is_a_node_that_cannot_be_reached(host: str) -> None:
-    """Another broker may advertise it: the error was none of a channel, and ended this broker."""
+    """Another broker may advertise such a text. Its error was once not converted to one of a channel, and ended this
+    broker."""
     channel = Channel(30.0, PeerSecurity("BROKERS"))
     with pytest.raises(ChannelError, match=r"is not a host name|not known"):
         await channel.ask(Address(host, 9092), REQUEST, AllocateProducerIdsResponse)
 
 
 async def test_a_node_cannot_be_reached_without_a_thread(certificates: Certificates) -> None:
-    """The stores of TLS are read in one, and host names looked up: the error ended the broker."""
+    """TLS stores are read and host names looked up in a thread: the lack of one once ended the broker."""
     security = controller_security(BrokerConfig(texts_of("SSL", certificates)))
     executor = ThreadPoolExecutor(1)
     executor.shutdown()

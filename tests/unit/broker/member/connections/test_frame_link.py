@@ -16,7 +16,7 @@ from tidelog.broker.member.connections.frame_link import FIRST_BYTES, MAX_RESPON
 
 
 class PiecesTransport(asyncio.Transport):
-    """A transport that keeps what is written, and hands bytes to its link as a socket would, piece by piece."""
+    """A transport that keeps written bytes, and delivers bytes to its link piece by piece, as a socket would."""
 
     def __init__(self, link: FrameLink) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class PiecesTransport(asyncio.Transport):
         self.is_closed = True
 
     def deliver(self, data: bytes, piece: Callable[[], int]) -> None:
-        """Hand over bytes, each time at most as many as ``piece`` says."""
+        """Deliver bytes in pieces, each at most as long as ``piece`` returns."""
         while data:
             with self.link.get_buffer(-1) as buffer:
                 count = min(len(buffer), piece(), len(data))

@@ -156,7 +156,7 @@ def test_coordinators_are_asked_only_about_partitions_that_the_client_may_write(
 
 
 def right_to_write(name: str) -> AccessControlEntryRecord:
-    """Return the ACL by which all clients may write a topic, or the transactional id."""
+    """Return the ACL that lets all clients write a topic, or use the transactional id."""
     kind = AclResource.TRANSACTIONAL_ID if name == "id" else AclResource.TOPIC
     return AccessControlEntryRecord(
         id=name.encode().ljust(16), resource_type=kind, resource_name=name, pattern_type=3, principal="User:*",
