@@ -155,31 +155,37 @@ def partition_changes(path: Path, offset: int) -> Iterator[PartitionChangeRecord
 def test_tidelog_takes_over_a_directory_of_kafka_and_gives_it_back(tmp_path: Path, version: str) -> None:
     """An older Kafka's directory keeps its levels of features, so that this Kafka takes it back."""
     ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
+    hand_over_twice(theirs, ours, version)
+
+
+def hand_over_twice(first: BrokerProcess, second: BrokerProcess, version: str) -> None:
+    """Write with the first broker, change with the second one and finish with the first one, all in one directory.
+    ``version`` is the Kafka's."""
     kinds = GroupKinds(has_consumer=version >= "4", has_share=version >= "4.2")
     samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
     try:
-        theirs.start()
-        samples.bootstrap = theirs.bootstrap
+        first.start()
+        samples.bootstrap = first.bootstrap
         samples.write()
-        fill(theirs.bootstrap, kinds)
-        written = seen(theirs, kinds), picture(theirs.bootstrap, samples.topics)
-        theirs.terminate()
+        fill(first.bootstrap, kinds)
+        written = seen(first, kinds), picture(first.bootstrap, samples.topics)
+        first.terminate()
         samples.close()
 
-        ours.start()
-        expect(ours, written, samples, kinds)
-        change(ours.bootstrap, kinds)
-        changed = seen(ours, kinds), picture(ours.bootstrap, samples.topics)
-        ours.terminate()
+        second.start()
+        expect(second, written, samples, kinds)
+        change(second.bootstrap, kinds)
+        changed = seen(second, kinds), picture(second.bootstrap, samples.topics)
+        second.terminate()
 
-        theirs.start()
-        expect(theirs, changed, samples, kinds)
-        finish(theirs.bootstrap, kinds)
-        theirs.terminate()
+        first.start()
+        expect(first, changed, samples, kinds)
+        finish(first.bootstrap, kinds)
+        first.terminate()
     finally:
-        print(ours.output(), theirs.output(), sep="\n")
-        ours.kill()
-        theirs.kill()
+        print(first.output(), second.output(), sep="\n")
+        first.kill()
+        second.kill()
 
 
 def format_for(directory: Path, broker: TidelogProcess, version: str) -> None:
@@ -196,32 +202,8 @@ def format_for(directory: Path, broker: TidelogProcess, version: str) -> None:
 def test_an_older_kafka_takes_over_a_directory_formatted_for_its_release(tmp_path: Path, version: str) -> None:
     """An older Kafka takes over a directory that was formatted for its release, and Tidelog takes it back."""
     ours, theirs = TidelogProcess(tmp_path, SETTINGS), ApacheKafka(tmp_path, KAFKA_SETTINGS, version=version)
-    kinds = GroupKinds(has_consumer=version >= "4", has_share=version >= "4.2")
-    samples = Samples("", "sample.", segment_bytes=SEGMENT_BYTES)
     format_for(tmp_path, ours, version)
-    try:
-        ours.start()
-        samples.bootstrap = ours.bootstrap
-        samples.write()
-        fill(ours.bootstrap, kinds)
-        written = seen(ours, kinds), picture(ours.bootstrap, samples.topics)
-        ours.terminate()
-        samples.close()
-
-        theirs.start()
-        expect(theirs, written, samples, kinds)
-        change(theirs.bootstrap, kinds)
-        changed = seen(theirs, kinds), picture(theirs.bootstrap, samples.topics)
-        theirs.terminate()
-
-        ours.start()
-        expect(ours, changed, samples, kinds)
-        finish(ours.bootstrap, kinds)
-        ours.terminate()
-    finally:
-        print(ours.output(), theirs.output(), sep="\n")
-        ours.kill()
-        theirs.kill()
+    hand_over_twice(ours, theirs, version)
 
 
 @pytest.mark.timeout(200)
