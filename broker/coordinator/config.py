@@ -28,8 +28,6 @@ class GroupConfig:
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
-    offsets_topic_replication_factor: int = 1
-    offsets_topic_segment_bytes: int = 104_857_600
     group_consumer_session_timeout_ms: int = 45_000
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = MAX_INT32
@@ -50,9 +48,6 @@ class TransactionConfig:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 3_600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
     transaction_state_log_num_partitions: int = 50
-    transaction_state_log_replication_factor: int = 1
-    transaction_state_log_segment_bytes: int = 104_857_600
-    transaction_two_phase_commit_enable: bool = False
 
 
 def group_config(values: Mapping[str, Any]) -> GroupConfig:

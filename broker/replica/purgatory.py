@@ -67,7 +67,6 @@ class Purgatory:
         "_timers",
         "_touched",
         "_watchers",
-        "completed_total",
         "expired_total",
     )
 
@@ -81,7 +80,6 @@ class Purgatory:
         self._due: deque[Parked] = deque()
         """Operations to try, in the order in which their keys were touched."""
         self._scheduled = False
-        self.completed_total = 0
         self.expired_total = 0
 
     def __len__(self) -> int:
@@ -161,7 +159,6 @@ class Purgatory:
             is_completed = True
             _refuse(parked, error)
         if is_completed:
-            self.completed_total += 1
             self.cancel(parked)
 
     def cancel(self, parked: Parked) -> None:
