@@ -25,7 +25,7 @@ from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.connections.channel import Channel, ChannelError
-from tidelog.broker.member.connections.directories import DirectoryNews
+from tidelog.broker.member.connections.directories import DirectoryReports
 from tidelog.broker.member.connections.security import PeerSecurity
 from tidelog.broker.member.replication import Replication
 from tidelog.broker.metadata.image import topic_image
@@ -265,9 +265,9 @@ class SimulatedBroker:
     def _report_directories(self, lifecycle: BrokerLifecycle) -> None:
         """Begin to report logs that have failed, and the directories of all logs."""
         clock, parts = self._environment.clock, self.parts
-        news = DirectoryNews(cast("Any", parts), parts.controller, lifecycle, clock.monotonic_ms, self._beat)
-        news.begin()
-        parts.loop.create_task(news.report(cast("Channel", self._channel()), self._observer.quorum, float("inf")))
+        reports = DirectoryReports(cast("Any", parts), parts.controller, lifecycle, clock.monotonic_ms, self._beat)
+        reports.begin()
+        parts.loop.create_task(reports.report(cast("Channel", self._channel()), self._observer.quorum, float("inf")))
 
     def fail_log(self, number: int) -> None:
         """Take the log of a partition out of service, as an unreadable file does. The file is whole after a restart."""

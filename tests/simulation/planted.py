@@ -12,7 +12,7 @@ from tests.simulation.broker import SimulatedBroker
 from tidelog.broker.cluster.follower_state import UNKNOWN, FollowerState
 from tidelog.broker.cluster.partition_state import LeaderState
 from tidelog.broker.member import replication
-from tidelog.broker.member.connections.directories import DirectoryNews
+from tidelog.broker.member.connections.directories import DirectoryReports
 from tidelog.broker.member.replication import ReplicaFetcher
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.metadata.metadata_image import PartitionState
@@ -160,10 +160,10 @@ def fetch_for_failed_logs(patch: pytest.MonkeyPatch) -> None:
 def report_no_failed_logs(patch: pytest.MonkeyPatch) -> None:
     """Let brokers report no log that has failed, so that it goes on leading and counts as in sync."""
 
-    def directory_id_of(self: DirectoryNews, partition: TopicPartition) -> bytes | None:
+    def directory_id_of(self: DirectoryReports, partition: TopicPartition) -> bytes | None:
         return self._log_manager.directory_id_of(partition)
 
-    patch.setattr(DirectoryNews, "_directory_id_of", directory_id_of)
+    patch.setattr(DirectoryReports, "_directory_id_of", directory_id_of)
 
 
 def count_removed_followers(patch: pytest.MonkeyPatch) -> None:
