@@ -7,7 +7,7 @@ entries before the stale ones may be greater, so the order of entries proves not
 
     offset index   a batch that fits the entry begins at its position
     time index     the roll of its segment, which cuts the file to its entries; before that, only batch headers: an
-                   entry speaks of all batches before it
+                   entry's timestamp is the greatest of all batches up to its offset
 
 Look-ups are binary searches over reads of 4 KiB: a plan reads a few pages of an index, not all of it.
 """

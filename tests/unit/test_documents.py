@@ -85,7 +85,7 @@ def test_the_site_has_a_place_for_every_page() -> None:
     assert sorted(placed) == sorted(str(path.relative_to(ROOT)) for path in PAGES)
 
 
-ROOMS = [
+SUBPACKAGES = [
     path.parent
     for package in ("protocol", "log", "cleaner", "broker", "pipeline")
     for path in sorted((ROOT / package).rglob("__init__.py"))
@@ -93,7 +93,7 @@ ROOMS = [
 ]
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=[str(path.relative_to(ROOT)) for path in ROOMS])
-def test_every_subpackage_says_what_it_may_import(room: Path) -> None:
-    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or ""
-    assert re.search(r"^Imports: ", text, re.MULTILINE), f"{room} does not say what it may import"
+@pytest.mark.parametrize("subpackage", SUBPACKAGES, ids=[str(path.relative_to(ROOT)) for path in SUBPACKAGES])
+def test_every_subpackage_says_what_it_may_import(subpackage: Path) -> None:
+    text = ast.get_docstring(ast.parse((subpackage / "__init__.py").read_text())) or ""
+    assert re.search(r"^Imports: ", text, re.MULTILINE), f"{subpackage} does not say what it may import"

@@ -61,7 +61,7 @@ class World:
         return self.persister.ask(READ, key, asked, self.now_ms)
 
     def write(self, offset: int, key: StateKey = KEY, leader_epoch: int = 1) -> Deferred[Any]:
-        """Write a state in which all records up to here are acknowledged."""
+        """Write a state whose start offset is ``offset``, with two acknowledged records from there on."""
         written = StateUpdate(offset, 0, leader_epoch, [Span(offset, offset + 1, ACKNOWLEDGED, 1)], 4)
         return self.persister.ask(WRITE, key, build_write_data(key, written), self.now_ms)
 
