@@ -96,7 +96,7 @@ _ROWS = (
     ),
     Family("tidelog_log_refused", GAUGE, "1 for each partition whose log cannot be opened, with the reason."),
     Family(
-        "tidelog_log_damaged_batches_total", COUNTER, "Batches below the recovery point that recovery found damaged.",
+        "tidelog_log_damaged_batches_total", COUNTER, "Batches that a start found damaged and kept.",
         "tidelog_log_damaged_batches",
     ),
     Family(

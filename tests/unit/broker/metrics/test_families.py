@@ -12,6 +12,8 @@ from tidelog.broker.metrics.families import COUNTER, FAMILIES, HISTOGRAM, Family
 
 ROOT = Path(__file__).resolve().parents[4]
 ABBREVIATED = re.compile(r"_(ms|us|secs?|kb|mb|mib|kib)(_|$)|(us|ms)$")
+TEXTS = re.compile(r"""(?<=["'}])[a-z0-9_]+(?=["'{])""")
+FIELDS = re.compile(r"^ +([a-z_]+): ", re.MULTILINE)
 NAMED = re.compile(r'(?:Sample|\.add_gauge|\.counter)\(\s*"((?:kafka|tidelog|process)_\w+)"')
 
 
@@ -34,6 +36,24 @@ def test_each_metric_that_the_broker_names_is_declared() -> None:
     named = {name for path in (ROOT / "broker").rglob("*.py") for name in NAMED.findall(path.read_text())}
     assert len(named) > 20
     assert named - set(FAMILIES) == set()
+
+
+def is_composed(words: list[str], texts: set[str]) -> bool:
+    """Return whether a name can be put together from these texts, with underscores between them."""
+    if not words:
+        return True
+    return any(
+        "_".join(words[:count]) in texts and is_composed(words[count:], texts) for count in range(len(words), 0, -1)
+    )
+
+
+def test_each_declared_metric_is_named_where_it_is_recorded() -> None:
+    """Names are often composed, as f"kafka_server_socket_{what}_total": each part is a text or a field."""
+    paths = [path for room in ("broker", "cleaner") for path in (ROOT / room).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in paths if path.name != "families.py")
+    texts = {text.strip("_") for text in TEXTS.findall(code)} | set(FIELDS.findall(code))
+    assert [name for name, one in FAMILIES.items() if not is_composed((one.source or name).split("_"), texts)] == []
+    assert not is_composed(["tidelog", "rotten", "total"], texts)
 
 
 @pytest.mark.parametrize("file", ["dashboard.json", "rules.yml"])
