@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from tidelog.client import Client, ClientError, parse_bootstrap
 from tidelog.client.sasl.bearer import BearerCredentials
 from tidelog.client.security import Security
+from tidelog.protocol.errors import error_for_code
 from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -78,14 +79,19 @@ def parse_admin(text: str) -> AdminInterface:
 
 
 def find_admin(bootstrap: str, security: Security) -> AdminInterface:
-    """Ask a broker for the address of its admin interface. Raises ClientError."""
+    """Ask a broker for the address of its admin interface. Raises ClientError; KafkaError if the user may not ask."""
     with Client(bootstrap, security=security) as client:
         node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
         resource = DescribeConfigsResource(
             resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=[LISTENER_KEY, *KEYSTORE_KEYS]
         )
         response = client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-    entries = {entry.name: entry for result in response.results for entry in result.configs}
+    (result,) = response.results
+    if result.error_code:
+        kind = error_for_code(result.error_code)
+        reason = result.error_message or kind.default_message
+        raise kind(f"address of the admin interface, which needs DESCRIBE_CONFIGS of the cluster: {reason}")
+    entries = {entry.name: entry for entry in result.configs}
     address = entries[LISTENER_KEY].value if LISTENER_KEY in entries else None
     if not address:
         raise ClientError(f"{bootstrap} has no admin interface ({LISTENER_KEY})")

@@ -7,6 +7,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 import aiokafka
 import kafka
@@ -17,6 +18,7 @@ import tidelog
 from tests.support.apache_kafka import run_tool
 from tidelog.broker_process import BrokerProcessError
 from tidelog.broker_security import Secured
+from tidelog.cli import main
 from tidelog.client.connection import Client
 from tidelog.client.security import Security as ClientSecurity
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse
@@ -60,6 +62,17 @@ def test_a_user_may_do_only_what_acls_allow(broker: tidelog.Broker) -> None:
     assert message is not None
     assert message.value() == b"value"
     consumer.close()
+
+
+def test_a_user_who_may_not_ask_for_the_admin_interface_is_told(
+    broker: tidelog.Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = tmp_path / "bob.properties"
+    profile.write_text("".join(f"{key}={value}\n" for key, value in broker.clients.java("bob").items()))
+    for command in (["find", "orders", "--key", "1"], ["compaction", "status"]):
+        assert main([*command, "--profile", str(profile)]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "address of the admin interface, which needs DESCRIBE_CONFIGS of the cluster: " in line
 
 
 def test_each_python_client_has_its_settings(broker: tidelog.Broker) -> None:
