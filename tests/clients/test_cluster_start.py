@@ -33,12 +33,12 @@ def cluster(directory: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, 
     command = [sys.executable, "-I", "-m", "tidelog.cli", *words, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield process, told(process)
+            yield process, read_ready_document(process)
         finally:
             process.terminate()
 
 
-def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+def read_ready_document(process: subprocess.Popen[str]) -> dict[str, Any]:
     """Read the JSON document that says the cluster is ready."""
     assert process.stdout is not None
     lines = []

@@ -91,7 +91,7 @@ def mirror(bootstrap: str) -> dict[str, str]:
     }
 
 
-def until(what: str, is_so: Callable[[], bool]) -> None:
+def wait_until(what: str, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not is_so():
         assert time.monotonic() < deadline, what
@@ -114,27 +114,27 @@ def test_exactly_once_over_the_kill_of_a_worker(
     read.write_text("".join(f"{line}\n" for line in lines[:LINES]))
     admin = Admin(broker.bootstrap)
     admin.create("lines", 1, {"retention.ms": "7200000"})
-    until("a cluster of two", lambda: members(broker) == len(workers))  # none that joins later stops the task
+    wait_until("a cluster of two", lambda: members(broker) == len(workers))  # none that joins later stops the task
     workers[0].configure("source", source(read, "interval"))
-    until("the open transaction", lambda: admin.offset("lines", 0, "latest") >= LINES)
+    wait_until("the open transaction", lambda: admin.offset("lines", 0, "latest") >= LINES)
     assert read_committed(broker, "lines") == []
 
-    until("the task's state", lambda: workers[0].where("source")[0] == "RUNNING")
+    wait_until("the task's state", lambda: workers[0].where("source")[0] == "RUNNING")
     killed, other = sorted(workers, key=lambda worker: worker.bootstrap != workers[0].where("source")[1])
     killed.kill()
     other.configure("source", source(read, "poll"))
     with read.open("a") as file:
         file.writelines(f"{line}\n" for line in lines[LINES:])
     expected = [line.encode() for line in lines]
-    until("all lines", lambda: len(read_committed(broker, "lines")) >= len(lines))
+    wait_until("all lines", lambda: len(read_committed(broker, "lines")) >= len(lines))
     assert read_committed(broker, "lines") == expected
     assert admin.offset("lines", 0, "latest") > LINES + len(lines), "the aborted transaction is in the log"
-    until("the other worker's task", lambda: other.where("source") == ("RUNNING", other.bootstrap))
+    wait_until("the other worker's task", lambda: other.where("source") == ("RUNNING", other.bootstrap))
 
     other.configure("mirror", mirror(broker.bootstrap))
-    until("the mirror's topic", lambda: "here.lines" in admin.topics())
+    wait_until("the mirror's topic", lambda: "here.lines" in admin.topics())
     other.configure("sink", sink(written, "here.lines"))
-    until("the file", lambda: written.exists() and written.read_bytes().count(b"\n") >= len(lines))
+    wait_until("the file", lambda: written.exists() and written.read_bytes().count(b"\n") >= len(lines))
     assert written.read_text() == read.read_text()
     assert admin.configs("here.lines")["retention.ms"] == "7200000"
     other.terminate()

@@ -181,7 +181,7 @@ def described(scene: Scene) -> dict[str, str | None]:
     return {Path(one["logDir"]).name: one["error"] for one in answer["brokers"][0]["logDirs"]}
 
 
-def asked(member: HurtMember, path: str) -> tuple[int, str]:
+def get_page(member: HurtMember, path: str) -> tuple[int, str]:
     """Return status and text of a page of the admin listener."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{member.admin_port}{path}", timeout=60) as answer:
@@ -222,8 +222,8 @@ def test_a_broker_starts_without_a_directory_that_fails(kind: str, tmp_path: Pat
         assert errors["data"] is None
         assert "KafkaStorageException" in str(errors["second"])
         if isinstance(scene.hurt, HurtMember):
-            assert "offlinelogdirectorycount 1" in asked(scene.hurt, "/metrics")[1]
-            assert asked(scene.hurt, "/readyz")[0] == 503
+            assert "offlinelogdirectorycount 1" in get_page(scene.hurt, "/metrics")[1]
+            assert get_page(scene.hurt, "/readyz")[0] == 503
             assert "second goes offline" in scene.hurt.output()
         scene.hurt.terminate()
         scene.bring_back("second")

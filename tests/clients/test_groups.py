@@ -34,7 +34,7 @@ def write(broker: BrokerProcess, topic: str, count: int) -> None:
     assert not writer.acknowledged.failures
 
 
-def until(condition: Callable[[], bool], poll: Callable[[], Any]) -> None:
+def poll_until(condition: Callable[[], bool], poll: Callable[[], Any]) -> None:
     """Poll until the condition holds."""
     deadline = time.monotonic() + SECONDS
     while not condition():
@@ -108,10 +108,10 @@ def test_partitions_are_shared_and_follow_members(broker: BrokerProcess, strateg
     Admin(broker.bootstrap).create(topic, 6)
     write(broker, topic, 600)
     with members(broker, topic, 3, partition_assignment_strategy=strategy) as group:
-        until(lambda: shared(group, 6), lambda: poll_all(group))
+        poll_until(lambda: shared(group, 6), lambda: poll_all(group))
         leaving = group.pop()
         leaving.consumer.close()
-        until(lambda: shared(group, 6), lambda: poll_all(group))
+        poll_until(lambda: shared(group, 6), lambda: poll_all(group))
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
@@ -119,22 +119,22 @@ def test_consumer_protocol_shares_partitions_and_follows_members(broker: BrokerP
     topic = f"shared-by-broker-{assignor}"
     Admin(broker.bootstrap).create(topic, 6)
     with members(broker, topic, 3, **CONSUMER, group_remote_assignor=assignor) as group:
-        until(lambda: shared(group, 6), lambda: poll_all(group))
+        poll_until(lambda: shared(group, 6), lambda: poll_all(group))
         write(broker, topic, 60)
-        until(lambda: sum(len(m.seen) for m in group) == 60, lambda: poll_all(group))
+        poll_until(lambda: sum(len(m.seen) for m in group) == 60, lambda: poll_all(group))
         leaving = group.pop()
         leaving.consumer.close()
-        until(lambda: shared(group, 6), lambda: poll_all(group))
+        poll_until(lambda: shared(group, 6), lambda: poll_all(group))
 
 
 def test_consumer_protocol_follows_a_pattern(broker: BrokerProcess) -> None:
     admin = Admin(broker.bootstrap)
     admin.create("pattern-1", 1)
     with members(broker, "^pattern-.*", 1, **CONSUMER) as (member,):
-        until(lambda: {owned.topic for owned in member.consumer.assignment()} == {"pattern-1"}, member.poll)
+        poll_until(lambda: {owned.topic for owned in member.consumer.assignment()} == {"pattern-1"}, member.poll)
         admin.create("pattern-2", 1)
         wanted = {"pattern-1", "pattern-2"}
-        until(lambda: {owned.topic for owned in member.consumer.assignment()} == wanted, member.poll)
+        poll_until(lambda: {owned.topic for owned in member.consumer.assignment()} == wanted, member.poll)
 
 
 def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(broker: BrokerProcess) -> None:
@@ -143,7 +143,7 @@ def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets(broker: Broke
     for protocol in (CLASSIC, CONSUMER, CLASSIC):
         write(broker, topic, 10)
         with members(broker, topic, 1, **protocol) as (member,):
-            until(lambda found=member: len(found.seen) == 10, member.poll)  # type: ignore[misc]
+            poll_until(lambda found=member: len(found.seen) == 10, member.poll)  # type: ignore[misc]
             member.consumer.commit(asynchronous=False)
 
 
@@ -152,11 +152,11 @@ def test_committed_offsets_are_where_the_next_member_begins(broker: BrokerProces
     Admin(broker.bootstrap).create(topic, 2)
     write(broker, topic, 100)
     with members(broker, topic, 1) as (first,):
-        until(lambda: len(first.seen) == 100, first.poll)
+        poll_until(lambda: len(first.seen) == 100, first.poll)
         first.consumer.commit(asynchronous=False)
     write(broker, topic, 50)
     with members(broker, topic, 1) as (second,):
-        until(lambda: len(second.seen) == 50, second.poll)
+        poll_until(lambda: len(second.seen) == 50, second.poll)
     assert not set(first.seen) & set(second.seen)
 
 
@@ -166,9 +166,9 @@ def test_groups_and_offsets_survive(fresh_broker: BrokerProcess, kill: bool, pro
     topic = "survivors"
     Admin(fresh_broker.bootstrap).create(topic, 4)
     with members(fresh_broker, topic, 2, **protocol) as group:
-        until(lambda: shared(group, 4), lambda: poll_all(group))
+        poll_until(lambda: shared(group, 4), lambda: poll_all(group))
         write(fresh_broker, topic, 200)
-        until(lambda: sum(len(m.seen) for m in group) >= 200, lambda: poll_all(group))
+        poll_until(lambda: sum(len(m.seen) for m in group) >= 200, lambda: poll_all(group))
         for member in group:
             member.consumer.commit(asynchronous=False)
         before = committed(fresh_broker, topic, 4)
@@ -180,7 +180,7 @@ def test_groups_and_offsets_survive(fresh_broker: BrokerProcess, kill: bool, pro
         fresh_broker.start()
         assert committed(fresh_broker, topic, 4) == before
         write(fresh_broker, topic, 100)
-        until(lambda: sum(len(m.seen) for m in group) >= 300 and shared(group, 4), lambda: poll_all(group))
+        poll_until(lambda: sum(len(m.seen) for m in group) >= 300 and shared(group, 4), lambda: poll_all(group))
     seen = [place for member in group for place in member.seen]
     assert len(seen) == len(set(seen)), "a record was read twice although its offset was committed"
 
@@ -191,11 +191,11 @@ def test_static_members_come_back_without_a_rebalance(broker: BrokerProcess) -> 
     write(broker, topic, 10)
     stays = Member(broker, topic, group_instance_id="a")
     leaves = Member(broker, topic, group_instance_id="b")
-    until(lambda: shared([stays, leaves], 2), lambda: poll_all([stays, leaves]))
+    poll_until(lambda: shared([stays, leaves], 2), lambda: poll_all([stays, leaves]))
     owned = leaves.partitions()
     leaves.consumer.close()
     back = Member(broker, topic, group_instance_id="b")
-    until(lambda: shared([stays, back], 2), lambda: poll_all([stays, back]))
+    poll_until(lambda: shared([stays, back], 2), lambda: poll_all([stays, back]))
     assert back.partitions() == owned
     stays.consumer.close()
     back.consumer.close()
@@ -207,7 +207,7 @@ def test_admin_sees_and_deletes_groups(broker: BrokerProcess) -> None:
     admin.create(topic, 2)
     write(broker, topic, 10)
     with members(broker, topic, 1) as (member,):
-        until(lambda: len(member.seen) == 10, member.poll)
+        poll_until(lambda: len(member.seen) == 10, member.poll)
         member.consumer.commit(asynchronous=False)
         described = admin.client.describe_consumer_groups([topic])[topic].result()
         assert described.state.name == "STABLE"
@@ -229,7 +229,7 @@ def test_a_deleted_topic_takes_its_committed_offsets_along(broker: BrokerProcess
         admin.create(topic, 1)
         write(broker, topic, 5)
         with members(broker, topic, 1) as (member,):
-            until(lambda found=member: len(found.seen) == 5, member.poll)  # type: ignore[misc]
+            poll_until(lambda found=member: len(found.seen) == 5, member.poll)  # type: ignore[misc]
             member.consumer.commit(asynchronous=False)
         admin.delete(topic)
 

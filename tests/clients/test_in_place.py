@@ -88,14 +88,14 @@ def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Pat
         samples.write()
         Admin(ours.bootstrap).create("indexed", 1, FOUND)
         fill(ours.bootstrap)
-        written = seen(ours), picture(ours.bootstrap, samples.topics)
+        written = facts_of(ours), picture(ours.bootstrap, samples.topics)
         stop(ours)
         samples.close()
 
         theirs.start()
         expect(theirs, written, samples)
         change(theirs.bootstrap)
-        changed = seen(theirs), picture(theirs.bootstrap, samples.topics)
+        changed = facts_of(theirs), picture(theirs.bootstrap, samples.topics)
         stop(theirs)
         metadata = theirs.data_directory / METADATA_DIRECTORY
         changes = [change for path in metadata.glob("*.log") for change in partition_changes(path, 0)]
@@ -104,7 +104,7 @@ def test_kafka_takes_over_a_directory_of_tidelog_and_gives_it_back(tmp_path: Pat
 
         ours.start()
         expect(ours, changed, samples)
-        assert seen(ours).configs[TOPIC, "indexed"].items() >= FOUND.items()
+        assert facts_of(ours).configs[TOPIC, "indexed"].items() >= FOUND.items()
         finish(ours.bootstrap)
         ours.terminate()
     finally:
@@ -168,14 +168,14 @@ def hand_over_twice(first: BrokerProcess, second: BrokerProcess, version: str) -
         samples.bootstrap = first.bootstrap
         samples.write()
         fill(first.bootstrap, kinds)
-        written = seen(first, kinds), picture(first.bootstrap, samples.topics)
+        written = facts_of(first, kinds), picture(first.bootstrap, samples.topics)
         first.terminate()
         samples.close()
 
         second.start()
         expect(second, written, samples, kinds)
         change(second.bootstrap, kinds)
-        changed = seen(second, kinds), picture(second.bootstrap, samples.topics)
+        changed = facts_of(second, kinds), picture(second.bootstrap, samples.topics)
         second.terminate()
 
         first.start()
@@ -231,7 +231,7 @@ def test_a_directory_whose_features_were_lowered_is_taken_by_an_older_kafka(tmp_
         theirs.kill()
 
 
-def seen(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:
+def facts_of(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:
     """Return the facts without those of kinds of groups that the Kafka is too old for."""
     groups = ["new-readers"] * kinds.has_consumer + SHARERS * kinds.has_share
     return facts(
@@ -242,7 +242,7 @@ def seen(broker: BrokerProcess, kinds: GroupKinds = ALL_KINDS) -> Facts:
 def expect(broker: BrokerProcess, before: tuple[Facts, Any], samples: Samples, kinds: GroupKinds = ALL_KINDS) -> None:
     """Check that the broker says what the one before it said."""
     until_led(broker, before[0])
-    found = seen(broker, kinds)
+    found = facts_of(broker, kinds)
     for name, value in known_to_both(before[0])._asdict().items():
         assert getattr(known_to_both(found), name) == value, name
     records = picture(broker.bootstrap, samples.topics)

@@ -14,7 +14,7 @@ COUNT = 40
 PARTITIONS = 3
 
 
-def asked(broker: BrokerProcess, topic: str) -> dict[str, Any]:
+def job_of(broker: BrokerProcess, topic: str) -> dict[str, Any]:
     return {"bootstrap": broker.bootstrap, "topic": topic, "partitions": PARTITIONS, "count": COUNT}
 
 
@@ -23,13 +23,13 @@ def expected(*codecs: str) -> list[str]:
 
 
 def test_kafka_go(broker: BrokerProcess) -> None:
-    answer = ask(go_program("segmentio"), asked(broker, "segmentio"))
+    answer = ask(go_program("segmentio"), job_of(broker, "segmentio"))
     values = expected("0", "1", "2", "3", "4")
     assert sorted(answer["values"]) == values
     assert (answer["committed"], answer["lag"]) == (len(values), len(values))
 
 
 def test_platformatic(broker: BrokerProcess) -> None:
-    answer = ask(node_program("platformatic"), asked(broker, "platformatic"))
+    answer = ask(node_program("platformatic"), job_of(broker, "platformatic"))
     assert sorted(answer["values"]) == expected("none", "gzip", "snappy", "lz4")
     assert "platformatic" in answer["groups"]

@@ -58,7 +58,7 @@ def consume(broker: BrokerProcess, old: tuple[str, str], topic: str, times: int 
     return run(broker, old, "consume", topic, count=times * COUNT)
 
 
-def until(condition: Callable[[], bool], poll: Callable[[], Any]) -> None:
+def poll_until(condition: Callable[[], bool], poll: Callable[[], Any]) -> None:
     """Poll until the condition holds."""
     deadline = time.monotonic() + SECONDS
     while not condition():
@@ -117,15 +117,15 @@ def test_the_old_client_shares_a_group_with_the_newest(broker: BrokerProcess, ol
     Admin(broker.bootstrap).create(topic, PARTITIONS)
     new = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "heartbeat.interval.ms": 200})
     new.subscribe([topic])
-    until(lambda: len(new.assignment()) == PARTITIONS, lambda: new.poll(0.05))
+    poll_until(lambda: len(new.assignment()) == PARTITIONS, lambda: new.poll(0.05))
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(run, broker, old, "group", topic, group=topic, count=min(ENDS.values()))
-        until(lambda: 0 < len(new.assignment()) < PARTITIONS, lambda: new.poll(0.05))
+        poll_until(lambda: 0 < len(new.assignment()) < PARTITIONS, lambda: new.poll(0.05))
         kept = {place.partition for place in new.assignment()}
         write_placed(broker.bootstrap, topic)
-        until(reading.done, lambda: new.poll(0.05))
+        poll_until(reading.done, lambda: new.poll(0.05))
     assert {record.partition for record in reading.result()} <= set(range(PARTITIONS)) - kept
-    until(lambda: len(new.assignment()) == PARTITIONS, lambda: new.poll(0.05))
+    poll_until(lambda: len(new.assignment()) == PARTITIONS, lambda: new.poll(0.05))
     new.close()
 
 

@@ -93,7 +93,7 @@ class Counts:
         self._consumer.close()
 
 
-def until(what: str, is_so: Callable[[], bool]) -> None:
+def wait_until(what: str, is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not is_so():
         assert time.monotonic() < deadline, what
@@ -135,12 +135,12 @@ def test_words_are_counted_once_over_a_restart(tmp_path: Path) -> None:
         admin.create("counts")
         produce(broker, 200)
         application, counts = Application(broker, tmp_path / "state"), Counts(broker)
-        until("two instances divide the tasks", lambda: all_run(application, 2))
-        until("the first lines are counted", lambda: counts.read() == counted(200))
+        wait_until("two instances divide the tasks", lambda: all_run(application, 2))
+        wait_until("the first lines are counted", lambda: counts.read() == counted(200))
         broker.kill()
         broker.start()
         produce(broker, 100)
-        until("lines are counted after the restart", lambda: counts.read() == counted(300))
+        wait_until("lines are counted after the restart", lambda: counts.read() == counted(300))
         server = ("--bootstrap-server", broker.bootstrap)
         describe = (STREAMS_GROUPS, *server, "--describe", "--group", "words")
         listed, members, state, offsets = run(
@@ -156,10 +156,10 @@ def test_words_are_counted_once_over_a_restart(tmp_path: Path) -> None:
         assert members.count("words-") >= 2, members
         assert re.search(r"words\s.*\sStable\s+2\b", state), state
         assert len(re.findall(r"(?m)^words\s+lines\s+[012]\s", offsets)) == PARTITIONS, offsets
-        until("the broker tells who has which task", lambda: told_tasks(broker) == (sorted(TASKS), sorted(COPIES)))
+        wait_until("the broker tells who has which task", lambda: told_tasks(broker) == (sorted(TASKS), sorted(COPIES)))
         application.say("stop 0")
-        until("the other instance takes over", lambda: all_run(application, 1))
+        wait_until("the other instance takes over", lambda: all_run(application, 1))
         produce(broker, 50)
-        until("nothing is lost or counted twice", lambda: counts.read() == counted(350))
+        wait_until("nothing is lost or counted twice", lambda: counts.read() == counted(350))
         counts.close()
         application.close()

@@ -40,8 +40,8 @@ def echo_port() -> Iterator[int]:
         thread.join()
 
 
-def asked(port: int) -> bytes:
-    """Return what comes back."""
+def ask(port: int) -> bytes:
+    """Send a few bytes; return the bytes that come back."""
     with socket.create_connection(("127.0.0.1", port), LIMIT_S) as client:
         client.sendall(b"question")
         return client.recv(100)
@@ -58,7 +58,7 @@ def test_a_proxy_continues_after_an_accept_that_failed(echo_port: int, monkeypat
             return await accept(server)
 
         monkeypatch.setattr(proxies._loop, "sock_accept", fail_first)
-        assert asked(proxies.add("1", echo_port)) == b"question"
+        assert ask(proxies.add("1", echo_port)) == b"question"
         assert left == []
         assert len(proxies.failures) == 2
 
@@ -94,7 +94,7 @@ def test_proxies_that_stood_still_say_so(echo_port: int) -> None:
     with Links(dict) as proxies:
         port = proxies.add("1", echo_port)
         proxies._call(lambda: time.sleep(3 * links.TICK_S))
-        assert asked(port) == b"question"
+        assert ask(port) == b"question"
         wait_until(lambda: bool(proxies.failures), "the delay is noted", LIMIT_S)
     assert "the proxies stood still for" in proxies.failures[0]
 

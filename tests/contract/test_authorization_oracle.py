@@ -49,15 +49,15 @@ NOT_COMPARED = {"create_topics": "topic_id", "alter_share_group_offsets": "topic
 Pair = tuple[Asked, Asked]
 
 
-def seen(value: Any, name: str = "") -> Any:
+def authorized_part(value: Any, name: str = "") -> Any:
     """Keep the part of an answer that authorization decides: errors, names that are told, bits."""
     if isinstance(value, dict):
-        kept = {key: seen(item, key) for key, item in value.items() if key not in LEFT_OUT}
+        kept = {key: authorized_part(item, key) for key, item in value.items() if key not in LEFT_OUT}
         return {key: item for key, item in kept.items() if item is not None}
     if name in ("configs", "api_keys"):
         return bool(value)  # Tidelog has keys of its own
     if isinstance(value, list):
-        return sorted((seen(item) for item in value if isinstance(item, dict)), key=repr)
+        return sorted((authorized_part(item) for item in value if isinstance(item, dict)), key=repr)
     if name == "topic_id":
         return value != ZERO_UUID
     if name in TOLD or name.endswith(("error_code", "authorized_operations")):
@@ -135,7 +135,7 @@ def compare(brokers: Pair, client: tuple[str, str], asking: Asking, version: int
     """Return the differences between both brokers' answers that last."""
     deadline = time.monotonic() + SETTLED_S
     while True:
-        answers = [seen(asked.ask(client, asking, version, names)) for asked in brokers]
+        answers = [authorized_part(asked.ask(client, asking, version, names)) for asked in brokers]
         if asking.api in NOT_COMPARED:
             answers = [without(answer, NOT_COMPARED[asking.api]) for answer in answers]
         if asking.only_refusals:

@@ -23,7 +23,7 @@ BATCHES = 30
 PROGRAM = "import sys; from tidelog.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
-def made(path: Path) -> KafkaDirectory:
+def make_kafka_directory(path: Path) -> KafkaDirectory:
     directory = KafkaDirectory(path)
     directory.add_partition("orders", 0, TOPIC_ID, batches=BATCHES)
     directory.add_metadata(
@@ -64,9 +64,9 @@ def record_bytes(data: Path) -> bytes:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_irregular_file_is_refused_or_does_no_harm(tmp_path: Path, kind: str) -> None:
     control = tmp_path / "control"
-    assert run_adopt(made(tmp_path / "kafka").path, control).returncode == 0
+    assert run_adopt(make_kafka_directory(tmp_path / "kafka").path, control).returncode == 0
     for number, name in enumerate(names(tmp_path / "kafka")):
-        source = made(tmp_path / f"kafka-{number}").path
+        source = make_kafka_directory(tmp_path / f"kafka-{number}").path
         content = (source / name).read_bytes()
         (source / name).unlink()
         KINDS[kind](source / name, content)
@@ -82,7 +82,7 @@ def test_an_irregular_file_is_refused_or_does_no_harm(tmp_path: Path, kind: str)
 
 @pytest.mark.parametrize("name", [b"\xff\n.log", b"1.log", b"x" * 20 + b".log", "\u0663".encode() * 20 + b".log"])
 def test_a_record_file_of_another_name_is_refused_in_words(tmp_path: Path, name: bytes) -> None:
-    source, data = made(tmp_path / "kafka").path, tmp_path / "data"
+    source, data = make_kafka_directory(tmp_path / "kafka").path, tmp_path / "data"
     with open(os.path.join(os.fsencode(source / "orders-0"), name), "wb") as file:
         file.write(b"x")
     words = [sys.executable, "-c", PROGRAM, "adopt", str(source), "--data-dir", str(data)]

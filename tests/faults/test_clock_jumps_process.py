@@ -118,7 +118,7 @@ def broker(tmp_path: Path) -> Iterator[ShiftedProcess]:
         assert "Traceback" not in broker.output()
 
 
-def until(is_so: Callable[[], bool], what: str) -> None:
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
     """Wait for a state."""
     deadline = time.monotonic() + LIMIT_S
     while not is_so():
@@ -172,7 +172,7 @@ def test_jumps_of_hours_and_days_expire_nothing_and_remove_no_member(broker: Shi
 
     for number in range(10):
         write(b"first-%d" % number)
-    until(lambda: commit_offset(broker.port, "empty", "kept", 7) == 0, "no coordinator")
+    wait_until(lambda: commit_offset(broker.port, "empty", "kept", 7) == 0, "no coordinator")
     with (
         Client(broker.bootstrap) as client,
         raw_client.connect(broker.port) as idle,
@@ -180,7 +180,7 @@ def test_jumps_of_hours_and_days_expire_nothing_and_remove_no_member(broker: Shi
         Member(broker.bootstrap, "consumer") as consumer,
     ):
         member = share_member(client)
-        until(lambda: classic.values == consumer.values == values, "the groups do not read")
+        wait_until(lambda: classic.values == consumer.values == values, "the groups do not read")
         taken = {number for run in member.fetch() for number in range(run.first, run.last + 1)}
         transaction = begin_transaction(broker.bootstrap, b"t-0")
         for number, error_s in enumerate(JUMPS_S):
@@ -198,7 +198,7 @@ def test_jumps_of_hours_and_days_expire_nothing_and_remove_no_member(broker: Shi
             transaction.produce("transactions", b"t-%d" % (number + 1))
             assert transaction.flush(LIMIT_S) == 0
         transaction.commit_transaction(LIMIT_S)
-        until(lambda: classic.values == consumer.values == values, "the groups do not continue")
+        wait_until(lambda: classic.values == consumer.values == values, "the groups do not continue")
         assert (classic.assignments, consumer.assignments) == (1, 1)
         idle.sendall(raw_client.api_versions())
         assert raw_client.receive_frame(idle)

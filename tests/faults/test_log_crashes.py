@@ -179,7 +179,7 @@ def swap(bench: LogBench) -> None:
     bench.environment.deletions.run(everything=True)
 
 
-def prepared(directory: Path) -> Path:
+def write_closed_log(directory: Path) -> Path:
     """Write a compacted log of several segments, and close it."""
     directory.mkdir()
     log = LogBench(str(directory), **SMALL, cleanup_policy="compact").open()
@@ -197,7 +197,7 @@ def copy_of(template: Path, directory: Path) -> tuple[LogBench, FaultyFileSystem
 @pytest.mark.parametrize("power_loss", [False, True])
 def test_kill_at_every_step_of_a_swap_leaves_old_or_new(tmp_path: Path, power_loss: bool) -> None:
     """F2: never a mix of old and new segments, and leftover files are removed."""
-    template = prepared(tmp_path / "template")
+    template = write_closed_log(tmp_path / "template")
     bench, disk = copy_of(template, tmp_path / "count")
     log = bench.open()
     before, boundary = values(log), log.segments[4].base_offset

@@ -218,7 +218,7 @@ def places_of(frame: DataFrame) -> list[Place]:
     return sorted((row[0], row[1], row[2]) for row in frame.select("topic", "partition", "offset").collect())
 
 
-def made(spark: SparkSession, mixed: Mixed, kind: str) -> str:
+def make_relation(spark: SparkSession, mixed: Mixed, kind: str) -> str:
     """Make a new table or temporary view of the topics. Returns its name."""
     name = f"reuse_{uuid.uuid4().hex}"
     options = ", ".join(f"`{key}` '{value}'" for key, value in OPTIONS.items())
@@ -231,7 +231,7 @@ def made(spark: SparkSession, mixed: Mixed, kind: str) -> str:
 def test_a_name_used_many_times_in_one_statement(
     spark: SparkSession, mixed: Mixed, conditions: Conditions, kind: str
 ) -> None:
-    name = made(spark, mixed, kind)
+    name = make_relation(spark, mixed, kind)
     for _ in range(TIMES):
         asked = dict(enumerate(conditions.several(16)))
         selects = (f"select {n} n, topic, partition, offset from {name} where {one.sql}" for n, one in asked.items())

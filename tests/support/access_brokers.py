@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.support.access_questions import Asking, Names, joined
+from tests.support.access_questions import Asking, Names, join_requests
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import TidelogProcess, free_port
 from tests.support.compared import AT_ONCE, OVERRIDES, until_ready
@@ -123,7 +123,7 @@ class Asked:
         questions = [asking.question(names._replace(topic_id=self.ids.get(names.topic, NO_TOPIC))) for names in about]
         question = questions[0]
         for more in questions[1:]:
-            question = joined(question, more)
+            question = join_requests(question, more)
         broker.ask(asking.api, version, **question)
         return broker.answers[-1][1]
 
@@ -134,7 +134,7 @@ class Asked:
         made = self.admin.ask_quietly("create_acls", 3, creations=wanted)
         assert {result.error_code for result in made.results} <= {0}
         expected = {tuple(one.values()) for one in wanted}
-        until(lambda: acls_of(self.admin) == expected)
+        wait_until(lambda: acls_of(self.admin) == expected)
 
 
 @contextmanager
@@ -167,18 +167,18 @@ def prepare(asked: Asked) -> None:
     for topic in TOPICS:
         create(admin, topic)
     for group in GROUPS[:2]:
-        until(lambda group=group: not commit(admin, group))  # type: ignore[misc]
-    until(lambda: not join(admin))
-    until(lambda: len(assigned(admin)) == 2)
-    until(lambda: not begin_transaction(admin))
-    until(lambda: not make_share_state(admin))
+        wait_until(lambda group=group: not commit(admin, group))  # type: ignore[misc]
+    wait_until(lambda: not join(admin))
+    wait_until(lambda: len(assigned(admin)) == 2)
+    wait_until(lambda: not begin_transaction(admin))
+    wait_until(lambda: not make_share_state(admin))
     topics = admin.ask_quietly("metadata", 12, topics=None).topics
     asked.ids = {topic.name: topic.topic_id for topic in topics}
     for user in USERS:
         broker = asked.users[user, HOSTS[0]]
         made = broker.ask_quietly("create_delegation_token", 3, owner_principal_name=None, max_lifetime_ms=-1)
         assert not made.error_code
-        until(lambda broker=broker: broker.ask_quietly("describe_delegation_token", 3, owners=None).tokens)  # type: ignore[misc]
+        wait_until(lambda broker=broker: broker.ask_quietly("describe_delegation_token", 3, owners=None).tokens)  # type: ignore[misc]
 
 
 def commit(broker: Broker, group: str) -> int:
@@ -231,7 +231,7 @@ def make_share_state(broker: Broker) -> int:
     return int(found.coordinators[0].error_code or made.results[0].partitions[0].error_code)
 
 
-def until(condition: Callable[[], Any]) -> None:
+def wait_until(condition: Callable[[], Any]) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + WAIT_S
     while not condition():

@@ -380,7 +380,7 @@ RULES_OF_THEIR_OWN = [
 """Requests that the table of the APIs' permissions does not decide."""
 
 
-def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def join_requests(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Join two requests of one API to one about the names of both, as far as the request has arrays for names."""
     both = dict(first)
     for key, value in second.items():
@@ -397,7 +397,7 @@ def _joined_lists(first: list[Any], second: list[Any]) -> list[Any]:
             continue
         alike = [index for index, one in enumerate(found) if _scalars(one) == _scalars(item)]
         if alike:
-            found[alike[0]] = joined(found[alike[0]], item)
+            found[alike[0]] = join_requests(found[alike[0]], item)
         else:
             found.append(item)
     return found

@@ -93,7 +93,7 @@ class ReplicatedBroker(DataBroker):
         """Fetch as a replica; return error, high watermark, log start and records of the response."""
         answer = self.ask(replica, offset, **options)
         assert isinstance(answer, FetchResponse)
-        return told(answer)
+        return contents_of(answer)
 
     def begin(self, request: Message, version: int) -> Deferred[Any]:
         """Begin a request whose handler works in steps; each step runs as soon as the wait before it is over."""
@@ -116,7 +116,7 @@ class ReplicatedBroker(DataBroker):
         return answer
 
 
-def told(answer: FetchResponse) -> tuple[int, int, int, bytes]:
+def contents_of(answer: FetchResponse) -> tuple[int, int, int, bytes]:
     """Return error, high watermark, log start and records of the only partition of a response."""
     (topic,) = answer.responses
     (data,) = topic.partitions

@@ -24,7 +24,7 @@ def protocols(*topics: str) -> list[dict[str, object]]:
     return [{"name": "range", "metadata": subscription(*topics)}]
 
 
-def joined(broker: Broker, group: str, topic: str, *, instance: str | None = None) -> Any:
+def join_stable_group(broker: Broker, group: str, topic: str, *, instance: str | None = None) -> Any:
     """Create a stable classic group with one member, in its first generation; return its JoinGroup response."""
     fields = {
         "group_id": group,
@@ -108,7 +108,7 @@ def join_group(broker: Broker, version: int) -> None:
 def sync_group(broker: Broker, version: int) -> None:
     group = f"sg{version}"
     create(broker, group)
-    member = joined(broker, group, group)
+    member = join_stable_group(broker, group, group)
 
     def sync(**other: object) -> None:
         fields = {
@@ -141,7 +141,7 @@ def sync_group(broker: Broker, version: int) -> None:
 def heartbeat(broker: Broker, version: int) -> None:
     group = f"hb{version}"
     create(broker, group)
-    member = joined(broker, group, group)
+    member = join_stable_group(broker, group, group)
 
     def beat(**other: object) -> None:
         fields = {"group_id": group, "generation_id": member.generation_id, "member_id": member.member_id, **other}
@@ -162,14 +162,14 @@ def heartbeat(broker: Broker, version: int) -> None:
 def leave_group(broker: Broker, version: int) -> None:
     group = f"lg{version}"
     create(broker, group)
-    member = joined(broker, group, group)
+    member = join_stable_group(broker, group, group)
     if version < 3:
         for of, member_id in ((group, "unknown"), ("", member.member_id), (f"{group}-none", member.member_id)):
             broker.ask("leave_group", version, group_id=of, member_id=member_id)
         broker.ask("leave_group", version, group_id=group, member_id=member.member_id)
         broker.ask("leave_group", version, group_id=group, member_id=member.member_id)
         return
-    static = joined(broker, f"{group}-static", group, instance="i")
+    static = join_stable_group(broker, f"{group}-static", group, instance="i")
 
     def leave(of: str, *members: tuple[str, str | None]) -> None:
         asked = [{"member_id": member_id, "group_instance_id": instance} for member_id, instance in members]
@@ -187,8 +187,8 @@ def leave_group(broker: Broker, version: int) -> None:
 def describe_groups(broker: Broker, version: int) -> None:
     group = f"dg{version}"
     create(broker, group)
-    member = joined(broker, group, group)
-    joined(broker, f"{group}-static", group, instance="i")
+    member = join_stable_group(broker, group, group)
+    join_stable_group(broker, f"{group}-static", group, instance="i")
     groups = [group, f"{group}-static", f"{group}-none", ""]
     broker.ask("describe_groups", version, groups=groups)
     broker.ask("describe_groups", version, groups=[group], include_authorized_operations=True)
@@ -202,7 +202,7 @@ def describe_groups(broker: Broker, version: int) -> None:
 def list_groups(broker: Broker, version: int) -> None:
     group = f"ls{version}"
     create(broker, group)
-    joined(broker, group, group)
+    join_stable_group(broker, group, group)
 
     def listed(**filters: object) -> None:
         response = broker.ask_quietly("list_groups", version, **filters)
@@ -220,7 +220,7 @@ def list_groups(broker: Broker, version: int) -> None:
 def delete_groups(broker: Broker, version: int) -> None:
     group = f"de{version}"
     create(broker, group)
-    joined(broker, group, group)
+    join_stable_group(broker, group, group)
     committed(broker, f"{group}-offsets", group)
     names = [group, f"{group}-none", "", f"{group}-offsets"]
     broker.ask("delete_groups", version, groups_names=names)
@@ -241,7 +241,7 @@ def offset_commit(broker: Broker, version: int) -> None:
     group = f"oc{version}"
     create(broker, group, 2)
     ids = {group: topic_id(broker, group)}
-    member = joined(broker, f"{group}-member", group)
+    member = join_stable_group(broker, f"{group}-member", group)
 
     def commit(of: str, *, topic: str = group, partition: int = 0, metadata: str | None = "m", **other: object) -> None:
         placed = [{"partition_index": partition, "committed_offset": 3, "committed_metadata": metadata}]
@@ -310,7 +310,7 @@ def offset_delete(broker: Broker, version: int) -> None:
     group = f"od{version}"
     create(broker, group, 2)
     committed(broker, group, group)
-    joined(broker, f"{group}-member", group)
+    join_stable_group(broker, f"{group}-member", group)
 
     def delete(of: str, topic: str, partition: int) -> None:
         topics = [{"name": topic, "partitions": [{"partition_index": partition}]}]
@@ -322,7 +322,7 @@ def offset_delete(broker: Broker, version: int) -> None:
     delete(f"{group}-none", group, 0)
     delete(f"{group}-member", group, 0)
     delete(group, group, 0)
-    member = joined(broker, f"{group}-left", group)
+    member = join_stable_group(broker, f"{group}-left", group)
     broker.ask_quietly("leave_group", 1, group_id=f"{group}-left", member_id=member.member_id)
     committed(broker, f"{group}-left", group)
     for _ in range(2):
@@ -374,7 +374,7 @@ def consumer_group_heartbeat(broker: Broker, version: int) -> None:
     beat(**{**quiet, **leaving, "member_epoch": 1})
     beat(**{**quiet, "member_epoch": -1})
     broker.ask("consumer_group_describe", 1, group_ids=[f"{group}-s"])
-    classic = joined(broker, f"{group}-classic", group)
+    classic = join_stable_group(broker, f"{group}-classic", group)
     beat(group_id=f"{group}-classic", member_epoch=3, member_id=classic.member_id)
     broker.ask("describe_groups", 6, groups=[f"{group}-s"])
     broker.ask("join_group", 9, group_id=f"{group}-s", session_timeout_ms=30_000, protocol_type="x", protocols=[])
@@ -420,7 +420,7 @@ def send_beats_of_member(
 def consumer_group_describe(broker: Broker, version: int) -> None:
     group = f"cd{version}"
     create(broker, group, 2)
-    joined(broker, f"{group}-classic", group)
+    join_stable_group(broker, f"{group}-classic", group)
     beat = {"member_id": "m", "rebalance_timeout_ms": 30_000, "subscribed_topic_names": [group], "topic_partitions": []}
     broker.ask_quietly("consumer_group_heartbeat", 1, group_id=group, member_epoch=0, rack_id="r", **beat)
     groups = [group, f"{group}-none", f"{group}-classic", ""]

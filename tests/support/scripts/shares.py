@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.questions import Broker
-from tests.support.scripts.groups import joined
+from tests.support.scripts.groups import join_stable_group
 from tests.support.scripts.registry import WAIT_S, Entry, Script, batch, create, topic_id, write
 from tidelog.protocol.errors import CoordinatorLoadInProgressError
 
@@ -35,7 +35,7 @@ def share_script(api: str) -> Callable[[Script], Script]:
     return register
 
 
-def configured(broker: Broker, group: str, **configs: str) -> None:
+def set_group_configs(broker: Broker, group: str, **configs: str) -> None:
     """Set configs of a share group, which reads from the earliest record on unless ``configs`` say where."""
     pairs = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
     entries = [{"name": key, "value": value, "config_operation": SET} for key, value in pairs.items()]
@@ -126,7 +126,7 @@ class Reader:
         }
 
 
-def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
+def prepare_reader(broker: Broker, name: str, batches: int = 3, **configs: str) -> Reader:
     """Create a topic with batches of ten records, and a share group of the same name.
 
     Returns the group's only member, which has acquired no record yet.
@@ -134,7 +134,7 @@ def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Rea
     create(broker, name)
     for number in range(batches):
         write(broker, name, *(f"{number}-{record}".encode() for record in range(10)))
-    configured(broker, name, **configs)
+    set_group_configs(broker, name, **configs)
     member(broker, name, name)
     reader = Reader(broker, name, name)
     deadline = time.monotonic() + WAIT_S
@@ -149,7 +149,7 @@ def prepared(broker: Broker, name: str, batches: int = 3, **configs: str) -> Rea
 @share_script("share_group_heartbeat")
 def heartbeats(broker: Broker, version: int) -> None:
     create(broker, "hb")
-    joined(broker, "hb-classic", "hb")
+    join_stable_group(broker, "hb-classic", "hb")
     asks = [
         {"group_id": "", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ["hb"]},
         {"group_id": "hb-none", "member_id": "", "member_epoch": 0, "subscribed_topic_names": ["hb"]},
@@ -179,7 +179,7 @@ def heartbeats(broker: Broker, version: int) -> None:
 @share_script("share_group_describe")
 def describe(broker: Broker, version: int) -> None:
     create(broker, "sd", 2)
-    joined(broker, "sd-classic", "sd")
+    join_stable_group(broker, "sd-classic", "sd")
     member(broker, "sd-group", "sd")
     groups = ["sd-group", "sd-none", "sd-classic", ""]
     for flag in (False, True):
@@ -226,7 +226,7 @@ def other_protocols(broker: Broker, version: int) -> None:
 @share_script("share_fetch")
 def sessions(broker: Broker, version: int) -> None:
     """Send requests with members, session epochs and partitions that are not valid; then close a session twice."""
-    reader = prepared(broker, f"se{version}")
+    reader = prepare_reader(broker, f"se{version}")
     other = Reader(broker, f"se{version}", f"se{version}", "other")
     for fields in (
         {"group_id": None},
@@ -264,7 +264,7 @@ def sessions(broker: Broker, version: int) -> None:
 @share_script("share_fetch")
 def acquiring(broker: Broker, version: int) -> None:
     """Acquire records within several limits; accept, release and reject some records, and fetch again."""
-    reader = prepared(broker, f"aq{version}", 6)
+    reader = prepare_reader(broker, f"aq{version}", 6)
     reader.fetch(version, max_records=1)
     reader.fetch(version, max_records=15, batch_size=10)
     reader.fetch(version, batch_size=10)
@@ -284,7 +284,7 @@ def strictly(broker: Broker, version: int) -> None:
     """Fetch with share_acquire_mode 1, in which a fetch acquires ``max_records`` records at most."""
     if version < 2:
         return
-    reader = prepared(broker, "st", 3)
+    reader = prepare_reader(broker, "st", 3)
     for count in (4, 10, 500):
         reader.fetch(version, max_records=count, share_acquire_mode=1)
     reader.fetch(version, (0, 3, [2]), (8, 11, [2]), max_records=0)
@@ -295,7 +295,7 @@ def strictly(broker: Broker, version: int) -> None:
 @share_script("share_acknowledge")
 def acknowledging(broker: Broker, version: int) -> None:
     """Acknowledge ranges and types that are not valid, valid ones, and records that another member has acquired."""
-    reader = prepared(broker, f"ac{version}", 3)
+    reader = prepare_reader(broker, f"ac{version}", 3)
     reader.fetch(version, max_records=20)
     for bad in (
         (5, 4, [1]),
@@ -330,7 +330,7 @@ def acknowledging(broker: Broker, version: int) -> None:
 @share_script("share_acknowledge")
 def renewing(broker: Broker, version: int) -> None:
     """Renew acquired records (acknowledge type 4), in versions that can."""
-    reader = prepared(broker, f"rn{version}")
+    reader = prepare_reader(broker, f"rn{version}")
     reader.fetch(version)
     if version < 2:
         return
@@ -345,7 +345,7 @@ def renewing(broker: Broker, version: int) -> None:
 @share_script("share_acknowledge")
 def renewing_where_it_is_off(broker: Broker, version: int) -> None:
     """Renew acquired records in a group whose config does not allow it."""
-    reader = prepared(broker, f"ro{version}", share_renew_acknowledge_enable="false")
+    reader = prepare_reader(broker, f"ro{version}", share_renew_acknowledge_enable="false")
     reader.fetch(version)
     if version >= 2:
         reader.acknowledge(version, (10, 14, [4]), is_renew_ack=True)
@@ -354,7 +354,7 @@ def renewing_where_it_is_off(broker: Broker, version: int) -> None:
 @share_script("share_fetch")
 def limit(broker: Broker, version: int) -> None:
     """Release records until their delivery count has reached its limit."""
-    reader = prepared(broker, f"li{version}", 1, share_delivery_count_limit="4")
+    reader = prepare_reader(broker, f"li{version}", 1, share_delivery_count_limit="4")
     for _ in range(2):
         reader.fetch(version)
         reader.fetch(version, (0, 9, [2]), max_records=0)
@@ -370,7 +370,7 @@ def committed(broker: Broker, version: int) -> None:
     """Read a topic with committed, aborted and open transactions in a group with read_committed."""
     name = f"tx{version}"
     create(broker, name)
-    configured(broker, name, share_isolation_level="read_committed")
+    set_group_configs(broker, name, share_isolation_level="read_committed")
     for commit in (True, False, None):
         transact(broker, name, f"{name}-{commit}", commit=commit)
         write(broker, name, b"plain")
@@ -416,7 +416,7 @@ def describe_offsets(broker: Broker, version: int, group: str, topics: Any) -> A
 @share_script("describe_share_group_offsets")
 def offsets(broker: Broker, version: int) -> None:
     name = f"of{version}"
-    reader = prepared(broker, name, 3)
+    reader = prepare_reader(broker, name, 3)
     for group in (name, "of-none", ""):
         for topics in (None, [], [{"topic_name": name, "partitions": [0]}]):
             describe_offsets(broker, version, group, topics)
@@ -436,7 +436,7 @@ def offsets(broker: Broker, version: int) -> None:
 def alter(broker: Broker, version: int) -> None:
     """Alter offsets of a group with a member, of unknown groups, and of the group after its member has left."""
     name = "al"
-    reader = prepared(broker, name, 3)
+    reader = prepare_reader(broker, name, 3)
     partitions = [{"partition_index": 0, "start_offset": 5}, {"partition_index": 4, "start_offset": 5}]
     topics = [{"topic_name": name, "partitions": partitions}, {"topic_name": "al-none", "partitions": partitions}]
     broker.ask("alter_share_group_offsets", version, group_id=name, topics=topics)
@@ -456,7 +456,7 @@ def alter(broker: Broker, version: int) -> None:
 def delete(broker: Broker, version: int) -> None:
     """Delete offsets of a group with a member, of unknown groups, and of the group after its member has left."""
     name = "dl"
-    reader = prepared(broker, name, 2)
+    reader = prepare_reader(broker, name, 2)
     topics = [{"topic_name": name}, {"topic_name": "dl-none"}]
     broker.ask("delete_share_group_offsets", version, group_id=name, topics=topics)
     reader.fetch(1, max_records=20)
@@ -478,7 +478,7 @@ class States:
     """Requests to the share coordinator about a group that has no members."""
 
     def __init__(self, broker: Broker, name: str) -> None:
-        reader = prepared(broker, name, 3)  # the coordinator is available once a member has an assignment
+        reader = prepare_reader(broker, name, 3)  # the coordinator is available once a member has an assignment
         reader.fetch(1, quiet=True, max_records=1)
         self.broker, self.group, self.topic_id = broker, f"{name}-states", reader.topic_id
 

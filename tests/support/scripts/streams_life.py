@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from tests.support.questions import Broker
-from tests.support.scripts.groups import joined, protocols
+from tests.support.scripts.groups import join_stable_group, protocols
 from tests.support.scripts.registry import WAIT_S
 from tests.support.scripts.streams import (
     EMPTY,
@@ -140,7 +140,7 @@ def kinds(broker: Broker, version: int) -> None:
     A classic member can join a streams group that has no members, which is then a classic group.
     """
     create_source(broker, "streams-kinds", 2)
-    classic = joined(broker, "streams-k", "streams-kinds")
+    classic = join_stable_group(broker, "streams-k", "streams-kinds")
     join(broker, "streams-k", "a", "streams-kinds")
     left = [{"member_id": classic.member_id}]
     broker.ask_quietly("leave_group", 3, group_id="streams-k", members=left)
@@ -153,10 +153,10 @@ def kinds(broker: Broker, version: int) -> None:
     broker.ask("offset_fetch", 8, groups=[{"group_id": "streams-k", "topics": None}])
     beat(broker, "streams-k", "a", -1)
     others(broker, has_members=False)
-    other = joined(broker, "streams-k2", "streams-kinds")
+    other = join_stable_group(broker, "streams-k2", "streams-kinds")
     join(broker, "streams-k2", "a", "streams-kinds")
     beat(broker, "streams-k2", "a", -1)
-    classic = joined(broker, "streams-k", "streams-kinds")
+    classic = join_stable_group(broker, "streams-k", "streams-kinds")
     broker.ask("streams_group_describe", 0, group_ids=["streams-k"])
     broker.ask("describe_groups", 6, groups=["streams-k"])
     broker.ask("offset_fetch", 8, groups=[{"group_id": "streams-k", "topics": None}])

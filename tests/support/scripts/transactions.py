@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from tests.support.questions import Broker
-from tests.support.scripts.groups import joined
+from tests.support.scripts.groups import join_stable_group
 from tests.support.scripts.registry import WAIT_S, batch, create, script, until_error
 
 TIMEOUT_MS = 60_000
@@ -135,7 +135,7 @@ def add_offsets_to_txn(broker: Broker, version: int) -> None:
 def txn_offset_commit(broker: Broker, version: int) -> None:
     name = f"tc{version}"
     create(broker, name, 2)
-    member = joined(broker, f"{name}-member", name)
+    member = join_stable_group(broker, f"{name}-member", name)
     producer = begun(broker, name)
     for group in (name, f"{name}-member"):
         identity = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}

@@ -6,15 +6,18 @@ from tidelog.protocol.messages.offset_fetch import OffsetFetchRequestGroup, Offs
 from tidelog.protocol.whole_groups import leave_out_repetitions
 
 
-def asked(group_id: str, *topics: str) -> OffsetFetchRequestGroup:
+def request_for(group_id: str, *topics: str) -> OffsetFetchRequestGroup:
     names = [OffsetFetchRequestTopics(name=name, partition_indexes=[0]) for name in topics]
     return OffsetFetchRequestGroup(group_id=group_id, topics=names or None)
 
 
 def test_all_offsets_of_a_group_are_asked_once() -> None:
-    assert list(leave_out_repetitions([asked("a"), asked("b"), asked("a")])) == [asked("a"), asked("b")]
+    assert list(leave_out_repetitions([request_for("a"), request_for("b"), request_for("a")])) == [
+        request_for("a"),
+        request_for("b"),
+    ]
 
 
 def test_chosen_topics_of_a_group_may_be_asked_each_time() -> None:
-    groups = [asked("a", "t"), asked("a", "u"), asked("a"), asked("a", "t")]
+    groups = [request_for("a", "t"), request_for("a", "u"), request_for("a"), request_for("a", "t")]
     assert list(leave_out_repetitions(groups)) == groups

@@ -13,7 +13,7 @@ from tidelog.broker_process import Broker, BrokerProcessError
 from tidelog.laboratory import Laboratory, LaboratoryError
 
 
-def told(work: Callable[[Laboratory], object], *results: object) -> list[dict[str, Any]]:
+def commands_of(work: Callable[[Laboratory], object], *results: object) -> list[dict[str, Any]]:
     """Run ``work`` with a broker that answers with these results. Returns the commands that it received."""
     ours, theirs = socket.socketpair()
     commands: list[dict[str, Any]] = []
@@ -38,13 +38,13 @@ def told(work: Callable[[Laboratory], object], *results: object) -> list[dict[st
 
 
 def test_the_clock_is_moved_by_days_hours_minutes_and_seconds() -> None:
-    moved = told(lambda lab: lab.advance(days=1, hours=2, minutes=3, seconds=4.5), {"result": None})
+    moved = commands_of(lambda lab: lab.advance(days=1, hours=2, minutes=3, seconds=4.5), {"result": None})
     assert moved == [{"command": "advance", "ms": 93_784_500}]
 
 
 def test_a_fault_is_asked_how_often_it_was_met() -> None:
     met: list[int] = []
-    commands = told(lambda lab: met.append(lab.drop("Fetch", times=2).met), {"result": 7}, {"result": 1})
+    commands = commands_of(lambda lab: met.append(lab.drop("Fetch", times=2).met), {"result": 7}, {"result": 1})
     assert met == [1]
     assert commands[0]["api"] == "Fetch"
     assert commands[1] == {"command": "met", "fault": 7}
@@ -55,7 +55,7 @@ def test_a_leader_comes_back_and_a_disk_has_room_again_when_the_test_fails_in_be
         with pytest.raises(ZeroDivisionError), lab.leader_away("orders", 2), lab.full_disk():
             _ = 1 // 0
 
-    commands = told(fail, *[{"result": None}] * 4)
+    commands = commands_of(fail, *[{"result": None}] * 4)
     away = {"command": "leader", "topic": "orders", "partition": 2}
     assert commands == [
         {**away, "is_away": True},
@@ -70,7 +70,7 @@ def test_the_reason_of_the_broker_is_reported() -> None:
         with pytest.raises(LaboratoryError, match="no API of Kafka"):
             lab.requests("Produced")
 
-    told(ask, {"error": "'Produced' is no API of Kafka"})
+    commands_of(ask, {"error": "'Produced' is no API of Kafka"})
 
 
 def test_a_broker_that_has_ended_is_reported() -> None:
@@ -78,7 +78,7 @@ def test_a_broker_that_has_ended_is_reported() -> None:
         with pytest.raises(LaboratoryError, match=r"ended|does not answer"):
             lab.clear()
 
-    told(ask)
+    commands_of(ask)
 
 
 def test_a_broker_without_laboratory_says_how_to_get_one() -> None:

@@ -90,7 +90,7 @@ def released(lifecycle: BrokerLifecycle) -> None:
     ask(lifecycle, BrokerHeartbeatResponse(is_fenced=False, should_shut_down=True))
 
 
-def held(lifecycle: BrokerLifecycle) -> None:
+def not_yet_released(lifecycle: BrokerLifecycle) -> None:
     ask(lifecycle, BrokerHeartbeatResponse(is_fenced=False))
 
 
@@ -107,7 +107,7 @@ RUNNING = (registered, caught_up, ready, unfenced)
         ((registered, caught_up, ready), BrokerState.RECOVERY),
         (RUNNING, BrokerState.RUNNING),
         ((*RUNNING, stopping), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
-        ((*RUNNING, stopping, held), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
+        ((*RUNNING, stopping, not_yet_released), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
         ((*RUNNING, stopping, stopping, released), BrokerState.SHUTTING_DOWN),
         ((registered, caught_up, stopping), BrokerState.PENDING_CONTROLLED_SHUTDOWN),
         ((registered, stopping), BrokerState.SHUTTING_DOWN),
@@ -210,7 +210,7 @@ def test_a_cordoned_directory_is_sent_in_a_heartbeat_at_once() -> None:
         (RUNNING, BrokerHeartbeatResponse(error_code=102), INTERVAL_MS),
         (RUNNING, BrokerHeartbeatResponse(error_code=41), FIRST_BACKOFF_MS),
         ((*RUNNING, stopping), BrokerHeartbeatResponse(), SHUTDOWN_INTERVAL_MS),
-        ((*RUNNING, stopping, held), BrokerHeartbeatResponse(), INTERVAL_MS),
+        ((*RUNNING, stopping, not_yet_released), BrokerHeartbeatResponse(), INTERVAL_MS),
     ],
 )
 def test_when_the_next_request_goes(

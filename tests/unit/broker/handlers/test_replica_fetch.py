@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.leaders import EPOCH
-from tests.support.replicated import LAG_MS, LED, VERSION, ReplicatedBroker, content_of, told
+from tests.support.replicated import LAG_MS, LED, VERSION, ReplicatedBroker, content_of, contents_of
 from tests.support.topics import create_topic
 from tidelog.broker.handlers import replica_fetch
 from tidelog.broker.handlers.fetch import handle
@@ -57,7 +57,7 @@ def test_only_the_arrival_of_a_fetch_shows_that_its_follower_lives(node: Replica
         node.loop.run_soon()
     else:
         node.loop.advance(200)
-    assert told(waiting.result())[0] == 0
+    assert contents_of(waiting.result())[0] == 0
     assert state_of(node, 2) == before
 
 
@@ -130,7 +130,7 @@ def test_a_throttled_fetch_waits_and_still_shows_that_its_follower_lives(throttl
     throttled.node.loop.run_soon()
     assert not waiting.done
     throttled.node.loop.advance(600)
-    assert told(waiting.result())[3] == b""
+    assert contents_of(waiting.result())[3] == b""
 
 
 class Wide:

@@ -29,7 +29,7 @@ class StubControl:
 
 
 @asynccontextmanager
-async def asked(path: Path, control: StubControl) -> AsyncIterator[aiohttp.ClientSession]:
+async def serve(path: Path, control: StubControl) -> AsyncIterator[aiohttp.ClientSession]:
     """Serve at ``path``; yield a session whose requests go there, whatever host they name."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
@@ -46,7 +46,7 @@ async def asked(path: Path, control: StubControl) -> AsyncIterator[aiohttp.Clien
 
 async def post(path: Path, control: StubControl, **request: Any) -> tuple[int, Any]:
     """Post one request; returns status and JSON."""
-    async with asked(path / "socket", control) as session:
+    async with serve(path / "socket", control) as session:
         url = request.pop("url", "http://127.0.0.1/advance")
         async with session.post(url, **request) as response:
             return response.status, await response.json()

@@ -50,7 +50,7 @@ def state() -> ProducerStateManager:
     return ProducerStateManager(OsFileSystem(), str(Path("nowhere")), ManualTime())
 
 
-def seen(state: ProducerStateManager) -> object:
+def state_of(state: ProducerStateManager) -> object:
     """Return the whole state of a manager."""
     entries = {
         number: (entry.producer_epoch, list(entry.batches), entry.last_timestamp, entry.current_txn_first_offset,
@@ -93,7 +93,7 @@ def test_the_short_and_the_complete_check_agree(steps: list[tuple[int, int, int,
         else:
             assert outcome == "appended"
             short.advance(entry, last, *offsets, batch.timestamp)
-        assert seen(short) == seen(long)
+        assert state_of(short) == state_of(long)
         if outcome == "appended":
             due[producer] = (last + 1) & MAX_SEQUENCE
 

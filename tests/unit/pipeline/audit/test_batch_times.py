@@ -36,7 +36,7 @@ def audited(tmp_path: Path, content: bytes) -> SegmentAudit:
     return found
 
 
-def told(found: SegmentAudit) -> list[tuple[int, int]]:
+def wrong_times(found: SegmentAudit) -> list[tuple[int, int]]:
     """Return (byte, offset) of the batches with a wrong time."""
     return [(finding.position, finding.offset) for finding in found.findings if finding.kind == "timestamp"]
 
@@ -58,7 +58,7 @@ def test_batches_with_a_wrong_largest_time_are_told_and_no_others(tmp_path: Path
         content += batch
         offset += len(records)
     found = audited(tmp_path, bytes(content))
-    assert told(found) == expected[:100]
+    assert wrong_times(found) == expected[:100]
     assert found.records == offset, "the records themselves are right"
 
 
@@ -66,13 +66,13 @@ def test_batches_with_a_wrong_largest_time_are_told_and_no_others(tmp_path: Path
 def test_a_wrapper_of_old_messages_with_a_wrong_time_is_reported(tmp_path: Path, codec: int) -> None:
     records = [Record(n, 1_000 + n, b"k", b"v") for n in range(3)]
     right = bytearray(build_message_set(records, MessageSetOptions(1, codec)))
-    assert told(audited(tmp_path, bytes(right))) == []
+    assert wrong_times(audited(tmp_path, bytes(right))) == []
     wrong = bytearray(right)
     wrong[18:26] = (5_000).to_bytes(8, "big")
     import zlib
 
     wrong[12:16] = zlib.crc32(bytes(wrong[16:])).to_bytes(4, "big")
-    assert told(audited(tmp_path, bytes(wrong))) == [(0, 2)]
+    assert wrong_times(audited(tmp_path, bytes(wrong))) == [(0, 2)]
 
 
 def test_a_wrong_time_makes_the_audit_wrong(tmp_path: Path) -> None:

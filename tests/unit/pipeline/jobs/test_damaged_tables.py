@@ -79,7 +79,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return Table(request.param, tmp_path)
 
 
-def told(work: Callable[[], Any]) -> str:
+def error_of(work: Callable[[], Any]) -> str:
     """Return the message of the error that ``work`` raises: one line for users."""
     with pytest.raises((PipelineError, KafkaError, OSError)) as found:
         work()
@@ -113,13 +113,13 @@ def test_damaged_metadata_is_reported_in_one_line(tmp_path: Path, kind: str, nam
     fill(table.data.log("orders"), 4)
     table.export()
     spoil(table.file(name), content)
-    assert str(tmp_path) in told(table.audit) or iceberg.NAME in told(table.audit)
+    assert str(tmp_path) in error_of(table.audit) or iceberg.NAME in error_of(table.audit)
     fill(table.data.log("orders"), 1)
     is_read = name != "*-m0.avro"  # an export that only adds files reads no manifest
     if (content is None and name.startswith(("manifest", "0000000"))) or not is_read:
         table.export()
     else:
-        told(table.export)
+        error_of(table.export)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_an_upsert_names_the_file_that_it_cannot_read(tmp_path: Path, kind: str,
     path = table.file("data/*.parquet")
     spoil(path, content)
     fill(table.data.log("orders"), 1)
-    assert f"{path} cannot be read: " in told(lambda: table.export(mode="upsert"))
+    assert f"{path} cannot be read: " in error_of(lambda: table.export(mode="upsert"))
 
 
 @pytest.mark.parametrize("content", CONTENTS)
@@ -181,7 +181,7 @@ def test_a_small_last_file_that_cannot_grow_because_it_is_damaged_is_named(
     path = table.file("data/*.parquet")
     spoil(path, content)
     fill(table.data.log("orders"), 1)
-    assert f"{path} cannot be read: " in told(table.export)
+    assert f"{path} cannot be read: " in error_of(table.export)
 
 
 def test_a_file_of_other_columns_is_reported(tmp_path: Path) -> None:
@@ -230,9 +230,9 @@ def test_a_column_that_readers_do_not_see_any_more_is_reported(
     fill(table.data.log("orders"), 4)
     table.export()
     change(table, column)
-    assert f"has no column {column}: expected the columns of an export" in told(table.audit)
+    assert f"has no column {column}: expected the columns of an export" in error_of(table.audit)
     fill(table.data.log("orders"), 1)
-    assert column in told(table.export)
+    assert column in error_of(table.export)
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -245,7 +245,7 @@ def test_a_delta_table_with_a_column_of_another_type_is_refused(tmp_path: Path, 
     write_deltalake(str(table.path), texts, mode="overwrite", schema_mode="overwrite")
     fill(table.data.log("orders"), 1)
     before = DeltaTable(str(table.path)).version()
-    message = told(lambda: table.export(mode=mode))
+    message = error_of(lambda: table.export(mode=mode))
     assert "column offset is string: expected long" in message
     assert DeltaTable(str(table.path)).version() == before
 
@@ -258,7 +258,7 @@ def test_a_delta_table_that_another_program_has_partitioned_is_refused(tmp_path:
     rows = DeltaTable(str(table.path)).to_pyarrow_table()
     write_deltalake(str(table.path), rows, mode="overwrite", schema_mode="overwrite", partition_by=["topic"])
     fill(table.data.log("orders"), 1)
-    assert "is partitioned by topic: expected no partitions" in told(lambda: table.export(mode=mode))
+    assert "is partitioned by topic: expected no partitions" in error_of(lambda: table.export(mode=mode))
     assert "everything is in order" in table.audit()
 
 
@@ -267,7 +267,7 @@ def test_a_delta_table_that_deltalake_cannot_read_is_told(tmp_path: Path) -> Non
     fill(table.data.log("orders"), 4)
     table.export()
     DeltaTable(str(table.path)).alter.set_table_properties({"delta.enableDeletionVectors": "true"})
-    assert "{'deletionVectors'} but these are not yet supported" in told(table.audit)
+    assert "{'deletionVectors'} but these are not yet supported" in error_of(table.audit)
 
 
 def test_headers_are_not_written_where_no_reader_sees_them(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_headers_are_not_written_where_no_reader_sees_them(tmp_path: Path) -> No
     fill(table.data.log("orders"), 4)
     table.export(headers=False)
     fill(table.data.log("orders"), 1)
-    assert "has no column headers" in told(table.export)
+    assert "has no column headers" in error_of(table.export)
     assert table.export(headers=False).rows == 5
 
 
@@ -293,11 +293,11 @@ def test_a_table_with_columns_of_others_continues(tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_table_is_reported(table: Table) -> None:
     fill(table.data.log("orders"), 4)
-    told(table.audit)
+    error_of(table.audit)
     if table.kind != "iceberg":
         table.path.write_text("a file")
-        assert str(table.path) in told(table.audit)
+        assert str(table.path) in error_of(table.audit)
         table.path.unlink()
     table.export()
     shutil.rmtree(table.place)
-    assert os.fspath(table.place) in told(table.audit)
+    assert os.fspath(table.place) in error_of(table.audit)

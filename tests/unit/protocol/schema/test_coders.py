@@ -41,7 +41,7 @@ def coders(cls: type[Message], version: int) -> list[tuple[Coder, Coder]]:
     return [generated, *((each, each) for each in walkers)]
 
 
-def joined(parts: list[Part]) -> bytes:
+def join_parts(parts: list[Part]) -> bytes:
     return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
 
 
@@ -53,7 +53,7 @@ def test_every_message_of_every_version_encodes_as_the_oracle_does() -> None:
             expected = oracle.encode(message, version)
             assert message.encode(version) == expected, (cls, version)
             for encoder in encoders:
-                assert joined(encoder.encode(message)) == expected, (cls, version)
+                assert join_parts(encoder.encode(message)) == expected, (cls, version)
 
 
 def test_every_message_of_every_version_is_decoded_to_itself() -> None:
@@ -77,11 +77,11 @@ def test_all_coders_agree_on_arbitrary_values(data: st.DataObject) -> None:
     assert b"".join(bytes(part) for part in message.encode_parts(version)) == encoded
     assert cls.decode(memoryview(encoded), version) == oracle.decode(cls, encoded, version) == message
     for decoder, encoder in coders(cls, version):
-        assert joined(encoder.encode(message)) == encoded
+        assert join_parts(encoder.encode(message)) == encoded
         assert decoder.decode(memoryview(b"xy" + encoded), 2) == (message, len(encoded) + 2)
         for header, size in ((struct.pack(">i", 77), 4), (struct.pack(">ix", 77), 5)):
             expected = struct.pack(">i", len(header) + len(encoded)) + header + encoded
-            assert joined(encoder.encode_frame(message, 77, size)) == expected
+            assert join_parts(encoder.encode_frame(message, 77, size)) == expected
 
 
 @settings(max_examples=200 * DEPTH, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -143,7 +143,7 @@ def test_a_default_that_was_put_in_by_hand_is_written_as_one() -> None:
     plain = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[PartitionData()])])
     plain.responses[0].partitions[0].diverging_epoch = EpochEndOffset()
     for _, encoder in coders(FetchResponse, 12):
-        assert joined(encoder.encode(plain)) == joined(encoder.encode(response))
+        assert join_parts(encoder.encode(plain)) == join_parts(encoder.encode(response))
 
 
 def test_a_blank_object_has_its_own_defaults() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.leaders import LAG_MS, brokers
-from tests.support.replicated import LED, ReplicatedBroker, told
+from tests.support.replicated import LED, ReplicatedBroker, contents_of
 from tests.support.stand_in import StandIn
 from tests.unit.broker.data_broker import batch
 from tests.unit.broker.handlers.drive import drive
@@ -244,7 +244,7 @@ def test_replicas_that_are_wrong_are_told_at_once(
     node.partition.move_log_start(1)
     answer = node.ask(**options, wait_ms=500)  # type: ignore[arg-type]
     assert isinstance(answer, FetchResponse)
-    assert told(answer)[0] == error.code
+    assert contents_of(answer)[0] == error.code
 
 
 def test_a_replica_waits_for_records_not_for_the_high_watermark(node: ReplicatedBroker) -> None:
@@ -256,20 +256,20 @@ def test_a_replica_waits_for_records_not_for_the_high_watermark(node: Replicated
     assert not waiting.done
     node.append("t", b"b")
     node.loop.run_soon()
-    assert told(waiting.result())[1] == 1
+    assert contents_of(waiting.result())[1] == 1
 
 
 def test_a_replica_that_waits_is_answered_by_the_clock_and_by_a_new_leader(node: ReplicatedBroker) -> None:
     waiting = node.ask(2, 0, wait_ms=500)
     assert isinstance(waiting, Deferred)
     node.loop.advance(600)
-    assert told(waiting.result()) == (0, 0, 0, b"")
+    assert contents_of(waiting.result()) == (0, 0, 0, b"")
     waiting = node.ask(2, 0, wait_ms=500)
     assert isinstance(waiting, Deferred)
     node.partition.take_over(FENCED)
     node.purgatory.touch(node.partition)
     node.loop.run_soon()
-    assert told(waiting.result())[0] == errors.FencedLeaderEpochError.code
+    assert contents_of(waiting.result())[0] == errors.FencedLeaderEpochError.code
 
 
 def test_a_session_sends_only_partitions_that_moved(node: ReplicatedBroker) -> None:
@@ -283,7 +283,7 @@ def test_a_session_sends_only_partitions_that_moved(node: ReplicatedBroker) -> N
     node.fetch(3, 1)
     again = node.ask(2, 1, session=(number, 2), names_partition=False)
     assert isinstance(again, FetchResponse)
-    assert told(again)[1] == 1
+    assert contents_of(again)[1] == 1
 
 
 def test_offsets_sent_with_a_divergence_are_sent_again(node: ReplicatedBroker) -> None:
@@ -293,7 +293,7 @@ def test_offsets_sent_with_a_divergence_are_sent_again(node: ReplicatedBroker) -
     assert diverged.responses[0].partitions[0].diverging_epoch.epoch == 3  # type: ignore[union-attr]
     after = node.ask(2, 0, last_epoch=3, session=(first.session_id, 2))  # type: ignore[union-attr]
     assert isinstance(after, FetchResponse)
-    assert told(after)[0] == 0
+    assert contents_of(after)[0] == 0
 
 
 def test_the_isr_is_proposed_when_a_follower_is_at_the_end(node: ReplicatedBroker) -> None:

@@ -32,7 +32,7 @@ def image(directories: list[bytes]) -> MetadataImage:
     return MetadataImage(topics={TOPIC: TopicState("t", TOPIC, partitions)}, topic_ids={"t": TOPIC})
 
 
-def told(request: AssignReplicasToDirsRequest | None) -> Told:
+def directories_in(request: AssignReplicasToDirsRequest | None) -> Told:
     """Map partitions to directories, as a request assigns them."""
     if request is None:
         return {}
@@ -55,9 +55,11 @@ def test_directories_that_the_metadata_lack_are_reported_until_they_have_them() 
     replicas = ReplicaDirectories(OWN, places.get)
     replicas.note(partitions(2))
     for _ in range(2):
-        assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}
-    assert told(replicas.next_request(image([FIRST, SECOND]), 9)) == {}
-    assert told(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}, "an older request came after it"
+        assert directories_in(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}
+    assert directories_in(replicas.next_request(image([FIRST, SECOND]), 9)) == {}
+    assert directories_in(replicas.next_request(image([FIRST, THEIRS]), 9)) == {1: SECOND}, (
+        "an older request came after it"
+    )
 
 
 def test_partitions_without_a_log_or_replica_here_are_not_reported() -> None:
@@ -96,7 +98,7 @@ def test_a_log_out_of_service_is_told_as_lost_if_another_replica_can_lead(
     }
     shown = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC}, brokers=registered)
     for _ in range(2):
-        assert told(replicas.next_request(shown, 9)) == ({0: LOST_DIRECTORY} if is_told else {})
+        assert directories_in(replicas.next_request(shown, 9)) == ({0: LOST_DIRECTORY} if is_told else {})
     assert replicas.held_back == 0
 
 
@@ -131,7 +133,7 @@ def test_an_empty_log_is_not_offered_over_the_copies_of_others(state: PartitionS
         replicas.note(partitions(1))
         replicas.note_empty(empty)
         for _ in range(2):
-            assert told(replicas.next_request(lost, 9)) == ({0: FIRST} if is_told or not empty else {})
+            assert directories_in(replicas.next_request(lost, 9)) == ({0: FIRST} if is_told or not empty else {})
 
 
 def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
@@ -140,7 +142,7 @@ def test_a_log_that_was_empty_is_reported_when_it_has_caught_up() -> None:
     replicas.note_empty(partitions(1))
     states = [LOST._replace(isr=(OWN,)), LOST._replace(isr=(OTHER,), leader=OTHER), LOST._replace(isr=(OWN,))]
     images = [MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (one,))}, topic_ids={"t": TOPIC}) for one in states]
-    assert [told(replicas.next_request(one, 9)) for one in images] == [{}, {0: FIRST}, {0: FIRST}]
+    assert [directories_in(replicas.next_request(one, 9)) for one in images] == [{}, {0: FIRST}, {0: FIRST}]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_a_copy_of_a_log_in_a_failed_directory_is_not_reported(state: PartitionS
     replicas.note(partitions(1))
     replicas.note_displaced(partitions(1))
     for _ in range(2):
-        assert told(replicas.next_request(known, 9)) == ({0: FIRST} if is_told else {})
+        assert directories_in(replicas.next_request(known, 9)) == ({0: FIRST} if is_told else {})
 
 
 @pytest.mark.parametrize(
@@ -171,10 +173,10 @@ def test_a_log_that_may_be_in_a_failed_directory_is_reported_as_lost(place: byte
     found: dict[TopicPartition, bytes] = {}
     replicas = ReplicaDirectories(OWN, found.get)
     replicas.note_lost(partitions(1))
-    assert told(replicas.next_request(image([place]), 9)) == ({0: bytes(15) + b"\2"} if is_told else {})
+    assert directories_in(replicas.next_request(image([place]), 9)) == ({0: bytes(15) + b"\2"} if is_told else {})
     found.update(dict.fromkeys(partitions(1), FIRST))
     replicas.note(partitions(1))
-    assert told(replicas.next_request(image([place]), 9)) == {0: FIRST}, "it is here after all"
+    assert directories_in(replicas.next_request(image([place]), 9)) == {0: FIRST}, "it is here after all"
 
 
 def test_each_request_is_limited_and_all_logs_are_reported() -> None:
@@ -185,7 +187,7 @@ def test_each_request_is_limited_and_all_logs_are_reported() -> None:
     known = [rng.choice([FIRST, SECOND, THEIRS]) for _ in wanted]
     replicas = ReplicaDirectories(OWN, wanted.get)
     replicas.note(wanted)
-    while request := told(replicas.next_request(image(known), 9)):
+    while request := directories_in(replicas.next_request(image(known), 9)):
         assert len(request) <= MAX_ASSIGNMENTS
         for number, directory_id in request.items():
             if rng.random() < 0.8:  # the others were refused, or the answer was lost
@@ -197,8 +199,8 @@ def test_a_refused_directory_does_not_delay_others() -> None:
     replicas = ReplicaDirectories(OWN, lambda _: FIRST)
     replicas.note(partitions(MAX_ASSIGNMENTS + 1))
     known = image([THEIRS] * (MAX_ASSIGNMENTS + 1))
-    assert set(told(replicas.next_request(known, 9))) == set(range(MAX_ASSIGNMENTS))
-    assert MAX_ASSIGNMENTS in told(replicas.next_request(known, 9))
+    assert set(directories_in(replicas.next_request(known, 9))) == set(range(MAX_ASSIGNMENTS))
+    assert MAX_ASSIGNMENTS in directories_in(replicas.next_request(known, 9))
 
 
 def test_elections_hold_no_new_log_up() -> None:
@@ -207,15 +209,15 @@ def test_elections_hold_no_new_log_up() -> None:
     places = dict.fromkeys(partitions(count), FIRST)
     replicas = ReplicaDirectories(OWN, places.get)
     before = image([FIRST] * count + [THEIRS])
-    assert told(replicas.next_request(before, 9)) == {}
+    assert directories_in(replicas.next_request(before, 9)) == {}
     topic = before.topics[TOPIC]
     elected = topic._replace(partitions=tuple(one._replace(leader=OWN, isr=(OWN,)) for one in topic.partitions))
     after = before._replace(topics={TOPIC: elected})
-    assert told(replicas.next_request(after, 9)) == {}
+    assert directories_in(replicas.next_request(after, 9)) == {}
     made = TopicPartition("t", count)
     places[made] = SECOND
     replicas.note([made])
-    assert told(replicas.next_request(after, 9)) == {count: SECOND}
+    assert directories_in(replicas.next_request(after, 9)) == {count: SECOND}
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -233,14 +235,14 @@ def test_the_metadata_agree_with_the_logs_in_the_end_when_requests_overtake_one_
             places[moved] = rng.choice([FIRST, SECOND])
             replicas.note([moved])
         if rng.random() < 0.6:
-            under_way.append(told(replicas.next_request(image(known), 9)))
+            under_way.append(directories_in(replicas.next_request(image(known), 9)))
         if under_way and rng.random() < 0.5:
             for number, directory_id in under_way.pop(rng.randrange(len(under_way))).items():
                 known[number] = directory_id
     for late in under_way:
         for number, directory_id in late.items():
             known[number] = directory_id
-    while request := told(replicas.next_request(image(known), 9)):
+    while request := directories_in(replicas.next_request(image(known), 9)):
         for number, directory_id in request.items():
             known[number] = directory_id
     assert known == list(places.values())

@@ -79,7 +79,7 @@ async def world() -> AsyncIterator[World]:
     assert not len(world.handshakes)
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - a state of another thread
             await asyncio.sleep(0.001)
@@ -217,7 +217,7 @@ async def test_half_handshakes_make_way_for_whole_ones(
         shake, world.connect(listener, host="10.0.0.2"), client_context(certificates.authority.certificate)
     )
     shaken = asyncio.create_task(client)
-    await until(lambda: bool(world.ready))
+    await wait_until(lambda: bool(world.ready))
     (await shaken).close()
 
 
@@ -231,7 +231,7 @@ async def test_handshakes_that_wait_for_the_thread_leave_the_next_clients_in_the
     for number in range(2):
         assert not world.handshakes.is_full
         world.connect(listener, host=f"10.0.0.{number}").sendall(b"\x16\x03\x01\x00\x01x")
-        await until(lambda number=number: world.handshakes.in_thread > number)  # type: ignore[misc]
+        await wait_until(lambda number=number: world.handshakes.in_thread > number)  # type: ignore[misc]
     assert world.handshakes.is_full
     gate.set()
     await world.until_settled(2)

@@ -16,7 +16,7 @@ from tidelog.broker.coordinator.group.streams.topology import (
 from tidelog.protocol.errors import StreamsInvalidTopologyError
 
 
-def configured(*parts: Subtopology, **existing: int) -> Configured:
+def configure_parts(*parts: Subtopology, **existing: int) -> Configured:
     return configure(Topology(0, parts), existing.get)
 
 
@@ -25,7 +25,7 @@ def sizes(found: Configured) -> dict[str, int]:
 
 
 def test_counts_go_through_repartition_topics() -> None:
-    found = configured(
+    found = configure_parts(
         Subtopology("0", ("few", "many"), repartition_sinks=("first",)),
         Subtopology("1", repartition_sources=(InternalTopic("first"),), repartition_sinks=("second",)),
         Subtopology("2", repartition_sources=(InternalTopic("second"),), changelogs=(InternalTopic("state"),)),
@@ -40,9 +40,9 @@ def test_copartitioned_topics_get_the_same_number_of_partitions() -> None:
     group = CopartitionGroup((0,), (), (0,))
     writer = Subtopology("0", ("many",), repartition_sinks=("words",))
     reader = Subtopology("1", ("few",), repartition_sources=(InternalTopic("words"),), copartition_groups=(group,))
-    assert sizes(configured(writer, reader, many=5, few=2)) == {"words": 2}
+    assert sizes(configure_parts(writer, reader, many=5, few=2)) == {"words": 2}
     fixed = Subtopology("1", ("few",), repartition_sources=(InternalTopic("words", 3),), copartition_groups=(group,))
-    problem = configured(writer, fixed, many=5, few=2).problem
+    problem = configure_parts(writer, fixed, many=5, few=2).problem
     assert problem is not None
     assert problem == (
         StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
@@ -53,8 +53,8 @@ def test_copartitioned_topics_get_the_same_number_of_partitions() -> None:
 
 def test_sources_that_are_read_together_must_be_alike() -> None:
     part = Subtopology("0", ("a", "b"), copartition_groups=(CopartitionGroup((0, 1)),))
-    assert configured(part, a=2, b=2).is_ready
-    problem = configured(part, a=2, b=3).problem
+    assert configure_parts(part, a=2, b=2).is_ready
+    problem = configure_parts(part, a=2, b=3).problem
     assert problem is not None
     assert problem.detail == "Following topics do not have the same number of partitions: [{a=2, b=3}]"
 
@@ -66,7 +66,7 @@ def test_repartition_topics_alone_take_the_most() -> None:
         Subtopology("1", ("many",), repartition_sinks=("y",)),
         Subtopology("2", repartition_sources=both, copartition_groups=(CopartitionGroup((), (), (0, 1)),)),
     )
-    assert sizes(configured(*parts, few=2, many=5)) == {"x": 5, "y": 5}
+    assert sizes(configure_parts(*parts, few=2, many=5)) == {"x": 5, "y": 5}
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_repartition_topics_alone_take_the_most() -> None:
 )
 def test_numbers_of_partitions_that_cannot_be_computed(parts: tuple[Subtopology, ...], text: str) -> None:
     with pytest.raises(StreamsInvalidTopologyError, match=text):
-        configured(*parts, a=1)
+        configure_parts(*parts, a=1)
 
 
 def test_many_missing_topics_are_summed_up() -> None:
-    problem = configured(Subtopology("0", tuple("abcde"))).problem
+    problem = configure_parts(Subtopology("0", tuple("abcde"))).problem
     assert problem == (StatusCode.MISSING_SOURCE_TOPICS, "Source topics a, b, c and 2 additional topics are missing.")

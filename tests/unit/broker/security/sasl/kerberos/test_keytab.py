@@ -64,7 +64,7 @@ class SecurityContext:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Any]]:
+def requested_credentials(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Any]]:
     """The names and stores that credentials were asked for; the store ``empty`` has none."""
     found: list[tuple[str | None, Any]] = []
 
@@ -90,15 +90,17 @@ def texts_of(options: str = OPTIONS, module: str = KERBEROS_MODULE, **more: str)
     return texts | {f"sasl.kerberos.{key.replace('_', '.')}": text for key, text in more.items()}
 
 
-def test_a_listener_takes_tickets_by_its_keytab(asked: list[tuple[str | None, Any]]) -> None:
+def test_a_listener_takes_tickets_by_its_keytab(requested_credentials: list[tuple[str | None, Any]]) -> None:
     listener = SaslListener("OUT", texts_of(service_name="kafka"), lambda *_: None)
     exchange = listener.mechanisms["GSSAPI"]()
     replies = [exchange.evaluate(token)() for token in (b"good", b"\x01\0\0\0")]  # type: ignore[operator]
     assert replies[-1] == Reply(b"", "ann")
-    assert asked == [(f"kafka/localhost@{REALM}", {"keytab": "broker.keytab"})]
+    assert requested_credentials == [(f"kafka/localhost@{REALM}", {"keytab": "broker.keytab"})]
 
 
-def test_an_error_of_gssapi_is_the_reason_of_a_refusal_and_is_cut(asked: list[tuple[str | None, Any]]) -> None:
+def test_an_error_of_gssapi_is_the_reason_of_a_refusal_and_is_cut(
+    requested_credentials: list[tuple[str | None, Any]],
+) -> None:
     exchange = build_server("OUT", texts_of())()
     with pytest.raises(Exception, match="invalid credentials") as refused:
         exchange.evaluate(b"bad")()
@@ -108,7 +110,7 @@ def test_an_error_of_gssapi_is_the_reason_of_a_refusal_and_is_cut(asked: list[tu
 
 @pytest.mark.parametrize(("ticket", "reason"), [(b"replayed", "Request is a replay"), (b"latin", "can't decode")])
 def test_an_error_of_a_later_step_is_a_refusal_too(
-    asked: list[tuple[str | None, Any]], ticket: bytes, reason: str
+    requested_credentials: list[tuple[str | None, Any]], ticket: bytes, reason: str
 ) -> None:
     exchange = build_server("OUT", texts_of())()
     with pytest.raises(AuthenticationFailedError, match="invalid credentials") as refused:
@@ -125,10 +127,10 @@ def test_an_error_of_a_later_step_is_a_refusal_too(
     ],
 )
 def test_the_options_name_the_key(
-    asked: list[tuple[str | None, Any]], options: str, expected: tuple[str | None, Any]
+    requested_credentials: list[tuple[str | None, Any]], options: str, expected: tuple[str | None, Any]
 ) -> None:
     build_server("OUT", texts_of(options))
-    assert asked == [expected]
+    assert requested_credentials == [expected]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_the_options_name_the_key(
     ],
 )
 def test_options_that_name_no_key_refuse_the_start(
-    asked: list[tuple[str | None, Any]], texts: dict[str, str], named: str
+    requested_credentials: list[tuple[str | None, Any]], texts: dict[str, str], named: str
 ) -> None:
     with pytest.raises(ConfigError, match=named):
         build_server("OUT", texts)
@@ -159,7 +161,7 @@ def test_without_the_package_the_start_says_how_to_install_it(monkeypatch: pytes
 
 
 def test_a_machine_without_a_default_realm_has_none(
-    asked: list[tuple[str | None, Any]], monkeypatch: pytest.MonkeyPatch
+    requested_credentials: list[tuple[str | None, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_name: Name, _mechanism: object) -> str:
         raise GSSError("Configuration file does not specify default realm")
