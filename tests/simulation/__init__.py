@@ -8,6 +8,7 @@
     parts, serving   the object that the real handlers and roles use as their broker; the real fetch handler
     replicas         one replica: the real ``Partition`` over a real log
     truth            the committed records, and the invariants that are checked after every step
+    producer         an idempotent client, which sends a record until it is acknowledged
     settings         sizes and times of a cluster
     schedule         faults and writes drawn from a seed, the run of a schedule, and its shrinking
     scenario         a cluster that a test drives step by step

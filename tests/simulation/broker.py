@@ -32,8 +32,10 @@ from tidelog.broker.metadata.image import topic_image
 from tidelog.broker.metadata.metadata_image import Endpoint, MetadataImage
 from tidelog.protocol.errors import KafkaStorageError
 from tidelog.protocol.messages.fetch import FetchRequest
+from tidelog.protocol.record.record_batch import BatchOptions
 
 HOST = "broker-"
+NOT_IDEMPOTENT = BatchOptions()
 SETTINGS = SimpleNamespace(
     replica_fetchers=1, replica_socket_timeout_ms=1000, broker_security=PeerSecurity("PLAINTEXT")
 )
@@ -337,11 +339,13 @@ class SimulatedBroker:
         if self._is_open:
             serve(self.parts, request, reply)
 
-    def produce(self, number: int, value: bytes, acks: int, settled: Reply) -> None:
+    def produce(
+        self, number: int, value: bytes, acks: int, settled: Reply, options: BatchOptions = NOT_IDEMPOTENT
+    ) -> None:
         """Append a client's record; ``settled`` gets its offset once it is acknowledged, or an error."""
         replica = self.replicas.get(number)
         if replica is not None:
-            replica.append(value, acks, settled)
+            replica.append(value, acks, settled, options)
 
     # ---- state for the checks
 

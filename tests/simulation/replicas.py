@@ -14,7 +14,7 @@ from tidelog.broker.replica.partition import Partition
 from tidelog.broker.replica.replication.following import Following
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.batches import iter_batches
-from tidelog.protocol.record.record_batch import Record, build_batch
+from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 ACK_TIMEOUT_MS = 30_000.0
 
@@ -64,9 +64,11 @@ class Replica:
         """Return the position at which a fetcher continues: the ends and epochs of the log."""
         return Following(self.log, bool).position
 
-    def append(self, value: bytes, acks: int, settled: Callable[[int | KafkaError], None]) -> None:
+    def append(
+        self, value: bytes, acks: int, settled: Callable[[int | KafkaError], None], options: BatchOptions
+    ) -> None:
         """Append a client's record; ``settled`` gets its offset once it is acknowledged, or an error."""
-        records = memoryview(build_batch([Record(0, 1_700_000_000_000, None, value)]))
+        records = memoryview(build_batch([Record(0, 1_700_000_000_000, None, value)], options))
         try:
             offset = self.partition.append_records(records, acks).first_offset
         except KafkaError as error:

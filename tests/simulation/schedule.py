@@ -6,20 +6,24 @@ import gc
 import random
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from tests.simulation.broker import Environment, SimulatedBroker
+from tests.simulation.broker import NOT_IDEMPOTENT, Environment, SimulatedBroker
 from tests.simulation.clock import Clock
 from tests.simulation.disk import Disk
 from tests.simulation.network import Network
+from tests.simulation.producer import IdempotentProducer, Settled
 from tests.simulation.quorum import Quorum
 from tests.simulation.settings import TOPIC, TOPIC_ID, Settings
 from tests.simulation.truth import Acknowledged, Truth, ViolationError
 from tests.support.model_controller import MIN_ISR, UNCLEAN, ModelController
 from tidelog.broker.replica.group_flush import NEVER
+from tidelog.protocol.errors import KafkaError
+from tidelog.protocol.record.record_batch import BatchOptions
 
 CHAOS_MS = 6000.0
 START_MS = 1500.0
@@ -30,6 +34,10 @@ REPLACED_DISKS = 0.2
 """Share of the schedules in which a broker returns with an empty disk."""
 FAILED_LOGS = 0.2
 """Share of the schedules in which a log of a broker fails."""
+IDEMPOTENT = 0.5
+"""Share of the schedules in which records with acks=all are sent by idempotent producers."""
+PRODUCERS = 2
+"""Number of idempotent producers of each partition."""
 RUNS_PER_COLLECTION = 8
 _RUNS = count(1)
 LAGS_MS = (600.0, 3000.0, 3000.0)
@@ -81,6 +89,7 @@ def draw(seed: int) -> Schedule:
     for kind, share in (("replace_disk", REPLACED_DISKS), ("fail_log", FAILED_LOGS)):
         if chance.random() < share:
             actions.append(_draw_fault(chance, kind))
+    settings = settings._replace(is_idempotent=chance.random() < IDEMPOTENT)
     return Schedule(seed, settings, tuple(sorted(actions)))
 
 
@@ -121,6 +130,14 @@ class Simulation:
                 node_id, environment, Disk(f"{root}/{node_id}", self.clock, chance, settings.log_configs)
             )
         self.written = 0
+        ids = count(1)
+        self._producers = [
+            [self._make_producer(number, ids) for _ in range(PRODUCERS)] for number in range(settings.partitions)
+        ]
+
+    def _make_producer(self, number: int, ids: Iterator[int]) -> IdempotentProducer:
+        send = partial(self._send, number, -1)
+        return IdempotentProducer(self.clock, ids, send, lambda: self.truth.may_have_lost(number))
 
     def note(self, line: str) -> None:
         """Add a line to the listing."""
@@ -149,6 +166,8 @@ class Simulation:
         self._write_until_acknowledged()
         everything = set(range(self.settings.partitions))
         self._run_until(lambda: self.truth.acknowledged_again == everything, "liveness of writes")
+        producers = [producer for listed in self._producers for producer in listed]
+        self._run_until(lambda: not any(producer.waiting for producer in producers), "liveness of producers")
         self.truth.check_acknowledged()
 
     def _write_until_acknowledged(self) -> None:
@@ -309,22 +328,30 @@ class Simulation:
     # ---- writes
 
     def _produce(self, number: int, acks: int) -> None:
-        """Write to the leader that a random running broker's metadata image names."""
+        """Write a new record."""
+        self.written += 1
+        value = b"%d" % self.written
+        if self.settings.is_idempotent and acks == -1:
+            self._producers[number][self.written % PRODUCERS].write(value)
+        else:
+            self._send(number, acks, value, NOT_IDEMPOTENT, bool)
+
+    def _send(self, number: int, acks: int, value: bytes, options: BatchOptions, settled: Settled) -> None:
+        """Send a record to the leader that a random running broker's metadata image names."""
         asked = self.random.choice(list(self.settings.nodes))
         if not self.brokers[asked].is_alive or TOPIC_ID not in self.brokers[asked].image.topics:
             return
         leader = self.brokers[asked].image.topics[TOPIC_ID].partitions[number].leader
         if leader not in self.brokers:
             return
-        self.written += 1
-        value = b"%d" % self.written
         broker = self.brokers[leader]
 
-        def take(answer: object) -> None:
+        def take(answer: int | KafkaError) -> None:
             if acks != 1 and isinstance(answer, int):
                 self.truth.acknowledge(Acknowledged(number, answer, value), leader)
+            settled(answer)
 
-        broker.process.run(lambda: broker.produce(number, value, acks, take))
+        broker.process.run(lambda: broker.produce(number, value, acks, take, options))
 
 
 def collect_garbage() -> None:

@@ -26,6 +26,9 @@ class Settings(NamedTuple):
     checkpoint_ms: float = 1000.0
     """Time between two writes of the high watermarks."""
 
+    is_idempotent: bool = False
+    """Whether records with acks=all are sent by idempotent producers."""
+
     flush_messages: int = NEVER
     """``flush.messages`` of the topic: with 1 each record is synced before it is acknowledged."""
 

@@ -7,6 +7,7 @@ min ISR stopped uncleanly, or if the topic allows it. After it the committed rec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -63,6 +64,10 @@ class Truth:
         """Note that a process ended without closing its logs."""
         for stopped in self._stopped:
             stopped.add(node_id)
+
+    def may_have_lost(self, number: int) -> bool:
+        """Return whether an unclean election may have lost acknowledged records of a partition."""
+        return self._floors[number] > 0
 
     def may_lose_power(self, node_id: int) -> bool:
         """Return whether one more unclean stop leaves enough replicas that hold what is committed."""
@@ -249,7 +254,11 @@ class Truth:
         return ""
 
     def check_acknowledged(self) -> None:
-        """Check that each acknowledged record is at its offset."""
+        """Check that each acknowledged record is at its offset, and no record is in a log twice."""
+        for number, entries in enumerate(self.committed):
+            counts = Counter(entry.value for entry in entries)
+            if doubled := [value for value, count in counts.items() if count > 1]:
+                raise ViolationError(f"ExactlyOnce: partition {number} has {doubled} more than once")
         for record in self.acknowledged:
             if self.committed[record.partition][record.offset].value != record.value:
                 raise ViolationError(f"acked => readable: {record} is lost")
