@@ -14,7 +14,8 @@ from benchmarks.machine import require_compiled
 from benchmarks.saving import Page, add_save
 from tidelog.log.records import engine, reference, section_walk
 from tidelog.log.validation import validator
-from tidelog.log.validation.validator import AppendOrigin, LogValidator, ValidationParams
+from tidelog.log.validation.params import AppendOrigin, ValidationParams
+from tidelog.log.validation.validator import LogValidator
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 NOW_MS = 1_700_000_000_000

@@ -20,7 +20,7 @@ from tidelog.protocol.config_def import Check, ConfigDef, ConfigKey, ConfigType,
 from tidelog.protocol.record.compression import CompressionType
 
 if TYPE_CHECKING:
-    from tidelog.log.validation.validator import ValidationParams
+    from tidelog.log.validation.params import ValidationParams
 
 MAX_LONG = 2**63 - 1
 _HOUR_MS = 3_600_000
@@ -405,7 +405,7 @@ def _codec_number(name: str) -> int:
 
 def validation_params(topic_partition: str, config: LogConfig) -> ValidationParams:
     """Build the parameters for validating what producers send to a topic."""
-    from tidelog.log.validation.validator import ValidationParams  # late: code that only reads keys needs no validator
+    from tidelog.log.validation.params import ValidationParams  # late: code that only reads keys needs no validation
 
     return ValidationParams(
         topic_partition=topic_partition,

@@ -50,15 +50,11 @@ from tidelog.log.segment.segment import LogSegment, flush_indices, seal
 from tidelog.log.segment.segments import LogSegments
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.timestamps import TimestampAndOffset, find_offset_by_timestamp
+from tidelog.log.validation.params import AppendContext, AppendOrigin
 from tidelog.log.validation.relocation import relocate
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.single_batch import CheckedBatch
-from tidelog.log.validation.validator import (
-    AppendContext,
-    AppendOrigin,
-    LogValidator,
-    validate_generally,
-)
+from tidelog.log.validation.validator import LogValidator, validate_generally
 from tidelog.protocol.compiled import words
 from tidelog.protocol.errors import (
     CorruptMessageError,

@@ -28,9 +28,9 @@ from tidelog.broker.requests.route import EXPECTED_ERRORS, unexpected_failure
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.records.work_budget import TURN, TooMuchForTurnError, WorkBudget, one_batch_budget
 from tidelog.log.unified_log import LogAppendInfo
+from tidelog.log.validation.params import AppendOrigin, record_errors
 from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.single_batch import attributes_of
-from tidelog.log.validation.validator import AppendOrigin, record_errors
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     CorruptMessageError,

@@ -41,7 +41,7 @@ from tidelog.log.retention import StartOffsetReason
 from tidelog.log.system.file_system import LogStorageError
 from tidelog.log.system.reserve import lacks_room, write_if_room
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.metadata_records.control_records import (
     BatchStart,
     LeaderChangeMessage,

@@ -29,8 +29,8 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.index_proof import UnprovenIndexError
 from tidelog.log.producer.state import producers_in_parts
 from tidelog.log.records.work_budget import NO_BUDGET, TooMuchForTurnError, WorkBudget
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.log.validation.result import ValidationResult
-from tidelog.log.validation.validator import AppendOrigin
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     KafkaError,

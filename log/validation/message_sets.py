@@ -15,14 +15,9 @@ from __future__ import annotations
 import struct
 
 from tidelog.log.records.work_budget import TURN_OLD_BYTES, WorkBudget
+from tidelog.log.validation.params import AppendContext, ValidationParams
+from tidelog.log.validation.rebuilding import check_each_record, rebuild, result_from
 from tidelog.log.validation.result import BatchSummary, ValidationResult
-from tidelog.log.validation.validator import (
-    AppendContext,
-    ValidationParams,
-    check_each_record,
-    rebuild,
-    result_from,
-)
 from tidelog.protocol.errors import CorruptMessageError, MessageTooLargeError
 from tidelog.protocol.record.crc import crc32
 from tidelog.protocol.record.message_set import LegacyRecordBatch

@@ -22,9 +22,7 @@ and timestamps below -1 or beyond 64 bits are invalid.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tidelog.log.records import engine
 from tidelog.log.records.work_budget import (
@@ -36,13 +34,20 @@ from tidelog.log.records.work_budget import (
     WorkBudget,
 )
 from tidelog.log.validation import single_batch
-from tidelog.log.validation.result import BatchSummary, ValidationResult
+from tidelog.log.validation.params import (
+    UNBOUNDED_MS,
+    AppendContext,
+    AppendOrigin,
+    ValidationParams,
+    ensure_size,
+)
+from tidelog.log.validation.rebuilding import check_each_record, rebuild, result_of
+from tidelog.log.validation.result import ValidationResult
 from tidelog.log.validation.single_batch import IS_COMPILED as _IS_COMPILED
 from tidelog.log.validation.single_batch import NO_CODEC, BatchLimits, CheckedBatch
 from tidelog.protocol.errors import (
     InvalidRecordError,
     InvalidTimestampError,
-    MessageTooLargeError,
     UnsupportedForMessageFormatError,
 )
 from tidelog.protocol.record.batches import iter_batches
@@ -56,7 +61,6 @@ from tidelog.protocol.record.record_batch import (
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_OFFSET,
-    MAGIC_V0,
     MAGIC_V2,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
@@ -66,10 +70,8 @@ from tidelog.protocol.record.record_batch import (
     BatchOptions,
     BatchTimes,
     Buffer,
-    Record,
     RecordBatch,
     assemble_batch,
-    build_batch,
     set_crc,
 )
 
@@ -81,92 +83,6 @@ _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_OFFSET = 35
 _SLOW_ATTRIBUTES = TIMESTAMP_TYPE_MASK | CONTROL_MASK | DELETE_HORIZON_MASK
-
-UNBOUNDED_MS = (1 << 63) - 1
-#: Largest number of bytes to which a produced batch may decompress, or ``MAX_EXPANSION`` times ``max.message.bytes`` if
-#: that is more; Kafka has no bound. gzip takes 3.3 ms a MiB: a decompression bomb takes 50 ms, with other codecs 10 ms.
-MIN_DECOMPRESSED_BOUND_BYTES = 16 * 1024 * 1024
-MAX_EXPANSION = 4
-#: Largest number of faults that an answer lists one by one: a request of a million bad records must not make a million
-#: strings.
-MAX_RECORD_ERRORS = 100
-
-
-class AppendOrigin(Enum):
-    """The origin of an append. Clients may not write control batches; coordinators and replication may."""
-
-    CLIENT = 0
-    COORDINATOR = 1
-    REPLICATION = 2
-
-
-class ValidationParams(NamedTuple):
-    """The topic's configuration, as far as validation needs it; the log keeps one per configuration. Sizes in bytes,
-    times in ms.
-
-    ``magic`` is the topic's message format. ``compression`` None means "producer": keep the producer's codec.
-    ``max_decompressed_bytes`` None means the bound that follows from ``max_message_bytes``.
-    """
-
-    topic_partition: str = ""
-    magic: int = MAGIC_V2
-    compression: int | None = None
-    compression_level: int | None = None
-    timestamp_type: int = CREATE_TIME
-    timestamp_before_max_ms: int = UNBOUNDED_MS
-    timestamp_after_max_ms: int = UNBOUNDED_MS
-    max_message_bytes: int = 1024 * 1024 + LOG_OVERHEAD
-    max_decompressed_bytes: int | None = None
-    is_compacted: bool = False
-
-    @property
-    def decompressed_bound(self) -> int:
-        """Return the bytes a batch may decompress to; more is MESSAGE_TOO_LARGE, and Java's producer then splits it
-        (KIP-126)."""
-        if self.max_decompressed_bytes is not None:
-            return self.max_decompressed_bytes
-        return max(MIN_DECOMPRESSED_BOUND_BYTES, MAX_EXPANSION * self.max_message_bytes)
-
-
-class AppendContext(NamedTuple):
-    """The circumstances of an append: the offset to assign first, the leader epoch, the time in ms, the origin and the
-    request's work budget."""
-
-    next_offset: int
-    leader_epoch: int
-    now_ms: int
-    origin: AppendOrigin = AppendOrigin.CLIENT
-    budget: WorkBudget = NO_BUDGET
-
-
-class RecordError(NamedTuple):
-    """A refused record: its index in the batch and why (KIP-467)."""
-
-    batch_index: int
-    message: str
-
-
-class RejectedRecordsError(InvalidRecordError):
-    """Single records are invalid: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
-
-    def __init__(self, message: str, record_errors: Sequence[RecordError]) -> None:
-        super().__init__(message)
-        self.record_errors = tuple(record_errors)
-
-
-class RejectedTimestampsError(InvalidTimestampError):
-    """Single records have timestamps out of bounds: ``record_errors`` lists them (at most ``MAX_RECORD_ERRORS``)."""
-
-    def __init__(self, message: str, record_errors: Sequence[RecordError]) -> None:
-        super().__init__(message)
-        self.record_errors = tuple(record_errors)
-
-
-def record_errors(error: BaseException) -> tuple[RecordError, ...]:
-    """Return the invalid records that an error of this module names, for Produce v8+ answers; empty when the whole
-    batch is refused.
-    """
-    return error.record_errors if isinstance(error, RejectedRecordsError | RejectedTimestampsError) else ()
 
 
 class LogValidator:
@@ -348,15 +264,6 @@ def _checked_batches(
     return batches
 
 
-def ensure_size(size: int, params: ValidationParams) -> None:
-    """Raise MessageTooLargeError above ``max.message.bytes``."""
-    if size > params.max_message_bytes:
-        raise MessageTooLargeError(
-            f"The record batch size in the append to {params.topic_partition} is {size} bytes which exceeds the "
-            f"maximum configured value of {params.max_message_bytes}"
-        )
-
-
 # --- magic 2, pass by pass -------------------------------------------------------------------------------------------
 
 
@@ -446,41 +353,6 @@ def _check_records(
         check_each_record(batch.parse(section), batch.timestamp_type, params, context)
 
 
-def check_each_record(
-    records: Iterable[Record], timestamp_type: int, params: ValidationParams, context: AppendContext
-) -> None:
-    """Check keys and timestamps, record by record. Raises RejectedRecordsError, RejectedTimestampsError."""
-    faults: list[RecordError] = []
-    invalid_timestamp = False
-    for index, record in enumerate(records):
-        if params.is_compacted and record.key is None:
-            where = f"in topic partition {params.topic_partition}"
-            faults.append(RecordError(index, f"Compacted topic cannot accept message without key {where}"))
-        elif fault := _timestamp_fault(record.timestamp, timestamp_type, params, context.now_ms):
-            invalid_timestamp = True
-            faults.append(RecordError(index, fault))
-        if len(faults) == MAX_RECORD_ERRORS:
-            break
-    if not faults:
-        return
-    shown = "; ".join(f"record {index}: {message}" for index, message in faults[:3])
-    if invalid_timestamp:
-        raise RejectedTimestampsError(f"One or more records have an invalid timestamp: {shown}", faults)
-    raise RejectedRecordsError(f"One or more records have been rejected due to {len(faults)} errors: {shown}", faults)
-
-
-def _timestamp_fault(timestamp: int, timestamp_type: int, params: ValidationParams, now_ms: int) -> str | None:
-    if params.timestamp_type == CREATE_TIME and timestamp != NO_TIMESTAMP:
-        earliest = max(0, now_ms - params.timestamp_before_max_ms)
-        latest = now_ms + params.timestamp_after_max_ms
-        if not earliest <= timestamp <= latest:
-            return f"Timestamp {timestamp} is out of range. The timestamp should be within [{earliest}, {latest}]"
-        return None
-    if timestamp_type == LOG_APPEND_TIME:
-        return "Producer should not set timestamp type to LogAppendTime"
-    return None
-
-
 def _finish_in_place(
     batch: RecordBatch, max_timestamp: int, params: ValidationParams, context: AppendContext
 ) -> ValidationResult:
@@ -545,71 +417,3 @@ def _recompress(
         count=batch.record_count,
     )
     return result_of(memoryview(built), params, sizes_changed=True)
-
-
-def rebuild(records: Iterable[Record], options: BatchOptions, params: ValidationParams) -> ValidationResult:
-    """Build batches of the topic's format from ``records``, with consecutive offsets from ``options.base_offset`` on.
-
-    Raises MessageTooLargeError when the result is too large.
-    """
-    first = options.base_offset or 0
-    numbered = [
-        Record(first + index, record.timestamp, record.key, record.value, record.headers)
-        for index, record in enumerate(records)
-    ]
-    if params.magic == MAGIC_V2:
-        return result_of(memoryview(build_batch(numbered, options)), params, sizes_changed=True)
-    from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
-
-    built = build_message_set(
-        numbered,
-        MessageSetOptions(params.magic, options.compression, options.level, options.log_append_time),
-    )
-    return result_of(memoryview(built), params, sizes_changed=True)
-
-
-def result_of(view: memoryview, params: ValidationParams, *, sizes_changed: bool) -> ValidationResult:
-    """Build the result for the finished batches in ``view``. Raises MessageTooLargeError if rebuilding made one too
-    large."""
-    return result_from(
-        view, tuple(_summary(batch) for batch in iter_batches(view)), params, sizes_changed=sizes_changed
-    )
-
-
-def result_from(
-    view: memoryview, summaries: tuple[BatchSummary, ...], params: ValidationParams, *, sizes_changed: bool
-) -> ValidationResult:
-    """Build the result of :func:`result_of` from the batches' summaries."""
-    newest = max(summaries, key=lambda summary: summary.max_timestamp)
-    if sizes_changed:
-        for summary in summaries:
-            ensure_size(summary.size_in_bytes, params)
-    max_timestamp = newest.max_timestamp
-    is_append_time = params.timestamp_type == LOG_APPEND_TIME and params.magic > MAGIC_V0
-    return ValidationResult(
-        records=view,
-        first_offset=summaries[0].base_offset,
-        last_offset=summaries[-1].last_offset,
-        max_timestamp=max_timestamp,
-        offset_of_max_timestamp=newest.last_offset if max_timestamp != NO_TIMESTAMP else -1,
-        shallow_count=len(summaries),
-        batches=summaries,
-        sizes_changed=sizes_changed,
-        log_append_time_ms=max_timestamp if is_append_time else NO_TIMESTAMP,
-    )
-
-
-def _summary(batch: RecordBatch | LegacyRecordBatch) -> BatchSummary:
-    return BatchSummary(
-        batch.position,
-        batch.size_in_bytes,
-        batch.base_offset,
-        batch.last_offset,
-        batch.max_timestamp,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        batch.last_sequence,
-        batch.is_transactional,
-        batch.is_control,
-    )

@@ -13,7 +13,7 @@ from tests.support.jvm import java_command
 from tests.support.kafka_jars import KAFKA_3, KAFKA_4, broker_classpath
 from tests.support.logs import NOW_MS, LogBench, append, batch, marker, producer_batch
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 
 pytestmark = pytest.mark.java

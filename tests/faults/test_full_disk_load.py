@@ -21,7 +21,7 @@ from tidelog.log.files.checkpoints import EpochEntry
 from tidelog.log.index.transaction_index import AbortedTxn
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 
 SMALL: dict[str, Any] = {"segment_bytes": 900, "index_interval_bytes": 150}

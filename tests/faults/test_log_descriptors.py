@@ -19,7 +19,7 @@ from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.log.manager import LogManager
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import KafkaStorageError
 
 ID = bytes(range(16))

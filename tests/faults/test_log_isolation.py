@@ -27,7 +27,7 @@ from tidelog.log.check import check_directory
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError, OffsetOutOfRangeError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import BatchOptions, Record, RecordBatch, build_batch

@@ -18,7 +18,8 @@ import lz4.frame
 import pytest
 import zstandard
 
-from tidelog.log.validation.validator import LogValidator, ValidationParams
+from tidelog.log.validation.params import ValidationParams
+from tidelog.log.validation.validator import LogValidator
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
 from tidelog.protocol.record.compression import XERIAL_HEADER, CompressionType
 from tidelog.protocol.record.message_writer import MessageWriter

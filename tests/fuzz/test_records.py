@@ -12,7 +12,8 @@ from tests.support.depth import DEPTH
 from tests.support.records import NOW_MS, record_lists
 from tidelog.log.records.down_convert import down_convert
 from tidelog.log.records.work_budget import TooMuchForTurnError, WorkBudget
-from tidelog.log.validation.validator import AppendOrigin, LogValidator, ValidationParams
+from tidelog.log.validation.params import AppendOrigin, ValidationParams
+from tidelog.log.validation.validator import LogValidator
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,

@@ -20,7 +20,7 @@ from tidelog.log.recovery.loader import LoadRequest, load_log
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.pipeline.jobs.source import LogSource
 from tidelog.protocol.record.record_batch import (
     BatchOptions,

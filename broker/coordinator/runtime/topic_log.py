@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.loop.deferred import Deferred, when_all
 from tidelog.broker.loop.log_openings import opening_expected
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import (
     CoordinatorNotAvailableError,
     KafkaStorageError,

@@ -14,7 +14,7 @@ from tidelog.broker.coordinator.transaction.shard import ProducerIdAndEpoch
 from tidelog.broker.coordinator.transaction.state import PartitionKey
 from tidelog.broker.metadata.image import GROUP_METADATA_TOPIC
 from tidelog.broker.replica.opening import opening_of
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import NotCoordinatorError, NotLeaderOrFollowerError, UnknownTopicOrPartitionError
 from tidelog.protocol.record.record_batch import EndTransactionMarker, end_transaction_marker
 

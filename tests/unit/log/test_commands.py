@@ -12,7 +12,7 @@ import pytest
 from tests.support.logs import LogBench, append, batch, marker, producer_batch
 from tidelog.cli import main
 from tidelog.commands.files import check, dump_log
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 
 
 def run(command: ModuleType, *arguments: str) -> int:

@@ -26,7 +26,7 @@ from tidelog.log.segment.segment import CLEANED_SUFFIX, LogSegment
 from tidelog.log.system.time import ManualTime
 from tidelog.log.timestamps import EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP, LATEST_TIMESTAMP, MAX_TIMESTAMP
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,

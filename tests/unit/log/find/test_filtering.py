@@ -15,7 +15,7 @@ from tidelog.log.find.filtering import SLICE_BYTES, MatchReader, Reading
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import Record, RecordBatch, build_batch
 from tidelog.protocol.transferable import TransferableRecords

@@ -18,7 +18,7 @@ from tidelog.log.find.consume_queue import ConsumeQueueFile
 from tidelog.log.find.index_file import IndexFile
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import NotIndexedError, Query, find_newest
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.record.record_batch import Record, build_batch
 
 

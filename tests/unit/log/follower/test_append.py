@@ -15,7 +15,7 @@ from tidelog.log.follower import append as follower_append
 from tidelog.log.follower.append import append_as_follower
 from tidelog.log.follower.truncation import truncate_to_epoch_end
 from tidelog.log.unified_log import UnifiedLog
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import CorruptMessageError
 
 FOREVER = 1 << 30

@@ -25,8 +25,9 @@ from tidelog.log.records.work_budget import (
     one_batch_budget,
 )
 from tidelog.log.validation import message_sets, validator
+from tidelog.log.validation.params import RejectedTimestampsError, ValidationParams
 from tidelog.log.validation.result import ValidationResult
-from tidelog.log.validation.validator import LogValidator, ValidationParams
+from tidelog.log.validation.validator import LogValidator
 from tidelog.protocol.errors import InvalidRecordError, MessageTooLargeError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.compression import CompressionType, compress
@@ -102,7 +103,7 @@ def test_validation_in_a_thread_equals_validation_without_a_budget(name: str) ->
             return bytes(validate(sent, budget, max_message_bytes=1 << 24, **params).records)
         except InvalidRecordError as error:
             return type(error)
-        except validator.RejectedTimestampsError as error:
+        except RejectedTimestampsError as error:
             return type(error)
 
     assert outcome(WorkBudget(in_turn=False)) == outcome(work_budget.NO_BUDGET)
@@ -181,7 +182,7 @@ def test_the_budget_that_all_short_requests_share_is_never_used_up(name: str) ->
     make, params = TAKEN_APART[name]
     sent = make()
     before = TURN.rebuilt_records
-    with contextlib.suppress(validator.RejectedTimestampsError):
+    with contextlib.suppress(RejectedTimestampsError):
         validate(sent, TURN, **params)
     assert TURN.rebuilt_records > work_budget.NO_LIMIT // 2
     assert before - TURN.rebuilt_records <= 20

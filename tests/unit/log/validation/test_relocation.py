@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support.records import NOW_MS
+from tidelog.log.validation.params import ValidationParams
 from tidelog.log.validation.relocation import StaleOffsetsError, relocate
 from tidelog.log.validation.result import ValidationResult
-from tidelog.log.validation.validator import LogValidator, ValidationParams
+from tidelog.log.validation.validator import LogValidator
 from tidelog.protocol.record.message_set import MessageSetOptions, build_message_set
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch
 

@@ -13,7 +13,8 @@ from tests.support.extensions import uncompiled
 from tidelog.log.records import section_walk
 from tidelog.log.records.work_budget import NO_BUDGET, TURN, TooMuchForTurnError
 from tidelog.log.validation import single_batch
-from tidelog.log.validation.validator import AppendContext, LogValidator, ValidationParams, validate_generally
+from tidelog.log.validation.params import AppendContext, ValidationParams
+from tidelog.log.validation.validator import LogValidator, validate_generally
 from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.record.record_batch import BatchOptions, Record, build_batch, set_crc
 

@@ -11,18 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.records import NOW_MS, batch_of, record_lists
-from tidelog.log.validation.result import ValidationResult
-from tidelog.log.validation.validator import (
+from tidelog.log.validation.params import (
     MAX_RECORD_ERRORS,
     UNBOUNDED_MS,
     AppendContext,
     AppendOrigin,
-    LogValidator,
     ValidationParams,
     record_errors,
-    validate_and_assign_offsets,
-    validate_generally,
 )
+from tidelog.log.validation.result import ValidationResult
+from tidelog.log.validation.validator import LogValidator, validate_and_assign_offsets, validate_generally
 from tidelog.protocol.errors import (
     CorruptMessageError,
     InvalidRecordError,

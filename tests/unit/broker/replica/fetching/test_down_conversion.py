@@ -18,7 +18,7 @@ from tidelog.broker.replica.fetching import down_conversion
 from tidelog.broker.replica.fetching.down_conversion import INLINE_RECORDS
 from tidelog.broker.requests.route import Pending
 from tidelog.log.records import down_convert
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import NotLeaderOrFollowerError
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidelog.protocol.record.compression import CompressionType

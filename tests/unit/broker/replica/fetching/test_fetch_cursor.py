@@ -19,7 +19,7 @@ from tidelog.broker.replica.fetching.fetch_cursor import MAX_REMEMBERED
 from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.log.index.transaction_index import AbortedTxn
-from tidelog.log.validation.validator import AppendOrigin
+from tidelog.log.validation.params import AppendOrigin
 from tidelog.protocol.errors import KafkaError, NotLeaderOrFollowerError
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import BatchOptions, EndTransactionMarker, end_transaction_marker
