@@ -71,7 +71,7 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
         await response.write(part)
         part = await in_worker()
         await response.write(b",\n" if part else b"")
-    await response.write(f'],\n"next": {json.dumps(answer.next)}, "lag": {answer.lag}}}\n'.encode())
+    await response.write(f'],\n"next": {json.dumps(answer.next)}, "lag": {answer.index_lag}}}\n'.encode())
     await response.write_eof()
     return response
 

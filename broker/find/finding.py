@@ -58,13 +58,17 @@ class FindRequest:
 
 @dataclass(slots=True)
 class FindAnswer:
-    """Iterator of the found records. Iterate in a worker thread; ``next`` and ``lag`` are known at its end."""
+    """Iterator of the found records. Iterate in a worker thread.
+
+    At its end ``next`` is the position of the next page, None after the last one; ``index_lag`` is the number of
+    offsets below the high watermarks of all partitions that the indices did not cover yet.
+    """
 
     request: FindRequest
     logs: list[UnifiedLog]
     indexing: Indexing | None
     next: str | None = None
-    lag: int = 0
+    index_lag: int = 0
 
     def __iter__(self) -> Iterator[FoundRecord]:
         request = self.request
@@ -82,7 +86,7 @@ class FindAnswer:
 
     def _wait(self, indexing: Indexing) -> None:
         """Wait until the index covers the logs up to their high watermarks, if the request asks for it; else only for
-        the first step of an index that has just been enabled. Adds up ``lag``. Raises IndexBehindError."""
+        the first step of an index that has just been enabled. Adds up ``index_lag``. Raises IndexBehindError."""
         for log in self.logs:
             partition = log.topic_partition
             if self.request.wait:
@@ -91,7 +95,7 @@ class FindAnswer:
             elif indexing.indexer(partition) is None:
                 indexing.wait_until_indexed(partition, log.log_start_offset, SETTLE_S)
             indexer = indexing.indexer(partition)
-            self.lag += indexer.lag if indexer is not None else 0
+            self.index_lag += indexer.lag if indexer is not None else 0
 
     def _find_in_partition(self, index: int, log: UnifiedLog) -> Iterator[FoundRecord]:
         """Yield the matching records of one partition, newest first; from the log if its index is damaged."""

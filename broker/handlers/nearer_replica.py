@@ -35,16 +35,16 @@ def find_nearer(broker: Broker, context: RequestContext, rack: str) -> Callable[
         leading = partition.leading
         if leading is None:
             return NO_REPLICA
-        holders = holders_of(leading.core, target.fetch_offset)
+        holders = holders_of(leading.leader_state, target.fetch_offset)
         near = [(end_offset, -one) for one, end_offset in holders if _rack_of(broker, context, one) == rack]
         return -max(near)[1] if near else NO_REPLICA
 
     return find
 
 
-def holders_of(core: LeaderState, offset: int) -> list[tuple[int, int]]:
+def holders_of(state: LeaderState, offset: int) -> list[tuple[int, int]]:
     """Return the ids and log end offsets of the followers whose logs have an offset or end at it."""
-    followers = ((one, core.follower(one)) for one in core.replicas)
+    followers = ((one, state.follower(one)) for one in state.replicas)
     return [
         (one, follower.log_end_offset)
         for one, follower in followers

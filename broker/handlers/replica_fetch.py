@@ -327,10 +327,10 @@ def is_known(target: FetchTarget, data: PartitionData | Partition) -> bool:
 def is_held_back(leading: Leading, replica_id: int) -> bool:
     """Return whether a throttled follower gets no records now (KIP-73). Followers for which acks=all waits always get
     them: the ISR, and followers that this leader has asked the controller to add to the ISR."""
-    throttle, core = leading.throttle, leading.core
-    if throttle is None or replica_id in core.isr or not throttle.is_exceeded:
+    throttle, state = leading.throttle, leading.leader_state
+    if throttle is None or replica_id in state.isr or not throttle.is_exceeded:
         return False
-    return replica_id not in core.maximal_isr
+    return replica_id not in state.maximal_isr
 
 
 def read_partition(

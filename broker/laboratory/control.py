@@ -152,8 +152,8 @@ FAULT_TYPES: dict[str, tuple[type, ...]] = {
 """Fields of the command ``fault``, each with the types of its value."""
 
 
-LEAST = {"times": 1}
-"""Least values of numbers that may not be 0."""
+MIN_VALUES = {"times": 1}
+"""Smallest values of numbers that may not be 0."""
 
 
 def refuse_types(command: Mapping[str, Any]) -> None:
@@ -166,8 +166,8 @@ def refuse_types(command: Mapping[str, Any]) -> None:
             raise ValueError(f"{name!r} is not a field of a fault; its fields are {', '.join(FAULT_TYPES)}")
         if type(value) not in types:
             raise ValueError(f"{name}: expected {' or '.join(one.__name__ for one in types)}, not {value!r}")
-        if isinstance(value, int | float) and not LEAST.get(name, 0) <= value < math.inf:
-            raise ValueError(f"{name}: expected a number from {LEAST.get(name, 0)} on, not {value!r}")
+        if isinstance(value, int | float) and not MIN_VALUES.get(name, 0) <= value < math.inf:
+            raise ValueError(f"{name}: expected a number from {MIN_VALUES.get(name, 0)} on, not {value!r}")
 
 
 def parse_api(name: str) -> ApiKey:

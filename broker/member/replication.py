@@ -60,7 +60,8 @@ class ReplicaFetcher:
         quota: ReplicationQuota | None = None,
     ) -> None:
         """``address`` finds a broker's address by its id in the newest image; ``quota`` throttles the fetches."""
-        self.core = LeaderFetcher(config)
+        self.state_machine = LeaderFetcher(config)
+        """Decides what is fetched next, and what is done with an answer."""
         self.bytes_in = 0
         """Number of bytes of records that were appended."""
         self.corrupt = 0
@@ -102,7 +103,7 @@ class ReplicaFetcher:
         found = ((key, followed, self._following_of(key)) for key, followed in partitions.items())
         opened = {key: (followed, following) for key, followed, following in found if following is not None}
         self._followed = {key: following for key, (_, following) in opened.items()}
-        self.core.set_partitions(
+        self.state_machine.set_partitions(
             {key: Followed(*followed, following.position) for key, (followed, following) in opened.items()}
         )
         self._wanted.set()
@@ -154,7 +155,7 @@ class ReplicaFetcher:
     @property
     def failed_count(self) -> int:
         """The number of partitions that are not fetched although this broker should follow them."""
-        return self.core.failed_count + len(self._unopened)
+        return self.state_machine.failed_count + len(self._unopened)
 
     # ---- the task
 
@@ -165,30 +166,30 @@ class ReplicaFetcher:
                 await self._run(connect())
             except Exception:
                 logger.exception("the fetch loop for leader %d failed, and begins again", self._id.leader)
-            await asyncio.sleep(self.core.config.backoff_ms / 1000)
-            self.core = LeaderFetcher(self.core.config)
+            await asyncio.sleep(self.state_machine.config.backoff_ms / 1000)
+            self.state_machine = LeaderFetcher(self.state_machine.config)
             await self._take_again()
 
     async def _run(self, channel: Channel) -> None:
-        core, time = self.core, self._broker.time
+        state_machine, time = self.state_machine, self._broker.time
         try:
             while True:
                 if self._failures != count_failures(self._broker.log_manager):
                     await self._take_again()  # a fetch would bring a replica whose log has failed back into the ISR
-                request = core.next_request(time.monotonic_ms(), self._find_throttled())
+                request = state_machine.next_request(time.monotonic_ms(), self._find_throttled())
                 if request is None:
                     await self._wait()
                 elif (answer := await self._ask(channel, request)) is None:
-                    core.take_failure(time.monotonic_ms())
+                    state_machine.take_failure(time.monotonic_ms())
                 else:
                     async with self._applying:
-                        await self._apply(core.take_answer(answer, time.monotonic_ms()))
+                        await self._apply(state_machine.take_answer(answer, time.monotonic_ms()))
         finally:
             channel.close()
 
     def _find_throttled(self) -> Iterable[FetchKey]:
-        """Return the partitions that the quota keeps from being fetched now (KIP-73): none of their replicas here is
-        in sync, so that acks=all does not wait for them.
+        """Return the partitions that the quota keeps from being fetched now (KIP-73). A partition whose ISR has this
+        broker is never among them, because producers with acks=all wait for it.
         """
         quota = self._quota
         if quota is None or not quota.is_exceeded(self._broker.time.monotonic_ms()):
@@ -201,8 +202,8 @@ class ReplicaFetcher:
         return topic is not None and self._broker.node_id in topic.partitions[key.partition].isr
 
     async def _wait(self) -> None:
-        """Wait until the core may have a request, or the partitions change."""
-        wake_ms = self.core.wake_ms
+        """Wait until the state machine may have a request, or the partitions change."""
+        wake_ms = self.state_machine.wake_ms
         self._wanted.clear()
         left_s = None if wake_ms is None else max(0.0, wake_ms - self._broker.time.monotonic_ms()) / 1000
         try:
@@ -252,28 +253,28 @@ class ReplicaFetcher:
             self._quota.record(len(work.records), self._broker.time.monotonic_ms())
 
     def _settle(self, work: Work, following: Following, outcome: bool | Exception) -> None:
-        """Report the outcome of a piece of work to the core. An unexpected error fails its partition only."""
+        """Report the outcome of a piece of work to the state machine. An unexpected error fails its partition only."""
         key, epoch, position = work.key, work.leader_epoch, following.position
         if outcome is True:
             if isinstance(work, Append):
                 self._count(work, following)
             following.note_moved()
-            self.core.resume(key, epoch, position)
+            self.state_machine.resume(key, epoch, position)
             return
         name = following.log.topic_partition
         if isinstance(outcome, KafkaStorageError) and not following.log.is_serving:
             logger.error("%s is not followed any more: %s", name, outcome)
-            self.core.fail(key, epoch)
+            self.state_machine.fail(key, epoch)
             return
         if isinstance(outcome, Exception) and not isinstance(outcome, KafkaError):
             logger.error("%s is not followed any more, until it has another leader", name, exc_info=outcome)
-            self.core.fail(key, epoch)
+            self.state_machine.fail(key, epoch)
             return
         if isinstance(outcome, CorruptMessageError):
             self.corrupt += 1
         if isinstance(outcome, KafkaError):
             logger.error("%s is fetched again later: %s", name, outcome)
-        self.core.delay(key, epoch, position, self._broker.time.monotonic_ms())
+        self.state_machine.delay(key, epoch, position, self._broker.time.monotonic_ms())
 
 
 def is_named(quota: ReplicationQuota, key: FetchKey, following: Following) -> bool:
@@ -410,7 +411,7 @@ class Replication:
     def _samples(self) -> Iterator[Sample]:
         fetchers = [fetcher for fetcher, _ in self._tasks.values()]
         prefix = "kafka_server_replicafetchermanager_"
-        yield Sample(f"{prefix}maxlag", "gauge", {}, max((one.core.max_lag for one in fetchers), default=0))
+        yield Sample(f"{prefix}maxlag", "gauge", {}, max((one.state_machine.max_lag for one in fetchers), default=0))
         yield Sample(f"{prefix}failedpartitionscount", "gauge", {}, sum(one.failed_count for one in fetchers))
         topics = "kafka_server_brokertopicmetrics_"
         bytes_in = self._bytes_in + sum(one.bytes_in for one in fetchers)

@@ -73,7 +73,7 @@ class MemberRoles:
             self._resign(partition, leading)
             if partition.is_leader:
                 partition.commit_all()
-        elif leading is not None and leading.core.leader_epoch == state.leader_epoch:
+        elif leading is not None and leading.leader_state.leader_epoch == state.leader_epoch:
             leading.take_image(state, self._controller.image.brokers)
         else:
             self._lead(partition, state)
@@ -102,7 +102,7 @@ class MemberRoles:
             self._forget(partition.leading)
         partition.leading = self._led[leading.key] = leading
         leading.note_append(partition.log_end_offset)  # if it is alone in the ISR, no fetch is needed
-        if leading.core.is_recovering:
+        if leading.leader_state.is_recovering:
             self._propose(leading)
 
     def _put_off(self, partition: Partition, state: PartitionState, reason: str) -> None:
@@ -144,8 +144,8 @@ class MemberRoles:
 
     def _forget(self, leading: Leading) -> None:
         self._led.pop(leading.key, None)
-        self._shrinks += leading.core.shrinks_total
-        self._expands += leading.core.expands_total
+        self._shrinks += leading.leader_state.shrinks_total
+        self._expands += leading.leader_state.expands_total
         leading.close(NotLeaderOrFollowerError())
 
     # ---- the ISR
@@ -207,16 +207,16 @@ class MemberRoles:
         metrics.add_source(self._samples)
 
     def _samples(self) -> Iterator[Sample]:
-        cores = [leading.core for leading in self._led.values()]
+        states = [leading.leader_state for leading in self._led.values()]
         gauges = {
-            "underreplicatedpartitions": sum(len(core.isr) < len(core.replicas) for core in cores),
-            "underminisrpartitioncount": sum(core.is_under_min_isr for core in cores),
-            "atminisrpartitioncount": sum(len(core.isr) == core.effective_min_isr for core in cores),
+            "underreplicatedpartitions": sum(len(state.isr) < len(state.replicas) for state in states),
+            "underminisrpartitioncount": sum(state.is_under_min_isr for state in states),
+            "atminisrpartitioncount": sum(len(state.isr) == state.effective_min_isr for state in states),
         }
         for name, value in gauges.items():
             yield Sample(PREFIX + name, "gauge", {}, value)
-        shrinks = self._shrinks + sum(core.shrinks_total for core in cores)
-        expands = self._expands + sum(core.expands_total for core in cores)
+        shrinks = self._shrinks + sum(state.shrinks_total for state in states)
+        expands = self._expands + sum(state.expands_total for state in states)
         yield Sample(PREFIX + "isrshrinks_total", "counter", {}, shrinks)
         yield Sample(PREFIX + "isrexpands_total", "counter", {}, expands)
 

@@ -436,7 +436,7 @@ class Partition:
     @property
     def is_settling(self) -> bool:
         """True while a new leader does not know its followers' ends yet (KIP-207)."""
-        return self.leading is not None and self.leading.core.is_settling
+        return self.leading is not None and self.leading.leader_state.is_settling
 
     def offset_for(self, timestamp: int, limit: int) -> FoundOffset:
         """Return the first offset below ``limit`` whose timestamp is ``timestamp`` or later (ListOffsets from v1 on).

@@ -40,7 +40,7 @@ class RegisteredSource(NamedTuple):
     source: Source
 
 
-class Wanted(NamedTuple):
+class LookedUpSchema(NamedTuple):
     """A schema to look up, as it was sent or normalized."""
 
     parsed: ParsedSchema
@@ -110,7 +110,9 @@ class Registry:
                 source = changes.source_of(state, submission)
                 if source != parsed.source:  # a schema that it refers to was replaced meanwhile
                     parsed = await self._run_in_thread(parse, source)
-                equal = await self._find_equal(state, subject, submission, Wanted(parsed, normalize), deleted=False)
+                equal = await self._find_equal(
+                    state, subject, submission, LookedUpSchema(parsed, normalize), deleted=False
+                )
                 if equal is not None and submission.id in (None, equal.id):
                     return equal
                 changes.check_references(state, subject, submission)
@@ -120,7 +122,7 @@ class Registry:
                 settled = await self._topic.settle()
                 if settled is state and settled.changes == before:
                     break
-            schema = changes.new_version(state, subject, submission, Wanted(parsed, normalize).text)
+            schema = changes.new_version(state, subject, submission, LookedUpSchema(parsed, normalize).text)
             await self._topic.write([schema_record(schema)])
             return schema
 
@@ -132,13 +134,13 @@ class Registry:
         changes.versions_of(state, subject, deleted=deleted)
         submission = changes.pin_references(state, submission)
         parsed = await self._run_in_thread(parse, changes.source_of(state, submission))
-        found = await self._find_equal(state, subject, submission, Wanted(parsed, normalize), deleted=deleted)
+        found = await self._find_equal(state, subject, submission, LookedUpSchema(parsed, normalize), deleted=deleted)
         if found is None:
             raise errors.schema_not_found()
         return found
 
     async def _find_equal(
-        self, state: State, subject: str, submission: Submission, wanted: Wanted, *, deleted: bool
+        self, state: State, subject: str, submission: Submission, schema: LookedUpSchema, *, deleted: bool
     ) -> RegisteredSchema | None:
         """Return the version of a subject that equals a schema, in its text or after parsing both; else None."""
         versions = [
@@ -147,13 +149,13 @@ class Registry:
             if one.references == submission.references and one.schema_type == submission.schema_type
         ]
         for one in reversed(versions):
-            if one.text == wanted.text:
+            if one.text == schema.text:
                 return one
         # Other registries may write equal schemas differently, so versions are parsed and compared; of Protobuf's only
         # the newest one, as its compiler takes 0.1 s for each.
         foreign = versions[-1:] if submission.schema_type == PROTOBUF else versions
         originals = [RegisteredSource(one, changes.source_of_registered(state, one)) for one in reversed(foreign)]
-        return await self._run_in_thread(find_equal, wanted, originals)
+        return await self._run_in_thread(find_equal, schema, originals)
 
     # ---- compatibility
 
@@ -230,11 +232,11 @@ class Registry:
         return await self._change(change)
 
 
-def find_equal(wanted: Wanted, originals: Sequence[RegisteredSource]) -> RegisteredSchema | None:
+def find_equal(schema: LookedUpSchema, originals: Sequence[RegisteredSource]) -> RegisteredSchema | None:
     """Return the version that is equal though written differently. Call it in a thread."""
     for old in originals:
         try:
-            if wanted.equals(parse(old.source)):
+            if schema.equals(parse(old.source)):
                 return old.schema
         except InvalidSchemaError:
             continue  # another registry accepted it

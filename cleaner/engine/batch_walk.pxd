@@ -71,7 +71,7 @@ cdef (long long, long long, long long, long long, long long, long long) _record(
 cdef long long _parse(
     const unsigned char* data, long long* table, long long first, long long end, long long* keys) noexcept nogil
 
-@cython.locals(position=longlong, end=longlong, last_delta=longlong, most=longlong, ordinal=longlong, number=longlong,
+@cython.locals(position=longlong, end=longlong, last_delta=longlong, last_offset_delta=longlong, ordinal=longlong, number=longlong,
                key=longlong, key_size=longlong, delta=longlong, _=longlong)
 cdef long long _parse_batch(
     const unsigned char* data, long long* table, long long row, long long* keys, long long found) noexcept nogil
@@ -112,13 +112,13 @@ cdef class BatchFilter:
     @cython.locals(number=longlong, row=longlong, start=longlong)
     cdef long long run(self, long long first, long long end) noexcept nogil
     @cython.locals(rewritten=longlong)
-    cdef long long _most(self, long long row) noexcept nogil
+    cdef long long _max_bytes(self, long long row) noexcept nogil
     @cython.locals(decision=longlong, count=longlong, end=longlong, is_converted=bint, sets_horizon=bint)
     cdef long long _write(self, long long row, long long start) noexcept nogil
     @cython.locals(stays=bint)
     cdef long long _write_rest(self, long long row, long long start, bint is_converted) noexcept nogil
-    @cython.locals(position=longlong, run=longlong, end=longlong, last_delta=longlong, largest=longlong, base=longlong,
-                   most=longlong, number=longlong, start=longlong, key_size=longlong, value_size=longlong,
+    @cython.locals(position=longlong, run=longlong, end=longlong, last_delta=longlong, largest=longlong, base_timestamp=longlong,
+                   last_offset_delta=longlong, number=longlong, start=longlong, key_size=longlong, value_size=longlong,
                    timestamp_delta=longlong, delta=longlong, _=longlong)
     cdef long long _copy_kept(self, long long row, long long target) noexcept nogil
     @cython.locals(attributes=longlong)

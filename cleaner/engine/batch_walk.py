@@ -370,10 +370,10 @@ def _parse_batch(data: Buffer, table: Integers, row: int, keys: Integers, found:
     position = table[row + BODY]
     end = position + table[row + BODY_SIZE]
     last_delta = -1
-    most, ordinal = table[row + LAST_OFFSET_DELTA], table[row + ORDINAL]
+    last_offset_delta, ordinal = table[row + LAST_OFFSET_DELTA], table[row + ORDINAL]
     for number in range(table[row + COUNT]):
         position, key, key_size, _, _, delta = _record(data, position, end)
-        if position < 0 or delta <= last_delta or delta > most:
+        if position < 0 or delta <= last_delta or delta > last_offset_delta:
             return -1
         last_delta = delta
         if key_size >= 0:
@@ -482,7 +482,7 @@ class BatchFilter:
         """Write what is kept of the batches ``first`` to ``end``; return the first row that the output cannot take."""
         for number in range(first, end):
             row = number * COLUMNS
-            if self.written >= self.out_rows or self.target + self._most(row) > self.out_bytes:
+            if self.written >= self.out_rows or self.target + self._max_bytes(row) > self.out_bytes:
                 return number
             start = self.target
             self.target = self._write(row, start)
@@ -490,8 +490,8 @@ class BatchFilter:
                 self.written += 1
         return end
 
-    def _most(self, row: int) -> int:
-        """Return the most bytes that a batch may take while it is rewritten."""
+    def _max_bytes(self, row: int) -> int:
+        """Return the largest number of bytes that a batch may take while it is rewritten."""
         rewritten = BATCH_OVERHEAD + self.table[row + BODY_SIZE] + 20 * max(self.table[row + COUNT], 0) + 20
         return max(self.table[row + SIZE], rewritten)
 
@@ -535,16 +535,16 @@ class BatchFilter:
         position = run = self.table[row + BODY]
         end = position + self.table[row + BODY_SIZE]
         last_delta, largest = -1, _NO_TIMESTAMP
-        base, most = self.table[row + BASE_TIMESTAMP], self.table[row + LAST_OFFSET_DELTA]
+        base_timestamp, last_offset_delta = self.table[row + BASE_TIMESTAMP], self.table[row + LAST_OFFSET_DELTA]
         self._begin(row)
         for number in range(self.table[row + COUNT]):
             start = position
             position, _, key_size, value_size, timestamp_delta, delta = _record(self.data, position, end)
-            if position < 0 or delta <= last_delta or delta > most:
+            if position < 0 or delta <= last_delta or delta > last_offset_delta:
                 return -1
             last_delta = delta
             if self._stays(number, key_size, value_size):
-                largest = max(largest, _sum(base, timestamp_delta))
+                largest = max(largest, _sum(base_timestamp, timestamp_delta))
                 continue
             target = self._copy_run(run, start, target)
             run = position

@@ -9,7 +9,7 @@ cdef unsigned long long _HASH_FACTOR, _HASH_SHIFT
 cdef bytes _CHECKS
 cdef const unsigned char* _HEADER_CHECKS
 
-@cython.locals(held=words.Held, batches=words.Held, first=longlong, end=longlong, capacity=longlong, most=longlong,
+@cython.locals(held=words.Held, batches=words.Held, first=longlong, end=longlong, capacity=longlong, max_batch_bytes=longlong,
                full=longlong, done=longlong)
 cpdef expand_lz4(buffer, table, rows, long long used, limits)
 
@@ -37,7 +37,7 @@ cdef long long _decode_block(
 @cython.locals(flags=longlong, sizes=longlong, kind=longlong)
 cdef long long _block_bytes(const unsigned char* data, long long position, long long end) noexcept nogil
 
-@cython.locals(most=longlong, is_independent=bint, start=longlong, size=longlong, is_stored=bint, block_limit=longlong,
+@cython.locals(max_block_bytes=longlong, is_independent=bint, start=longlong, size=longlong, is_stored=bint, block_limit=longlong,
                lowest=longlong)
 cdef long long _decode_frame(
     unsigned char* data, long long position, long long end, long long target, long long limit) noexcept nogil
@@ -45,7 +45,7 @@ cdef long long _decode_frame(
 @cython.locals(number=longlong, row=longlong, body=longlong, start=longlong, target=longlong)
 cdef (long long, long long) _expand(
     unsigned char* data, long long* table, long long first, long long end, long long used, long long capacity,
-    long long most, long long full) noexcept nogil
+    long long max_batch_bytes, long long full) noexcept nogil
 
 @cython.locals(begin=longlong)
 cdef long long _count_matching(

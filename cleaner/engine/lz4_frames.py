@@ -77,11 +77,11 @@ def expand_lz4(buffer: Any, table: Any, rows: tuple[int, int], used: int, limits
     decode it), and the bytes used.
     """
     first, end = rows
-    capacity, most, full = limits
+    capacity, max_batch_bytes, full = limits
     held = words.hold_writable(buffer)
     batches = words.hold_writable(table)
     with cython.nogil:
-        done, used = _expand(held.bytes, batches.integers, first, end, used, capacity, most, full)
+        done, used = _expand(held.bytes, batches.integers, first, end, used, capacity, max_batch_bytes, full)
     words.release(batches)
     words.release(held)
     return done, used
@@ -196,8 +196,8 @@ def _block_bytes(data: Buffer, position: int, end: int) -> int:
 def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int) -> int:
     """Decode the frame ``data[position:end]`` to ``data[target:limit]``. Returns the end, or -1 if the library has to
     decode it."""
-    most = _block_bytes(data, position, end)
-    if most < 0:
+    max_block_bytes = _block_bytes(data, position, end)
+    if max_block_bytes < 0:
         return _LEFT_TO_LIBRARY
     is_independent = data[position + 4] == _INDEPENDENT
     position += 7
@@ -209,8 +209,8 @@ def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int)
             return target if position == end else _LEFT_TO_LIBRARY
         is_stored = size >= _STORED
         size -= _STORED if is_stored else 0
-        block_limit = min(limit, target + most)
-        if size > end - position or size > most or (is_stored and size > block_limit - target):
+        block_limit = min(limit, target + max_block_bytes)
+        if size > end - position or size > max_block_bytes or (is_stored and size > block_limit - target):
             return _LEFT_TO_LIBRARY
         if is_stored:
             words.copy_bytes(data, target, data, position, size)
@@ -225,7 +225,7 @@ def _decode_frame(data: Bytes, position: int, end: int, target: int, limit: int)
 
 
 def _expand(
-    data: Bytes, table: Integers, first: int, end: int, used: int, capacity: int, most: int, full: int
+    data: Bytes, table: Integers, first: int, end: int, used: int, capacity: int, max_batch_bytes: int, full: int
 ) -> tuple[int, int]:
     """See :func:`expand_lz4`."""
     for number in range(first, end):
@@ -235,7 +235,7 @@ def _expand(
         if used >= full or table[row + ATTRIBUTES] & CODEC_MASK != LZ4 or table[row + COUNT] < 0:
             return number, used
         body, start = table[row + BODY], used + BATCH_OVERHEAD
-        target = _decode_frame(data, body, body + table[row + BODY_SIZE], start, min(capacity, start + most))
+        target = _decode_frame(data, body, body + table[row + BODY_SIZE], start, min(capacity, start + max_batch_bytes))
         if target < 0:
             return number, used
         if table[row + COUNT] * SMALLEST_RECORD > target - start:

@@ -1,4 +1,4 @@
-"""State of a pass over a log for decisions about whole batches: transactions and producers, as arrays."""
+"""Transactions and producers, as arrays, by which one pass of a round decides whether whole batches stay."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from tidelog.cleaner.engine.arrays import IntegerArray
 
 
 class TransactionRows:
-    """State of a pass for decisions about whole batches, as arrays: transactions, producers, and the producers with
-    open transactions so far.
+    """Transactions and producers by which one pass of a cleaning round decides whether whole batches stay.
 
-    ``aborted`` has sorted (producer id, first offset, last offset). ``last_batches`` has sorted (last offset, producer
-    id) of the batches with an active producer's last sequence. ``fences`` has sorted (producer id, epoch) of producers
-    that are known by a marker only. ``now_ms`` is the time, ``end_offset`` the end of the round's section. One thread.
+    A round has an index pass and a copy pass. ``aborted`` has sorted (producer id, first offset, last offset).
+    ``last_batches`` has sorted (last offset, producer id) of the batches with an active producer's last sequence.
+    ``fences`` has sorted (producer id, epoch) of producers that are known by a marker only. ``open_producers`` (the
+    compiled engine: ``producers``) are those with an open transaction where the pass is. ``now_ms`` is the time,
+    ``end_offset`` the end of the round's section. One thread.
     """
 
     def __init__(

@@ -121,9 +121,9 @@ class CleanedSegment:
         if not np.any(out_table[:written, at.OUT_CODEC]):
             return out.data[:size]
         # Data that cannot be compressed grow by a 255th, and by some bytes for each block and frame.
-        most = size + size // 128 + 64 * written
-        if len(self._packed) < most:
-            self._packed = np.empty(most, np.uint8)
+        max_packed_bytes = size + size // 128 + 64 * written
+        if len(self._packed) < max_packed_bytes:
+            self._packed = np.empty(max_packed_bytes, np.uint8)
         row = target = 0
         codecs = out_table[:written, at.OUT_CODEC].tolist()
         fast = (0, at.LZ4) if self._level(at.LZ4) in (None, LZ4_DEFAULT_LEVEL) else (0,)

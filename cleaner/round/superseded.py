@@ -128,9 +128,9 @@ class KeyIndex:
 
     def _parse(self, buffer: ByteArray, table: IntegerArray, rows: tuple[int, int], keys: KeyTable) -> IntegerArray:
         """Return the keys of the rows' records; valid until ``keys`` is filled again."""
-        wanted = table[rows[0] : rows[1]]
-        most = int(np.where(wanted[:, at.STATE] == at.BatchState.POISON, 0, wanted[:, at.COUNT]).sum())
-        reserved = keys.reserve(most)
+        batches = table[rows[0] : rows[1]]
+        records = int(np.where(batches[:, at.STATE] == at.BatchState.POISON, 0, batches[:, at.COUNT]).sum())
+        reserved = keys.reserve(records)
         return reserved[: self._engine.parse(buffer, table, rows, reserved)]
 
     def _put(self, buffer: ByteArray, keys: IntegerArray) -> None:

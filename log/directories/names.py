@@ -1,4 +1,4 @@
-"""Names of partition directories, while the partitions are served and after their deletion."""
+"""Names of partition directories: of served partitions, and of those that were deleted or put aside as strays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def partition_of_name(name: str) -> TopicPartition | None:
 
 
 def name_aside(partition: TopicPartition, suffix: str) -> str:
-    """Build the name ``<topic>-<partition>.<id><suffix>``, with the topic cut to the longest name of a file system.
+    """Build the name that a partition's directory gets when its log is deleted or put aside as a stray.
+
+    It is ``<topic>-<partition>.<id><suffix>``, with the topic cut to the longest name of a file system.
 
     The id is random: a counter or a time could repeat the name of a directory that an earlier process left.
     """

@@ -42,8 +42,8 @@ RATE = 200_000
 VALUE = bytes(10_000)
 COUNT = 60
 """Three seconds' worth: one at once, two to wait for."""
-LEAST_S = 1.5
-MOST_S = 30.0
+MIN_S = 1.5
+MAX_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -114,11 +114,11 @@ def test_librdkafka_is_told_to_wait_and_keeps_to_the_rate(broker: BrokerProcess)
     Admin(broker.bootstrap).create("rates")
     throttles = Throttles()
     set_quota(broker, "produces", "producer_byte_rate", RATE)
-    assert LEAST_S < produce(broker, "rates", "produces", throttles) < MOST_S
+    assert MIN_S < produce(broker, "rates", "produces", throttles) < MAX_S
     assert max(throttles.waits) > 0
     throttles.waits.clear()
     set_quota(broker, "consumes", "consumer_byte_rate", RATE)
-    assert LEAST_S < consume(broker, "rates", "consumes", throttles) < MOST_S
+    assert MIN_S < consume(broker, "rates", "consumes", throttles) < MAX_S
     assert max(throttles.waits) > 0
 
 
@@ -128,7 +128,7 @@ def test_a_quota_holds_at_once_and_ends_at_once(broker: BrokerProcess) -> None:
     produce(broker, "changes", "changes", throttles)
     assert throttles.waits == []
     set_quota(broker, "changes", "producer_byte_rate", RATE)
-    assert produce(broker, "changes", "changes", throttles) > LEAST_S
+    assert produce(broker, "changes", "changes", throttles) > MIN_S
     assert max(throttles.waits) > 0
     set_quota(broker, "changes", "producer_byte_rate", None)
     throttles.waits.clear()
@@ -154,7 +154,7 @@ def test_kafka_python_reports_the_wait(broker: BrokerProcess, caplog: pytest.Log
     for _ in range(COUNT):
         producer.send("python", VALUE)
     producer.flush(60)
-    assert LEAST_S < time.monotonic() - began < MOST_S
+    assert MIN_S < time.monotonic() - began < MAX_S
     producer.close()
     assert "ProduceResponse throttled by broker" in caplog.text
 

@@ -23,7 +23,7 @@ from tests.support.faulty_cluster.scenes import (
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 TOPICS = {"r3": 1, "empty": 1}
-MOST_FETCHES_PER_S = 20
+MAX_FETCHES_PER_S = 20
 """Of one follower at one leader, for one partition (R3)."""
 REST_S = 2.0
 
@@ -67,4 +67,4 @@ def test_logs_become_equal_after_stale_tails_and_double_fail_overs(mix: str, tmp
             node.log_path.read_text(errors="replace").count(" is cut from ") for node in cluster.brokers.values()
         )
     conclude("R3", mix, history, history.findings(final), again, cuts=cuts, fetches_per_s=busiest)
-    assert busiest < MOST_FETCHES_PER_S * sum(TOPICS.values())
+    assert busiest < MAX_FETCHES_PER_S * sum(TOPICS.values())

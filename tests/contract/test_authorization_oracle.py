@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 REQUESTS = int(os.environ.get("TIDELOG_ORACLE_REQUESTS", "180"))
 SEED = int(os.environ.get("TIDELOG_ORACLE_SEED", "20261122"))
 QUESTIONS_PER_ROUND = 36
-MOST_ACLS = 45
+MAX_ACLS = 45
 TOLD = {"name", "topic", "topic_name", "group_id", "transactional_id", "resource_name", "key", "principal_name"}
 SETTLED_S = 5.0
 """How long a difference must last: Apache Kafka puts ACLs in force in broker and controller one after the other."""
@@ -114,7 +114,7 @@ def test_the_same_is_refused_and_hidden(brokers: Pair) -> None:
     found = []
     for number, asking in zip(range(REQUESTS), askings(generator), strict=False):
         if number % QUESTIONS_PER_ROUND == 0:
-            acls = [random_acl(generator) for _ in range(generator.randint(5, MOST_ACLS))]
+            acls = [random_acl(generator) for _ in range(generator.randint(5, MAX_ACLS))]
             for asked in brokers:
                 asked.set_acls(acls)
         key = ApiKey[asking.api.upper()]

@@ -86,7 +86,7 @@ def test_an_adopted_share_group_continues_where_it_was(tmp_path: Path) -> None:
         reader = shares.prepared(broker, NAME, 3)
         reader.fetch(1, max_records=30)
         reader.acknowledge(1, (0, 4, [1]), (10, 12, [1]), (13, 13, [2]), (20, 29, [3]))
-        shares.left(broker, NAME)
+        shares.leave_group(broker, NAME)
     done = adopt(kafka.data_directory, "--data-dir", tmp_path / "tidelog" / "data")
     assert done.returncode == 0, done.stdout + done.stderr
     with TidelogProcess(tmp_path / "tidelog", STATE_TOPIC) as tidelog:

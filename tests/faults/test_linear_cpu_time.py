@@ -37,7 +37,7 @@ from tidelog.protocol.record.record_batch import Record, build_batch
 ALL = bool(os.environ.get("TIDELOG_ALL_LONG_REQUESTS"))
 ELEMENTS = 3_000 if ALL else 1_000
 CHOSEN = {ApiKey.OFFSET_COMMIT, ApiKey.DESCRIBE_CONFIGS, ApiKey.DELETE_TOPICS}
-MOST_TIMES = 3.0
+MAX_TIMES = 3.0
 FIXED_S = 0.002
 """What a request costs whatever is in it, and the clock's own steps."""
 REPEATS, TRIES = 2, 4
@@ -83,7 +83,7 @@ def steepness(world: World, small: bytes, large: bytes) -> str | None:
     once = twice = math.inf
     for _ in range(TRIES):
         once, twice = map(min, (once, twice), least_cpu_s(world, small, large))
-        if twice <= MOST_TIMES * once + FIXED_S:
+        if twice <= MAX_TIMES * once + FIXED_S:
             return None
     return f"{once * 1000:.1f} ms, and {twice * 1000:.1f} ms for twice as much"
 

@@ -37,7 +37,7 @@ from tidelog.protocol.schema.fields import Message
 from tidelog.protocol.transferable import release_slices
 
 POINTS = int(os.environ.get("TIDELOG_MEMORY_POINTS", "8"))
-MOST_TURNS = 300
+MAX_TURNS = 300
 SOURCES = str(Path(dispatch.__file__).parents[2])
 TURN_CLOCK = turn_clock.__file__
 WITHOUT_MEMORY = frozenset({"__exit__", "release"})
@@ -116,7 +116,7 @@ class World:
             return scarcity.calls
         answer.on_answer(answers.append)
         answer.hurry()
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if answers:
                 break
             self._turn(scarcity)

@@ -63,13 +63,13 @@ def test_half_received_frames_are_bounded_and_closed(broker: TidelogProcess) -> 
     half = memoryview(large_request(LARGE, 1))[: LARGE - 1000]
     with ExitStack() as stack:
         connections = [stack.enter_context(raw_client.connect(broker.port)) for _ in range(CLIENTS)]
-        most = 0
+        largest_growth = 0
         for connection in connections:
             with suppress(ConnectionError):
                 send_what_is_taken(connection, half)
-            most = max(most, rss_bytes(broker.pid) - before)
+            largest_growth = max(largest_growth, rss_bytes(broker.pid) - before)
             assert_is_served(broker)
-        assert most < GROWTH
+        assert largest_growth < GROWTH
         for connection in connections:
             connection.settimeout(120)
             with suppress(ConnectionError):
@@ -97,9 +97,9 @@ def ask_all(broker: TidelogProcess) -> None:
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
     for thread in threads:
         thread.start()
-    most = 0
+    largest_growth = 0
     while any(thread.is_alive() for thread in threads):
-        most = max(most, rss_bytes(broker.pid) - before)
+        largest_growth = max(largest_growth, rss_bytes(broker.pid) - before)
         time.sleep(0.01)
     assert len(answered) == 2 * len(threads)
-    assert most < GROWTH
+    assert largest_growth < GROWTH

@@ -37,7 +37,7 @@ TURN_MS = 6
 """The longest turn of calls that a slice of 2 ms may become: a step is not interrupted."""
 FIXED_CALLS = 3_000
 """What a request costs whatever is in it."""
-MOST_TIMES = 3.0
+MAX_TIMES = 3.0
 PARTITIONS = 3_000
 REFUSED, REFUSAL_MS = 15_000, 4
 OTHERS = {ApiKey.PRODUCE}  # its records are its work, and a short one is decoded in C: its CPU time is measured
@@ -78,7 +78,7 @@ def test_twice_the_elements_are_not_three_times_the_work_and_no_turn_is_long(wor
     for case in all_cases(api_key):
         count = of_one_way(case, within(case, ELEMENTS))
         small, large = sum(world.ask(frame_of(case, count))), world.ask(frame_of(case, 2 * count))
-        if sum(large) > MOST_TIMES * small + FIXED_CALLS:
+        if sum(large) > MAX_TIMES * small + FIXED_CALLS:
             steep.append(f"{case}: {small} calls for {count} elements, {sum(large)} for {2 * count}")
         if max(large) > TURN_MS * CALLS_PER_MS:
             long_turns.append(f"{case}: a turn of {max(large)} calls for {2 * count} elements")

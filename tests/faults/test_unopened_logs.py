@@ -76,7 +76,7 @@ from tidelog.protocol.transferable import release_slices
 
 PARTITIONS = 3
 ALL = range(PARTITIONS)
-MOST_TURNS = 2000
+MAX_TURNS = 2000
 TEXTS = {"transaction.state.log.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
 
 
@@ -214,7 +214,7 @@ class LivedIn:
         answers: list[Any] = [] if isinstance(answer, Pending) else [answer]
         if isinstance(answer, Pending):
             answer.on_answer(answers.append)
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if answers:
                 break
             self.world.loop.run_soon()

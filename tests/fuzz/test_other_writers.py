@@ -134,12 +134,12 @@ class Iceberg(Kind):
     def expire_all(self) -> None:
         self._expire(1000)
 
-    def _expire(self, most: int) -> None:
+    def _expire(self, limit: int) -> None:
         table = table_of(self.target)
         kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
         old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id not in kept]
         if old:
-            table.maintenance.expire_snapshots().by_ids(old[:most]).commit()
+            table.maintenance.expire_snapshots().by_ids(old[:limit]).commit()
 
     def branch(self) -> None:
         table = table_of(self.target)

@@ -368,9 +368,9 @@ class SimulatedBroker:
             if fetcher._applying.locked():
                 continue
             failed = {key for key in followed if not self.replicas[key.partition].log.is_serving}
-            if fetcher.core._partitions.keys() - failed != followed.keys() - failed:
-                return f"broker {self.node_id} follows {list(fetcher.core._partitions)}, not {list(followed)}"
-            for key, one in fetcher.core._partitions.items():
+            if fetcher.state_machine._partitions.keys() - failed != followed.keys() - failed:
+                return f"broker {self.node_id} follows {list(fetcher.state_machine._partitions)}, not {list(followed)}"
+            for key, one in fetcher.state_machine._partitions.items():
                 if key in failed:
                     continue  # it is dropped before the next request
                 replica = self.replicas[key.partition]

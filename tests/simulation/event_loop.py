@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tests.simulation.clock import Clock, Process
 
-LEAST_DELAY_MS = 0.001
+MIN_DELAY_MS = 0.001
 """More than the rounding error of a time in seconds that is converted to milliseconds: a timer never fires early."""
 
 
@@ -59,7 +59,7 @@ class SimulatedLoop:
     ) -> asyncio.TimerHandle:
         """Call ``callback`` at the time ``when``, in seconds."""
         handle = asyncio.TimerHandle(when, callback, args, self.shown, context)
-        delay_ms = max(1000 * when - self._clock.now_ms, LEAST_DELAY_MS)
+        delay_ms = max(1000 * when - self._clock.now_ms, MIN_DELAY_MS)
         self._process.after(delay_ms, lambda: self._make_ready(handle))
         return handle
 

@@ -124,8 +124,12 @@ def rest_before_the_watermark_is_told(patch: pytest.MonkeyPatch) -> None:
     know the last high watermark yet."""
 
     def may_rest(self: Rests, replica: tuple[int, int], fetch_offset: int) -> bool:
-        follower = self._core.follower(replica[0])
-        return follower is not None and replica[0] in self._core.isr and fetch_offset == self._core.log_end_offset
+        follower = self._leader_state.follower(replica[0])
+        return (
+            follower is not None
+            and replica[0] in self._leader_state.isr
+            and fetch_offset == self._leader_state.log_end_offset
+        )
 
     patch.setattr(Rests, "may_rest", may_rest)
 

@@ -42,7 +42,7 @@ class Replica:
     def leader(self) -> LeaderState | None:
         """The leader's state of the partition, None while this replica follows."""
         leading = self.partition.leading
-        return None if leading is None else leading.core
+        return None if leading is None else leading.leader_state
 
     def refresh(self) -> bool:
         """Read the records since the last call; return whether there are any. A log that has failed stays as it was."""

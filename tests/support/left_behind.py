@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.faulty_file_system import kill_all
 
-MOST_DESCRIPTORS = 512
+MAX_DESCRIPTORS = 512
 """Limit of open descriptors after a module; Spark, librdkafka and duckdb keep about a hundred open."""
 _OPEN = "/proc/self/fd"
 _NICENESS = pytest.StashKey[int]()
@@ -55,7 +55,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     item.config.stash[_NICENESS] = now  # it cannot be raised again: one test fails, not all later ones
     assert now == before, f"the main thread's niceness became {now}: processes that are started later inherit it"
     if nextitem is None or nextitem.path != item.path:
-        check_descriptors(MOST_DESCRIPTORS)
+        check_descriptors(MAX_DESCRIPTORS)
     return result
 
 
@@ -100,18 +100,18 @@ def open_descriptors() -> list[str]:
     return os.listdir(_OPEN) if sys.platform == "linux" else []
 
 
-def check_descriptors(most: int) -> None:
-    """Raise AssertionError if more than ``most`` descriptors are open; it names the directories of most of them.
+def check_descriptors(limit: int) -> None:
+    """Raise AssertionError if more than ``limit`` descriptors are open; it names the directories of most of them.
 
     Garbage is collected first, because descriptors of objects in reference cycles stay open until then.
     """
-    if len(open_descriptors()) > most:
+    if len(open_descriptors()) > limit:
         gc.collect()
     names = open_descriptors()
-    if len(names) <= most:
+    if len(names) <= limit:
         return
     directories: Counter[str] = Counter()
     for name in names:
         with suppress(OSError):  # the listing's own is closed by now
             directories[os.path.dirname(os.readlink(f"{_OPEN}/{name}"))] += 1
-    raise AssertionError(f"{len(names)} descriptors are open, {most} may be: {directories.most_common(5)}")
+    raise AssertionError(f"{len(names)} descriptors are open, {limit} may be: {directories.most_common(5)}")

@@ -17,7 +17,7 @@ from tidelog.protocol.record.record_batch import BatchOptions, Record, build_bat
 
 PLACES = [("orders", number) for number in range(3)]
 BROKERS = [("one", 9092), ("two", 9092)]
-MOST_FETCHES = 2_000
+MAX_FETCHES = 2_000
 _EARLIEST = -2
 
 
@@ -109,7 +109,7 @@ class ModelClient:
         if isinstance(request, list_offsets.ListOffsetsRequest):
             return self._offsets(request)
         self._cluster.fetches += 1
-        assert self._cluster.fetches < MOST_FETCHES, "the reader does not end"
+        assert self._cluster.fetches < MAX_FETCHES, "the reader does not end"
         self._cluster.before()
         if self._address in self._cluster.down:
             raise ClientError("connection refused")

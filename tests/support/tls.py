@@ -79,10 +79,10 @@ class TlsPair:
             self.client.unwrap()
         return self._outgoing.read()
 
-    def drain(self, most: int = 1 << 20) -> None:
-        """Hand ciphertext of the server to the client: one read of ``raw``, of up to ``most`` bytes."""
+    def drain(self, max_bytes: int = 1 << 20) -> None:
+        """Hand ciphertext of the server to the client: one read of ``raw``, of up to ``max_bytes`` bytes."""
         with contextlib.suppress(BlockingIOError):
-            self._incoming.write(self.raw.recv(most))
+            self._incoming.write(self.raw.recv(max_bytes))
 
     def decrypted(self) -> bytes:
         """Read the data of all complete TLS records that `drain` has handed to the client."""

@@ -13,7 +13,7 @@ from tidelog.broker.controller.topic_changes import USE_DEFAULT, Change, NewTopi
 from tidelog.broker.controller.topics import TopicManager
 from tidelog.broker.metadata.image import TopicImage
 
-MOST_TURNS = 100
+MAX_TURNS = 100
 """Limit of the loop's turns for one change of a topic; a change that ends takes fewer."""
 
 
@@ -49,8 +49,8 @@ def delete_topic(parts: Parts, name: str) -> TopicImage:
 
 
 def _finish(parts: Parts, change: Change) -> TopicImage:
-    """Run the loop's turns until the change is finished, MOST_TURNS at most, and return its result."""
-    for _ in range(MOST_TURNS):
+    """Run the loop's turns until the change is finished, MAX_TURNS at most, and return its result."""
+    for _ in range(MAX_TURNS):
         if change.done.done:
             break
         parts.run_turn()

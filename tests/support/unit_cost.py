@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-MOST_CPU_S = 1.0
+MAX_CPU_S = 1.0
 """CPU seconds of a unit test without its fixtures; tests that take longer are listed."""
 MODULES_NAMED = 40
 """Rows of the table of modules."""
@@ -72,10 +72,10 @@ def _cost_of(report: pytest.TestReport) -> float:
 
 
 def long_unit_tests(reports: Iterable[object]) -> list[tuple[float, str]]:
-    """List unit tests over MOST_CPU_S among the reports of a run, longest first."""
+    """List unit tests over MAX_CPU_S among the reports of a run, longest first."""
     calls = (report for report in reports if isinstance(report, pytest.TestReport) and report.when == "call")
     costs = [(_cost_of(report), report.nodeid) for report in calls]
-    return sorted((cost for cost in costs if cost[0] > MOST_CPU_S and "tests/unit/" in cost[1]), reverse=True)
+    return sorted((cost for cost in costs if cost[0] > MAX_CPU_S and "tests/unit/" in cost[1]), reverse=True)
 
 
 def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
@@ -92,11 +92,11 @@ def module_costs(reports: Iterable[object]) -> list[ModuleCost]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the unit tests over MOST_CPU_S, and with ``--durations`` the table of modules."""
+    """Print the unit tests over MAX_CPU_S, and with ``--durations`` the table of modules."""
     reports = [report for reports in terminalreporter.stats.values() for report in reports]
     found = long_unit_tests(reports)
     if found:
-        terminalreporter.section(f"unit tests over {MOST_CPU_S:.0f} s of CPU time")
+        terminalreporter.section(f"unit tests over {MAX_CPU_S:.0f} s of CPU time")
         for cost, name in found:
             terminalreporter.write_line(f"{cost:6.1f} s  {name}")
     if config.option.durations:

@@ -146,8 +146,8 @@ def faults_of(path: Path, facts: ModuleFacts) -> Iterator[str]:
         yield f"import a module of the package, never the package: lines {bare}"
 
 
-def long_functions(facts: ModuleFacts, most: int) -> list[str]:
-    return [function for function, lines in facts.functions if lines > most]
+def long_functions(facts: ModuleFacts, max_lines: int) -> list[str]:
+    return [function for function, lines in facts.functions if lines > max_lines]
 
 
 def test_a_thread_replaces_nothing_private_of_its_base() -> None:

@@ -56,15 +56,15 @@ class LeaderParts(NamedTuple):
 class Leading:
     """The leader's side of one partition, in one leader epoch."""
 
-    __slots__ = ("_deletions", "_partition", "_parts", "_syncs", "core", "rests", "throttle")
+    __slots__ = ("_deletions", "_partition", "_parts", "_syncs", "leader_state", "rests", "throttle")
 
-    def __init__(self, partition: Partition, core: LeaderState, parts: LeaderParts) -> None:
+    def __init__(self, partition: Partition, leader_state: LeaderState, parts: LeaderParts) -> None:
         self._partition = partition
         self._parts = parts
         self._syncs = OffsetWaits()
         self._deletions = OffsetWaits()
-        self.core = core
-        self.rests = Rests(core)
+        self.leader_state = leader_state
+        self.rests = Rests(leader_state)
         self.throttle: PartitionThrottle | None = None
         """Withholds records from followers outside the ISR, for which acks=all does not wait (KIP-73)."""
         if parts.quota is not None:
@@ -85,28 +85,28 @@ class Leading:
 
     def check_in_sync_replicas(self) -> None:
         """Raise NotEnoughReplicasError while the ISR is too small for acks=all."""
-        core = self.core
-        if core.is_under_min_isr:
+        state = self.leader_state
+        if state.is_under_min_isr:
             raise NotEnoughReplicasError(
-                f"The size of the current ISR : {len(core.isr)} is insufficient to satisfy the min.isr requirement of "
-                f"{core.effective_min_isr} for partition {self._partition.topic_partition}"
+                f"The size of the current ISR : {len(state.isr)} is insufficient to satisfy the min.isr requirement of "
+                f"{state.effective_min_isr} for partition {self._partition.topic_partition}"
             )
 
     def note_append(self, log_end_offset: int) -> None:
         """Note an append that needs no sync."""
         self.rests.end_all()
-        if not self._advance_if(self.core.note_append(log_end_offset, self._now_ms)):
+        if not self._advance_if(self.leader_state.note_append(log_end_offset, self._now_ms)):
             self._partition.offsets_moved()  # followers wait for records, whether or not they are committed
 
     def note_unsynced(self, log_end_offset: int) -> None:
         """Note an append of records that this replica counts as its own only once they are synced."""
         self.rests.end_all()
-        self.core.note_append(log_end_offset, self._now_ms, self.core.committed_end)
+        self.leader_state.note_append(log_end_offset, self._now_ms, self.leader_state.committed_end)
         self._partition.offsets_moved()
 
     def note_synced(self, offset: int) -> None:
         """Note that this replica's records below ``offset`` are synced, or need no sync."""
-        self._advance_if(self.core.note_append(self._partition.log_end_offset, self._now_ms, offset))
+        self._advance_if(self.leader_state.note_append(self._partition.log_end_offset, self._now_ms, offset))
         self._syncs.advance(offset)
 
     def fail_syncs(self, error: KafkaError) -> None:
@@ -121,13 +121,13 @@ class Leading:
         KafkaStorageError.
         """
         if acks != ALL_REPLICAS:
-            return self._syncs.wait(offset) if offset >= self.core.committed_end else None
+            return self._syncs.wait(offset) if offset >= self.leader_state.committed_end else None
         committed = self._partition.when_committed(offset).map(self._check_committed)
         return limit_time(self._parts.timers, committed, timeout_ms)
 
     def _check_committed(self, _: None) -> None:
         leading = self._partition.leading  # of a later epoch, if this broker was elected again meanwhile
-        if leading is not None and len(leading.core.maximal_isr) < leading.core.effective_min_isr:
+        if leading is not None and len(leading.leader_state.maximal_isr) < leading.leader_state.effective_min_isr:
             raise NotEnoughReplicasAfterAppendError
 
     # ---- followers
@@ -136,12 +136,12 @@ class Leading:
         self, replica: tuple[int, int], fetch_offset: int, log_start_offset: int, leader_end_offset: int
     ) -> None:
         """Take over a fetch of a replica (id, broker epoch). Raises NotLeaderOrFollowerError."""
-        core, (replica_id, broker_epoch) = self.core, replica
+        state, (replica_id, broker_epoch) = self.leader_state, replica
         self.rests.end(replica_id)
         self._advance_if(
-            core.note_fetch(replica_id, broker_epoch, fetch_offset, log_start_offset, leader_end_offset, self._now_ms)
+            state.note_fetch(replica_id, broker_epoch, fetch_offset, log_start_offset, leader_end_offset, self._now_ms)
         )
-        if replica_id not in core.isr and core.can_join(replica_id):
+        if replica_id not in state.isr and state.can_join(replica_id):
             self._parts.note_joinable(self)
         self._settle_deletions()
 
@@ -158,7 +158,7 @@ class Leading:
     @property
     def low_watermark(self) -> int:
         """The smallest log start of the live replicas."""
-        return self.core.low_watermark(self._partition.log_start_offset)
+        return self.leader_state.low_watermark(self._partition.log_start_offset)
 
     def _settle_deletions(self) -> None:
         if self._deletions.has_waits:
@@ -168,26 +168,26 @@ class Leading:
 
     def take_image(self, state: PartitionState, brokers: Brokers) -> None:
         """Take over a newer image of the same leader epoch."""
-        self.rests.end_outside(state.isr)  # before the core forgets what removed followers had
-        self._apply_change(self.core.take_image(state, brokers, self._now_ms))
+        self.rests.end_outside(state.isr)  # before the leader state forgets what removed followers had
+        self._apply_change(self.leader_state.take_image(state, brokers, self._now_ms))
 
     def take_brokers(self, brokers: Brokers) -> None:
         """Take over the brokers of a newer image."""
-        self._apply_change(self.core.take_brokers(brokers, self._now_ms))
+        self._apply_change(self.leader_state.take_brokers(brokers, self._now_ms))
 
     def take_answer(self, proposal: IsrProposal, answer: IsrAnswer) -> None:
         """Take over the controller's answer to a proposal."""
-        self._apply_change(self.core.take_answer(proposal, answer, self._now_ms))
+        self._apply_change(self.leader_state.take_answer(proposal, answer, self._now_ms))
 
     def take_min_isr(self, min_isr: int) -> None:
         """Take over another ``min.insync.replicas``."""
-        self._advance_if(self.core.take_min_isr(min_isr, self._now_ms))
+        self._advance_if(self.leader_state.take_min_isr(min_isr, self._now_ms))
 
     def propose(self) -> IsrProposal | None:
         """Return an ISR to propose to the controller, pending from now on; None if it need not change, or if this log
         has failed: its followers cannot fetch, and without them in the ISR no other replica could lead.
         """
-        return self.core.propose(self._now_ms) if self._partition.local_log.is_serving else None
+        return self.leader_state.propose(self._now_ms) if self._partition.local_log.is_serving else None
 
     def close(self, error: KafkaError) -> None:
         """End leadership: fail the waits for followers with ``error``."""
@@ -196,14 +196,14 @@ class Leading:
         self._deletions.fail(error)
 
     def _apply_change(self, moved: bool) -> None:
-        self.rests.end_outside(self.core.isr)
-        self._partition.isr = self.core.isr
+        self.rests.end_outside(self.leader_state.isr)
+        self._partition.isr = self.leader_state.isr
         self._advance_if(moved)
         self._settle_deletions()
 
     def _advance_if(self, moved: bool) -> bool:
         if moved:
-            self._partition.advance(self.core.high_watermark)
+            self._partition.advance(self.leader_state.high_watermark)
         return moved
 
 
@@ -217,7 +217,7 @@ def begin_leading(partition: Partition, state: PartitionState, brokers: Brokers,
     with log.lock:
         log.leader_epochs.assign(state.leader_epoch, log.log_end_offset, write=False)
     parts.save_later(log)
-    core = LeaderState(
+    leader_state = LeaderState(
         partition.node_id,
         state,
         log.log_end_offset,
@@ -227,7 +227,7 @@ def begin_leading(partition: Partition, state: PartitionState, brokers: Brokers,
         log.config.min_insync_replicas,
         brokers,
     )
-    return Leading(partition, core, parts)
+    return Leading(partition, leader_state, parts)
 
 
 def config_values(log: UnifiedLog) -> Mapping[str, Any]:

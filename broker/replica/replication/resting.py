@@ -55,22 +55,22 @@ class Resting:
 class Rests:
     """Followers of one led partition in whose sessions it rests."""
 
-    __slots__ = ("_core", "_resting")
+    __slots__ = ("_leader_state", "_resting")
 
-    def __init__(self, core: LeaderState) -> None:
-        self._core = core
+    def __init__(self, leader_state: LeaderState) -> None:
+        self._leader_state = leader_state
         self._resting: dict[int, Resting] = {}
 
     def may_rest(self, replica: tuple[int, int], fetch_offset: int) -> bool:
         """Return whether a follower (id, broker epoch) in the ISR has all records, by its last fetch. One outside the
         ISR may join it at any fetch, and so never rests."""
-        core, (replica_id, broker_epoch) = self._core, replica
-        follower = core.follower(replica_id)
+        state, (replica_id, broker_epoch) = self._leader_state, replica
+        follower = state.follower(replica_id)
         return (
             follower is not None
             and follower.broker_epoch == broker_epoch
-            and replica_id in core.isr
-            and fetch_offset == follower.log_end_offset == core.log_end_offset == core.high_watermark
+            and replica_id in state.isr
+            and fetch_offset == follower.log_end_offset == state.log_end_offset == state.high_watermark
         )
 
     def add(self, replica_id: int, resting: Resting) -> None:
@@ -94,7 +94,7 @@ class Rests:
             self._end(replica_id)
 
     def _end(self, replica_id: int) -> None:
-        resting, follower = self._resting.pop(replica_id), self._core.follower(replica_id)
+        resting, follower = self._resting.pop(replica_id), self._leader_state.follower(replica_id)
         if follower is not None:
             follower.note_caught_up(resting.asked_ms)
         resting.wake()

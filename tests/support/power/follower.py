@@ -39,7 +39,7 @@ REPOSITORY = Path(__file__).parents[3]
 PARTITION = TopicPartition("t", 0)
 TOPIC_ID = bytes(range(16))
 KEY: Any = (b"", 0)
-MOST_RECORDS = 3
+MAX_RECORDS = 3
 """Limit of a batch's records: a truncation within a batch removes the whole batch."""
 STEPS = 60
 SMALL = {"segment.bytes": 500, "index.interval.bytes": 100, "file.delete.delay.ms": 0}
@@ -180,7 +180,7 @@ class Follower:
 
     def _append_batch(self) -> None:
         self._epoch += self._chance.random() < 0.2
-        first, count = self._log.log_end_offset, self._chance.randrange(1, MOST_RECORDS + 1)
+        first, count = self._log.log_end_offset, self._chance.randrange(1, MAX_RECORDS + 1)
         texts = [f"{self._serial}:{offset}".ljust(60, ".") for offset in range(first, first + count)]
         self._serial += 1
         self._note("append", first=first, values=texts)
@@ -269,7 +269,7 @@ class FollowerStory:
         self.must = dict(self.log)
 
     def _cut(self, note: dict[str, Any]) -> None:
-        lowest = note["offset"] - MOST_RECORDS + 1
+        lowest = note["offset"] - MAX_RECORDS + 1
         self.must = {offset: value for offset, value in self.must.items() if offset < lowest}
 
     def _was_cut(self, note: dict[str, Any]) -> None:

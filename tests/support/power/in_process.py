@@ -20,7 +20,7 @@ from tidelog.broker.requests.route import Pending
 from tidelog.protocol.schema.fields import Message
 
 _Response = TypeVar("_Response", bound=Message)
-MOST_TURNS = 200
+MAX_TURNS = 200
 TURN_MS = 50
 TRIES = 8
 
@@ -34,7 +34,7 @@ class InProcessClient:
         coordinators_of(data.broker).start()
 
     def send(self, request: Message, response_type: type[_Response], version: int) -> _Response:
-        """Send a request and return the response. Raises AssertionError if there is none after MOST_TURNS turns."""
+        """Send a request and return the response. Raises AssertionError if there is none after MAX_TURNS turns."""
         sent: list[Any] = []
         answer = self._wire.send(request, version)
         if isinstance(answer, Pending):
@@ -47,7 +47,7 @@ class InProcessClient:
 
     def _turn(self, is_enough: Callable[[], bool]) -> None:
         """Run turns of the loop until ``is_enough``; at least one, so that the broker's other work proceeds."""
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             self._data.loop.run_soon()
             if is_enough():
                 return

@@ -111,13 +111,13 @@ class Recorded:
         for point, disk, story in self.disks(points):
             yield draw(disk, point, chance, loose=self.workload.loose), disk, story
 
-    def killed(self, writes: Callable[[Step], bool], most: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
+    def killed(self, writes: Callable[[Step], bool], limit: int, seed: int) -> Iterator[tuple[Crash, Disk, Story]]:
         """Yield the disks after a kill of the process just after a step for which ``writes`` is true; at most ``most``
         disks.
         """
         points = [number for number, step in enumerate(self.steps, 1) if step.operation != "N" and writes(step)]
         assert points, "there is no such step"
-        chosen = sorted(random.Random(seed).sample(points, min(most, len(points))))
+        chosen = sorted(random.Random(seed).sample(points, min(limit, len(points))))
         for point, disk, story in self.disks(chosen):
             yield Crash(point, ordered=True, losses=()), disk, story
 

@@ -37,7 +37,7 @@ from tidelog.protocol.record.compression import CompressionType
 from tidelog.protocol.record.record_batch import BatchOptions
 from tidelog.protocol.schema.fields import Message
 
-MOST_TURNS = 5000
+MAX_TURNS = 5000
 NOT_STARTED = RuntimeError("can't start new thread")
 ERRORS = [
     MemoryError(),
@@ -165,7 +165,7 @@ def test_a_request_is_answered_whatever_a_thread_raises(
         answers: list[object] = []
         if isinstance(answer, Pending):
             answer.on_answer(answers.append)
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if answers or not isinstance(answer, Pending):
                 break
             data.loop.run_soon()

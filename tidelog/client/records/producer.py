@@ -65,7 +65,7 @@ class Producer:
         self._compression = compression
         self._identity: tuple[int, int] | None = None
         self._waiting: dict[int, list[OutgoingRecord]] = defaultdict(list)
-        self._most: dict[int, int] = defaultdict(lambda: MAX_RECORDS)
+        self._max_records: dict[int, int] = defaultdict(lambda: MAX_RECORDS)
         """Largest number of records in a batch of each partition."""
         self._refused: KafkaError | None = None
         """Error of a record that is too large."""
@@ -111,7 +111,7 @@ class Producer:
 
     def _next_records(self, partition: int) -> list[OutgoingRecord]:
         """Return the records of a partition's next batch."""
-        return self._waiting[partition][: self._most[partition]]
+        return self._waiting[partition][: self._max_records[partition]]
 
     def _partition_of(self, record: OutgoingRecord) -> int:
         """Choose the partition of a record. Records without key go to another partition after each flush."""
@@ -190,7 +190,7 @@ class Producer:
     def _shorten(self, number: int, message: str | None) -> None:
         """Make the next batch of a partition half as long, because it is too large; give up one of a single record."""
         records = self._next_records(number)
-        self._most[number] = (len(records) + 1) // 2
+        self._max_records[number] = (len(records) + 1) // 2
         if len(records) == 1:
             del self._waiting[number]
             begin = (records[0].value or b"")[:SHOWN_BYTES].decode("utf-8", "replace")

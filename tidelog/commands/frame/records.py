@@ -140,10 +140,10 @@ def _json_value(fields: Mapping[str, Any]) -> bytes | None:
     return None if value is None else json.dumps(value).encode()
 
 
-def _number(fields: Mapping[str, Any], name: str, most: int) -> int | None:
+def _number(fields: Mapping[str, Any], name: str, largest: int) -> int | None:
     number = fields.get(name)
-    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most):
-        raise RecordFormatError(f"{name}: {number!r} is not a number from 0 to {most}")
+    if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= largest):
+        raise RecordFormatError(f"{name}: {number!r} is not a number from 0 to {largest}")
     return number
 
 

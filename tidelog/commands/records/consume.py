@@ -38,7 +38,9 @@ OFFSET_WORDS = {"start": "start", "beginning": "start", "earliest": "start", "en
 @click.option("--to", "end", type=Moment(), metavar="TIME", help="not newer")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, metavar="N",
               help="this partition alone; may be repeated")  # fmt: skip
-@click.option("-n", "--max", "--max-messages", "most", type=click.IntRange(1), metavar="N", help="at most N records")
+@click.option(
+    "-n", "--max", "--max-messages", "max_records", type=click.IntRange(1), metavar="N", help="at most N records"
+)
 @click.option("-f", "--follow", is_flag=True, help="go on with new records; else reading ends where logs end now")
 @click.option(
     "-g", "--group", metavar="GROUP", help="read as a member of this group: from its committed offsets on, and commit"
@@ -71,7 +73,7 @@ def command(
     begin: int | None,
     end: int | None,
     partitions: tuple[int, ...],
-    most: int | None,
+    max_records: int | None,
     follow: bool,
     group: str | None,
     form: str,
@@ -95,7 +97,7 @@ def command(
             records = read_partitions(cluster, list_partitions(cluster, topics, partitions), wanted)
         else:
             records = MemberReading(cluster, group, topics, wanted, tell).records()
-        show(records, line_maker("json" if as_json else form, values), most)
+        show(records, line_maker("json" if as_json else form, values), max_records)
 
 
 def range_of(offset: str | None, begin_ms: int | None, end_ms: int | None, *, follow: bool, isolation: str) -> Range:
@@ -139,8 +141,8 @@ def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRec
     return line if values is None else decoded_line
 
 
-def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], most: int | None) -> None:
-    """Print records, up to ``most``; None among them flushes the output, because no more records are waiting."""
+def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], max_records: int | None) -> None:
+    """Print records, up to ``max_records``; None among them flushes the output, because no more records are waiting."""
     shown = 0
     try:
         for record in records:
@@ -154,7 +156,7 @@ def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], by
                 raise
             sys.stdout.buffer.write(text + b"\n")
             shown += 1
-            if shown == most:
+            if shown == max_records:
                 return
     finally:
         getattr(records, "close")()  # noqa: B009  (a generator, which leaves the group at its end)

@@ -22,7 +22,13 @@ DEFAULT_MAX = 100
 @click.option("--from", "begin", type=Moment(), metavar="TIME", help="not older; ms, ISO 8601, 09:00, or 15m ago")
 @click.option("--to", "end", type=Moment(), metavar="TIME", help="not newer")
 @click.option(
-    "--max", "most", type=click.IntRange(1), default=DEFAULT_MAX, metavar="N", show_default=True, help="at most N"
+    "--max",
+    "max_records",
+    type=click.IntRange(1),
+    default=DEFAULT_MAX,
+    metavar="N",
+    show_default=True,
+    help="at most N",
 )
 @click.option("--all", "everything", is_flag=True, help="every record that matches")
 @click.option("--no-wait", is_flag=True, help="answer at once, even if the index has not caught up")
@@ -43,7 +49,7 @@ def command(
     tag: str | None,
     begin: int | None,
     end: int | None,
-    most: int,
+    max_records: int,
     everything: bool,
     no_wait: bool,
     isolation: str,
@@ -58,7 +64,7 @@ def command(
         tag=encode(tag),
         begin=begin,
         end=end,
-        max_records=None if everything else most,
+        max_records=None if everything else max_records,
         wait=not no_wait,
         isolation=isolation,
     ):

@@ -58,14 +58,14 @@ class _Share:
 
     def __init__(self, tasks: int, members: int) -> None:
         self._tasks, self._members = tasks, members
-        self.most = -(-tasks // members)
+        self.max_tasks = -(-tasks // members)
 
     def note_taken(self, count: int) -> None:
         """Note that a member now has ``count`` tasks."""
-        if count == self.most:
+        if count == self.max_tasks:
             self._members -= 1
             self._tasks -= count
-            self.most = -(-self._tasks // self._members) if self._members else 0
+            self.max_tasks = -(-self._tasks // self._members) if self._members else 0
 
 
 class _Work:
@@ -105,7 +105,7 @@ class _Work:
         left = []
         for task in tasks:
             name = find(task)
-            if name is not None and self._counts[name] < self._active_share.most:
+            if name is not None and self._counts[name] < self._active_share.max_tasks:
                 self._give(name, task, self.active)
             else:
                 left.append(task)
@@ -130,7 +130,7 @@ class _Work:
         """Return a member that has state of the task, and fewer tasks than its share; None without one."""
         active = self._had_active.get(task)
         for name in (active, self._least_loaded_of(self._exclude_holders(task, self._had_standby.get(task, ())))):
-            if name is not None and self._lacks(name, task) and self._counts[name] < self._share.most:
+            if name is not None and self._lacks(name, task) and self._counts[name] < self._share.max_tasks:
                 return name
         return None
 

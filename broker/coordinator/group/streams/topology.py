@@ -266,11 +266,11 @@ def _repartition_counts(topology: Topology, existing: PartitionCounts) -> dict[s
         for name, part in unknown:
             sources = [existing(source) for source in part.source_topics]
             known = [*sources, *(counts.get(topic.name) for topic in part.repartition_sources)]
-            most = max((count for count in known if count is not None), default=None)
-            if most is None:
+            largest = max((count for count in known if count is not None), default=None)
+            if largest is None:
                 left.append((name, part))
             else:
-                counts.setdefault(name, most)
+                counts.setdefault(name, largest)
         if len(left) == len(unknown):
             raise StreamsInvalidTopologyError(
                 "Failed to compute number of partitions for all repartition topics. There may be loops in the topology "

@@ -142,7 +142,7 @@ async def calls_of(pages: Pages, path: str, method: str = "get") -> int:
 
 LOGS = 300
 WIDE = 60
-MOST_CALLS_PER_LOG = 0.5
+MAX_CALLS_PER_LOG = 0.5
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/readyz", "/compaction"])
@@ -157,7 +157,7 @@ async def test_a_page_costs_the_loop_nothing_for_each_open_log(tmp_path: Path, p
 
         # Timers of the loop run in between, the more when it is held up: the least of three is the page's own.
         wide = [await calls_of(pages, path) for _ in range(3)]
-        assert min(wide) - before <= LOGS * MOST_CALLS_PER_LOG
+        assert min(wide) - before <= LOGS * MAX_CALLS_PER_LOG
 
 
 @pytest.mark.parametrize("path", ["/compaction/wide?dry_run=1", "/compaction/wide?wait=0"])
@@ -173,7 +173,7 @@ async def test_cleaning_a_wide_topic_costs_the_loop_little_for_each_partition(tm
 
         # Timers of the loop run in between, now and then: the least of three is the page's own.
         wide = [await calls_of(pages, path, "post") for _ in range(3)]
-        assert min(wide) - one <= WIDE * MOST_CALLS_PER_LOG
+        assert min(wide) - one <= WIDE * MAX_CALLS_PER_LOG
 
 
 async def test_unknown_page_and_method_are_refused(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tidelog.protocol.messages.broker_registration import BrokerRegistrationRequ
 
 SEEDS = int(os.environ.get("TIDELOG_LIFECYCLE_SEEDS", "200"))
 INTERVAL_MS = 2000.0
-MOST_ANSWERS = 30
+MAX_ANSWERS = 30
 """A session's end is waited for by registering each second; then catching up, getting ready and a heartbeat."""
 EPOCH = 42
 NODE = 7
@@ -381,14 +381,14 @@ def answers_until_unfenced(world: World) -> int:
     """Return how many answers of a controller that answers each time it takes to unfence the newest process."""
     world.is_calm = True
     world.processes = world.processes[-1:]
-    for count in range(3 * MOST_ANSWERS):
+    for count in range(3 * MAX_ANSWERS):
         (process,) = world.processes
         registered = world.controller.brokers.get(NODE)
         is_current = registered is not None and registered.broker_epoch == process.lifecycle.broker_epoch
         if is_current and registered is not None and not registered.is_fenced and not process.lifecycle.is_fenced:
             return count
         world.step()
-    return 3 * MOST_ANSWERS
+    return 3 * MAX_ANSWERS
 
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 4))
@@ -400,7 +400,7 @@ def test_from_any_state_a_broker_is_unfenced_within_a_few_answers(seed: int) -> 
         world.step()
         if number % 3 == 0:
             counts.append(answers_until_unfenced(deepcopy(world)))
-    assert max(counts) <= MOST_ANSWERS
+    assert max(counts) <= MAX_ANSWERS
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -40,7 +40,7 @@ def node(tmp_path: Path) -> Iterator[ReplicatedBroker]:
 def state_of(node: ReplicatedBroker, replica: int) -> tuple[float, int]:
     """Return the time of a follower's last fetch, and the leader's log end at that time."""
     assert node.partition.leading is not None
-    follower = node.partition.leading.core._followers[replica]
+    follower = node.partition.leading.leader_state._followers[replica]
     return follower.fetched_ms, follower.leader_end_at_fetch
 
 
@@ -107,10 +107,10 @@ def test_a_follower_that_was_proposed_for_the_isr_is_not_throttled(throttled: Th
     assert throttled.node.fetch(3, 1)[3] == b"", "it has all"
     leading = throttled.node.partition.leading
     assert leading is not None
-    assert 3 in leading.core.maximal_isr
+    assert 3 in leading.leader_state.maximal_isr
     throttled.node.append("t", b"b")
     assert all(throttled.node.fetch(3, 1)[3] for _ in range(3))
-    assert 3 not in leading.core.isr
+    assert 3 not in leading.leader_state.isr
 
 
 def test_replicas_that_no_topic_names_are_not_throttled(tmp_path: Path) -> None:
@@ -329,7 +329,7 @@ def test_a_follower_at_rest_for_longer_than_the_maximum_lag_stays_in_the_isr(qui
     leading = partition.leading
     assert leading is not None
     quiet.node.append("wide", b"a", partition=7)
-    follower, now = leading.core.follower(2), quiet.node.time.monotonic_ms()
+    follower, now = leading.leader_state.follower(2), quiet.node.time.monotonic_ms()
     assert follower is not None
     assert follower.is_caught_up(1, now, LAG_MS)
     assert not follower.is_caught_up(1, now + LAG_MS + 1, LAG_MS), "the wait counts as a fetch, and not for longer"
@@ -350,7 +350,7 @@ def test_partitions_of_a_follower_outside_the_isr_are_not_at_rest(quiet: Quiet) 
     quiet.ask()
     assert quiet.wide.reads == Counter([7])
     assert partition.leading is not None
-    assert 2 in partition.leading.core.maximal_isr, "it was proposed for the ISR"
+    assert 2 in partition.leading.leader_state.maximal_isr, "it was proposed for the ISR"
 
 
 def test_a_follower_removed_from_the_isr_while_at_rest_does_not_hold_the_high_watermark(quiet: Quiet) -> None:

@@ -45,7 +45,7 @@ MUCH = 1_000_000
 Followed = tuple[str, bytes, int]
 """Topic, its id (of zeros where names are asked for), partition."""
 Asked = tuple[int, int]
-"""Offset, most bytes."""
+"""Fetch offset, ``partition_max_bytes``."""
 Known = tuple[int, int, int]
 """Error code, high watermark, log start offset."""
 
@@ -153,11 +153,11 @@ class Client:
     def take(self, told: dict[Followed, PartitionData]) -> None:
         for followed, part in told.items():
             self.known[followed] = (part.error_code, part.high_watermark, part.log_start_offset)
-            offset, most = self.wanted[followed]
+            offset, max_bytes = self.wanted[followed]
             if part.error_code == 0:
-                self.wanted[followed] = (next_offset(part, offset), most)
+                self.wanted[followed] = (next_offset(part, offset), max_bytes)
             elif part.error_code == 1:
-                self.wanted[followed] = (0 if self.dice.random() < 0.5 else self.dice.randrange(8), most)
+                self.wanted[followed] = (0 if self.dice.random() < 0.5 else self.dice.randrange(8), max_bytes)
 
     def parts(self, response: FetchResponse) -> dict[Followed, PartitionData]:
         found = [(t.topic, t.topic_id, part) for t in response.responses for part in t.partitions]
@@ -172,9 +172,9 @@ class Client:
             FetchTopic(
                 topic=topic,
                 topic_id=topic_id,
-                partitions=[FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=most)],
+                partitions=[FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)],
             )
-            for (topic, topic_id, index), (offset, most) in asked.items()
+            for (topic, topic_id, index), (offset, max_bytes) in asked.items()
         ]
         forgotten = [ForgottenTopic(topic=topic, topic_id=topic_id, partitions=[n]) for topic, topic_id, n in gone]
         request = FetchRequest(

@@ -336,12 +336,14 @@ def test_few_large_requests_are_under_way_at_a_time() -> None:
     runner = StepRunner(loop.call_soon, count(0, SLICE_MS).__next__)
     log: list[str] = []
     jobs = [runner.queue("client", large(log, str(number), 5)) for number in range(3 * LARGE_AT_ONCE)]
-    most = 0
+    max_running = 0
     while loop.soon:
         loop.run_soon()
-        most = max(most, sum(line.endswith("begins") for line in log) - sum(line.endswith("ends") for line in log))
+        max_running = max(
+            max_running, sum(line.endswith("begins") for line in log) - sum(line.endswith("ends") for line in log)
+        )
     assert [job.done.result() for job in jobs] == [str(number) for number in range(3 * LARGE_AT_ONCE)]
-    assert most == LARGE_AT_ONCE
+    assert max_running == LARGE_AT_ONCE
     assert not runner.is_busy()
 
 

@@ -380,15 +380,15 @@ def test_a_defect_in_a_partitions_work_fails_it_and_is_seen(
 def test_a_loop_that_a_defect_ends_begins_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever of the core fails, at whichever step: the follower gets all the leader has."""
+    """Whatever method of the state machine fails, at whichever step: the follower gets all the leader has."""
     defects = [0, 2, 3, 7]
     take = LeaderFetcher.take_answer
     calls = iter(range(1000))
 
-    def take_answer(core: LeaderFetcher, *arguments: Any) -> Any:
+    def take_answer(state_machine: LeaderFetcher, *arguments: Any) -> Any:
         if next(calls) in defects:
             raise ZeroDivisionError
-        return take(core, *arguments)
+        return take(state_machine, *arguments)
 
     monkeypatch.setattr(LeaderFetcher, "take_answer", take_answer)
     append(world.leader, batch(1))

@@ -710,13 +710,13 @@ def test_a_turn_ends_after_its_time_and_the_order_stays(fixture: Fixture, cost_m
     fixture.dispatcher.cost_ms = cost_ms
     sent = [b"%04d" % number + bytes(padding) for number in range(40)]
     fixture.send(*sent)
-    most = TURN_MS / cost_ms + (FRAMES_PER_LOOK if not padding else 1)
+    max_frames = TURN_MS / cost_ms + (FRAMES_PER_LOOK if not padding else 1)
     fixture.loop.readers[fixture.connection.sock.fileno()]()
-    assert len(fixture.dispatcher.frames) <= most
+    assert len(fixture.dispatcher.frames) <= max_frames
     while fixture.loop.soon:
         before = len(fixture.dispatcher.frames)
         fixture.loop.run_soon()
-        assert 0 < len(fixture.dispatcher.frames) - before <= most
+        assert 0 < len(fixture.dispatcher.frames) - before <= max_frames
     assert fixture.dispatcher.frames == sent
     assert fixture.client.recv(100_000) == b"".join(sent)
 

@@ -54,18 +54,18 @@ def test_a_request_beyond_its_bound_closes_the_connection(data: DataBroker, requ
         Dispatcher(data.broker).dispatch(data.context(0), memoryview(bytearray(frame(request_, version))))
 
 
-MOST_ELEMENTS = 30
+MAX_ELEMENTS = 30
 
 
 def test_no_array_of_any_api_is_longer_than_the_table_says(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", {})
-    monkeypatch.setattr(bounds, "DEFAULT", MOST_ELEMENTS)
-    monkeypatch.setattr(route, "ONE_TURN_ELEMENTS", MOST_ELEMENTS)
+    monkeypatch.setattr(bounds, "DEFAULT", MAX_ELEMENTS)
+    monkeypatch.setattr(route, "ONE_TURN_ELEMENTS", MAX_ELEMENTS)
     dispatcher = Dispatcher(data.broker)
     taken = []
     for case in (case for api_key in REGISTRY for case in all_cases(api_key)):
         try:
-            dispatcher.dispatch(data.context(0), memoryview(bytearray(frame_of(case, MOST_ELEMENTS + 1))))
+            dispatcher.dispatch(data.context(0), memoryview(bytearray(frame_of(case, MAX_ELEMENTS + 1))))
         except InvalidRequestError:
             continue
         taken.append(str(case))
@@ -77,12 +77,12 @@ def test_the_largest_allowed_number_of_elements_is_accepted_and_one_more_is_not(
 ) -> None:
     """The requests of ``tests/faults/test_long_requests.py`` have the largest allowed number."""
     monkeypatch.setattr(bounds, "MAX_ELEMENTS", {})
-    monkeypatch.setattr(bounds, "DEFAULT", MOST_ELEMENTS)
+    monkeypatch.setattr(bounds, "DEFAULT", MAX_ELEMENTS)
     for case in (case for api_key in REGISTRY for case in all_cases(api_key)):
         decode = request_class(case.api_key).decoder_at(case.version).decode
-        decode(body_of(case, most_legal(case)), 0, MOST_ELEMENTS)
+        decode(body_of(case, most_legal(case)), 0, MAX_ELEMENTS)
         with pytest.raises(InvalidRequestError):
-            decode(body_of(case, most_legal(case) + 1), 0, MOST_ELEMENTS)
+            decode(body_of(case, most_legal(case) + 1), 0, MAX_ELEMENTS)
 
 
 def body_of(case: Case, count: int) -> memoryview:

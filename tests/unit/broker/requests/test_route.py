@@ -105,8 +105,8 @@ def test_a_long_request_that_is_refused_frees_some_elements_in_a_step() -> None:
     topics = [CreatableTopic(name=Counted("t")) for _ in range(MANY)]
     steps = route.refuse_frame_in_steps(5, CreateTopicsRequest(topics=topics), RequestTimedOutError())
     del topics
-    Counted.freed = before = most = 0
+    Counted.freed = before = max_freed = 0
     for _ in steps:
-        most, before = max(most, Counted.freed - before), Counted.freed
+        max_freed, before = max(max_freed, Counted.freed - before), Counted.freed
     assert Counted.freed == MANY
-    assert max(most, Counted.freed - before) <= FREED_PER_STEP
+    assert max(max_freed, Counted.freed - before) <= FREED_PER_STEP

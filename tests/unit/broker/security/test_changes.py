@@ -127,7 +127,7 @@ def test_each_change_has_its_line_wherever_its_client_goes(
 ) -> None:
     """Else a client that closes its connection at once would leave no trace of what it changed."""
     caplog.set_level(logging.INFO, "tidelog.audit")
-    most, is_over = 0, False
+    max_changed, is_over = 0, False
     for steps_done in range(1, 40):
         admin = AdminBroker(tmp_path / str(steps_done), {"authorizer.class.name": STANDARD_AUTHORIZER})
         for name in NAMES:
@@ -135,10 +135,10 @@ def test_each_change_has_its_line_wherever_its_client_goes(
         create(admin, *map(creation, NAMES))
         changed, lines, is_over = changes_and_lines(admin, api, steps_done, caplog)
         assert lines == changed, steps_done
-        most = max(most, changed)
+        max_changed = max(max_changed, changed)
         if is_over:
             break
-    assert (most, is_over) == (len(NAMES), True)
+    assert (max_changed, is_over) == (len(NAMES), True)
 
 
 def test_long_names_are_complete_in_audit_lines(caplog: pytest.LogCaptureFixture) -> None:

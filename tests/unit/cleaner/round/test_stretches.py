@@ -120,9 +120,9 @@ def test_a_round_leaves_the_same_log_with_and_without_stretches(
 ) -> None:
     outcomes, read = [], []
     write(tmp_path, seed)
-    for most in (0, 1000):
-        monkeypatch.setattr("tidelog.cleaner.round.stretches.MAX_STRETCHES", most)
-        directory = tmp_path / f"cleaned-{most}"
+    for max_stretches in (0, 1000):
+        monkeypatch.setattr("tidelog.cleaner.round.stretches.MAX_STRETCHES", max_stretches)
+        directory = tmp_path / f"cleaned-{max_stretches}"
         shutil.copytree(tmp_path, directory, ignore=shutil.ignore_patterns("cleaned-*"))
         log = open_log(directory, compacted(segment_bytes=9000))
         log.update_high_watermark(log.log_end_offset)

@@ -214,8 +214,10 @@ def test_every_stored_format_in_one_range() -> None:
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.GZIP, CompressionType.LZ4])
 @pytest.mark.parametrize("magic", [0, 1])
-@pytest.mark.parametrize("most", [1, 7, 30, 31, 100])
-def test_a_limited_conversion_continues_where_the_last_one_ended(magic: int, codec: CompressionType, most: int) -> None:
+@pytest.mark.parametrize("max_records", [1, 7, 30, 31, 100])
+def test_a_limited_conversion_continues_where_the_last_one_ended(
+    magic: int, codec: CompressionType, max_records: int
+) -> None:
     values = [b"v%d" % number for number in range(30)]
     records = [Record(100 + number, NOW_MS, None, value) for number, value in enumerate(values)]
     stored = [
@@ -224,10 +226,10 @@ def test_a_limited_conversion_continues_where_the_last_one_ended(magic: int, cod
     found: dict[int, bytes | None] = {}
     offset = 100
     while offset <= 130:
-        limit = ConversionLimit(most)
+        limit = ConversionLimit(max_records)
         converted = b"".join(down_convert(stored[offset == 130 :], magic, offset, BIG, limit=limit))
         messages = list(ByteBufferMessageSet(converted))
-        assert len(messages) <= most
+        assert len(messages) <= max_records
         assert messages[-1].offset >= offset
         found |= {message.offset: message.value for message in messages}
         offset = messages[-1].offset + 1

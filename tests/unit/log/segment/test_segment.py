@@ -13,12 +13,12 @@ from tidelog.log.segment.segment import LogSegment
 from tidelog.log.system.file_system import OsFileSystem
 from tidelog.log.system.time import ManualTime
 
-LEAST, MOST = -(2**63), 2**63 - 1
-TIMESTAMPS = (LEAST, LEAST + 1, -(2**62), -2, -1, 0, 1, NOW_MS, 2**62, MOST - 1, MOST)
+MIN_INT64, MAX_INT64 = -(2**63), 2**63 - 1
+TIMESTAMPS = (MIN_INT64, MIN_INT64 + 1, -(2**62), -2, -1, 0, 1, NOW_MS, 2**62, MAX_INT64 - 1, MAX_INT64)
 AGE_MS = 500
 
 
-@pytest.mark.parametrize("segment_ms", [AGE_MS - 1, AGE_MS, 604_800_000, MOST])
+@pytest.mark.parametrize("segment_ms", [AGE_MS - 1, AGE_MS, 604_800_000, MAX_INT64])
 def test_age_of_a_segment_is_exact_at_the_limits_of_timestamps(tmp_path: Path, segment_ms: int) -> None:
     """The difference of two timestamps may not fit into 64 bits; a time before the first record never makes the segment
     too old."""
@@ -42,7 +42,7 @@ def test_a_segment_is_full_when_one_of_its_indices_is(tmp_path: Path, slots: int
     for offset, step in zip(range(24), itertools.cycle(steps), strict=False):
         is_full = segment.offset_index.is_full or segment.time_index.is_full
         fullness.append(is_full)
-        assert segment.should_roll(1 << 20, MOST, 100, timestamp, offset) == is_full, offset
+        assert segment.should_roll(1 << 20, MAX_INT64, 100, timestamp, offset) == is_full, offset
         if offset == 12:
             segment.truncate_to(6)
         timestamp += step

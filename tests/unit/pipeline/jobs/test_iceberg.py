@@ -45,9 +45,9 @@ def test_each_run_is_one_snapshot_with_the_offsets(data: DataDirectory, target: 
     assert offsets(target) == list(range(110))
 
 
-@pytest.mark.parametrize("most", [0, 100])
+@pytest.mark.parametrize("plain_characters", [0, 100])
 def test_a_long_state_is_compressed(
-    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, most: int
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch, plain_characters: int
 ) -> None:
     """A run reads what an earlier one has written in either form."""
     monkeypatch.setattr(iceberg_states, "PLAIN_CHARACTERS", 1 << 20)
@@ -55,7 +55,7 @@ def test_a_long_state_is_compressed(
         fill(data.log("orders", number), 1)
     run(data, target, commit_files=1000)
     plain = table_of(target).properties[STATE_KEY]
-    monkeypatch.setattr(iceberg_states, "PLAIN_CHARACTERS", most)
+    monkeypatch.setattr(iceberg_states, "PLAIN_CHARACTERS", plain_characters)
     fill(data.log("orders"), 1)
     assert run(data, target).rows == 5
     packed = table_of(target).properties[STATE_KEY]

@@ -10,16 +10,16 @@ import pytest
 from tidelog.pipeline.errors import OptionError
 from tidelog.pipeline.options.sink_options import DEFAULT_BATCH_BYTES, SinkOptions, parse_sink_options
 
-LEAST = {"kafka.bootstrap.servers": "h:1", "stagingPath": "/shared"}
+REQUIRED = {"kafka.bootstrap.servers": "h:1", "stagingPath": "/shared"}
 
 
 def test_options_that_are_not_set_have_defaults() -> None:
-    assert parse_sink_options(LEAST, streaming=False) == SinkOptions(bootstrap="h:1", staging=Path("/shared"))
+    assert parse_sink_options(REQUIRED, streaming=False) == SinkOptions(bootstrap="h:1", staging=Path("/shared"))
     assert SinkOptions("", Path()).batch_bytes == DEFAULT_BATCH_BYTES < 1 << 20
 
 
 def test_names_are_read_without_regard_to_case() -> None:
-    given = {**LEAST, "kafka.Batch.Size": "64k", "INCLUDEHEADERS": "false", "Topic": "t", "compression": "ZSTD"}
+    given = {**REQUIRED, "kafka.Batch.Size": "64k", "INCLUDEHEADERS": "false", "Topic": "t", "compression": "ZSTD"}
     options = parse_sink_options(given, streaming=True)
     assert (options.batch_bytes, options.include_headers, options.topic, options.codec) == (65536, False, "t", 4)
 
@@ -30,7 +30,7 @@ def test_a_stream_stages_below_its_checkpoint() -> None:
 
 
 def test_a_batch_write_may_have_an_application_id_and_version() -> None:
-    options = parse_sink_options({**LEAST, "txnAppId": "orders_2", "txnVersion": "17"}, streaming=False)
+    options = parse_sink_options({**REQUIRED, "txnAppId": "orders_2", "txnVersion": "17"}, streaming=False)
     assert (options.application, options.version) == ("orders_2", 17)
 
 
@@ -56,14 +56,14 @@ def test_a_batch_write_may_have_an_application_id_and_version() -> None:
 )
 def test_each_mistake_is_one_clear_line(changes: dict[str, str], line: str) -> None:
     with pytest.raises(OptionError) as error:
-        parse_sink_options({**LEAST, **changes}, streaming=False)
+        parse_sink_options({**REQUIRED, **changes}, streaming=False)
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_security_is_that_of_kafkas_clients_and_tasks_get_it() -> None:
     given = {
-        **LEAST, "kafka.security.protocol": "SASL_SSL", "kafka.ssl.truststore.location": "/ca.pem",
+        **REQUIRED, "kafka.security.protocol": "SASL_SSL", "kafka.ssl.truststore.location": "/ca.pem",
         "kafka.sasl.mechanism": "SCRAM-SHA-512", "kafka.sasl.username": "ann", "kafka.sasl.password": "hush",
     }  # fmt: skip
     options = parse_sink_options(given, streaming=True)
@@ -74,8 +74,8 @@ def test_security_is_that_of_kafkas_clients_and_tasks_get_it() -> None:
 
 
 def test_tuning_options_of_a_producer_are_accepted() -> None:
-    tuned = {**LEAST, "kafka.linger.ms": "50", "kafka.acks": "all", "kafka.security.protocol": "PLAINTEXT"}
-    assert parse_sink_options(tuned, streaming=True) == parse_sink_options(LEAST, streaming=True)
+    tuned = {**REQUIRED, "kafka.linger.ms": "50", "kafka.acks": "all", "kafka.security.protocol": "PLAINTEXT"}
+    assert parse_sink_options(tuned, streaming=True) == parse_sink_options(REQUIRED, streaming=True)
 
 
 def test_without_a_place_to_stage_nothing_begins() -> None:
@@ -85,4 +85,4 @@ def test_without_a_place_to_stage_nothing_begins() -> None:
 
 def test_a_stream_has_its_id_from_the_checkpoint() -> None:
     with pytest.raises(OptionError, match="txnAppId is unknown"):
-        parse_sink_options({**LEAST, "txnAppId": "a", "txnVersion": "1"}, streaming=True)
+        parse_sink_options({**REQUIRED, "txnAppId": "a", "txnVersion": "1"}, streaming=True)

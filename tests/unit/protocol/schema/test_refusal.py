@@ -20,7 +20,7 @@ from tidelog.protocol.messages.list_offsets import ListOffsetsPartition, ListOff
 from tidelog.protocol.schema.fields import Field, Struct
 from tidelog.protocol.schema.refusal import cut, refuse_in_steps, weight
 
-MOST_IN_ARRAY = 5
+MAX_IN_ARRAY = 5
 ERROR = ClusterAuthorizationFailedError("no")
 
 
@@ -37,7 +37,7 @@ def random_value(field: Field, version: int, draw: random.Random) -> Any:
     if field.kind == "array":
         item: Any = field.item
         one = random_value if isinstance(item, Field) else random_struct
-        return [one(item, version, draw) for _ in range(draw.randrange(MOST_IN_ARRAY + 1))]
+        return [one(item, version, draw) for _ in range(draw.randrange(MAX_IN_ARRAY + 1))]
     if field.kind == "struct":
         return random_struct(field.item, version, draw)  # type: ignore[arg-type]
     if field.kind == "string":
@@ -55,13 +55,13 @@ def versions(api_key: int) -> list[int]:
 
 
 @pytest.mark.parametrize("api_key", list(REGISTRY), ids=lambda key: ApiKey(key).name)
-@given(seed=st.integers(0, 2**32), most=st.integers(1, 12))
-def test_the_parts_are_answered_as_the_whole(api_key: int, seed: int, most: int) -> None:
+@given(seed=st.integers(0, 2**32), max_elements=st.integers(1, 12))
+def test_the_parts_are_answered_as_the_whole(api_key: int, seed: int, max_elements: int) -> None:
     handler = importlib.import_module(REGISTRY[api_key].module)
     for version in versions(api_key):
         request = random_struct(request_class(api_key), version, random.Random(seed))
         whole = response_of(handler.error_response(request, ERROR))
-        found = response_of(refuse_in_steps(handler.error_response, request, ERROR, most))
+        found = response_of(refuse_in_steps(handler.error_response, request, ERROR, max_elements))
         assert found.encode(version) == whole.encode(version)
 
 

@@ -35,7 +35,7 @@ from tidelog.protocol.record.record_batch import EndTransactionMarker, end_trans
 
 SOURCES = str(Path(runtime_module.__file__).parents[3])
 SEEDS = range(40)
-MOST_CALLS = 60
+MAX_CALLS = 60
 """About as many as one write makes."""
 
 Operation = Callable[[], object]
@@ -202,7 +202,7 @@ def check(build: Callable[[Path], Kind], directory: Path, seed: int) -> bool:
     """Let one call of one write fail; return whether it was made."""
     chance = random.Random(seed)
     kind = build(directory)
-    fault = Fault(kind.runtime, chance.randrange(1, 5), chance.randrange(1, MOST_CALLS))
+    fault = Fault(kind.runtime, chance.randrange(1, 5), chance.randrange(1, MAX_CALLS))
     waiting = serve(kind, fault)
     kind.settle()
     if fault.has_struck:
@@ -409,7 +409,7 @@ def test_a_partition_that_was_empty_once_is_asked_when_another_broker_has_filled
     assert sorted(asked) == ["g", "h"]
 
 
-@pytest.mark.parametrize("call", range(1, MOST_CALLS, 6))
+@pytest.mark.parametrize("call", range(1, MAX_CALLS, 6))
 def test_a_change_of_all_shards_is_completed_after_a_fault_in_one_of_them(call: int) -> None:
     """Offsets of a deleted topic must not greet the next one of its name."""
     world = GroupWorld()

@@ -210,7 +210,7 @@ def test_a_shard_has_at_most_one_timer_for_each_waiting_action(seed: int) -> Non
     world, moves = GroupWorld(), random.Random(seed)
     timer, loop = world.runtime.shard_for("g").timer, world.loop
     due: dict[int, float] = {}
-    most = 0
+    max_queued = 0
 
     def schedule(key: int, delay_ms: float) -> None:
         due[key] = world.time.monotonic_ms() + delay_ms
@@ -229,8 +229,8 @@ def test_a_shard_has_at_most_one_timer_for_each_waiting_action(seed: int) -> Non
         elif key not in due or moves.random() < 0.3:
             schedule(key, moves.choice([1, 5, 5, 30, 100]))
         world.advance(moves.choice([0, 1, 10]))
-        most = max(most, len(loop.later))
-    assert most <= 6
+        max_queued = max(max_queued, len(loop.later))
+    assert max_queued <= 6
 
 
 def test_an_action_that_repeats_itself_for_days_has_one_timer() -> None:

@@ -57,11 +57,11 @@ async def begin(transport: PiecesTransport, request: bytes = b"asked") -> asynci
 async def test_answers_come_whole_in_any_pieces(seed: int) -> None:
     rng = random.Random(seed)
     transport = PiecesTransport(FrameLink())
-    most = rng.choice((1, 3, 5, 1000, 1 << 20))
+    max_chunk = rng.choice((1, 3, 5, 1000, 1 << 20))
     for size in (4, rng.randrange(4, 200), rng.randrange(4, 3000)):
         body = rng.randbytes(size)
         task = await begin(transport, body[:4])
-        transport.deliver(framed(body), lambda: rng.randint(1, most))
+        transport.deliver(framed(body), lambda: rng.randint(1, max_chunk))
         assert await task == body
         assert transport.written[-8:] == framed(body[:4])
     assert not transport.is_closed

@@ -25,7 +25,7 @@ from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import BatchOptions, EndTransactionMarker, end_transaction_marker
 from tidelog.protocol.transferable import TransferableRecords
 
-MOST = 8000
+MAX_BYTES = 8000
 READ_UNCOMMITTED, READ_COMMITTED = FetchIsolation.HIGH_WATERMARK, FetchIsolation.TXN_COMMITTED
 
 
@@ -71,7 +71,7 @@ def outcome(
     """Return the result of a read, or its error."""
     read = partition.read if through_cursor else partition.local_log.read
     try:
-        info = read(offset, MOST, isolation=isolation, min_one_message=True)
+        info = read(offset, MAX_BYTES, isolation=isolation, min_one_message=True)
     except KafkaError as error:
         return type(error)
     return Read(content(info), info.aborted_transactions)
@@ -185,10 +185,10 @@ def test_a_damaged_length_lets_no_reader_read_beyond_its_bound(partition: Partit
     with Path(log.segments.active.records.path).open("r+b") as file:
         file.seek(position + 8)
         file.write(length.to_bytes(4, "big"))
-    for most in (8000, 40_000, 1 << 31):
+    for max_bytes in (8000, 40_000, 1 << 31):
         for offset in range(8):
             try:
-                read = content(partition.read(offset, most, isolation=READ_UNCOMMITTED, min_one_message=True))
+                read = content(partition.read(offset, max_bytes, isolation=READ_UNCOMMITTED, min_one_message=True))
             except KafkaError:
                 continue
             assert len(read) <= log.end.position
@@ -199,7 +199,7 @@ def test_a_reader_of_large_batches_continues_without_a_search(partition: Partiti
         partition.append_records(memoryview(batch(bytes(5000))))
     in_memory = []
     for offset in range(8):
-        info = partition.read(offset, MOST, isolation=READ_UNCOMMITTED, min_one_message=True)
+        info = partition.read(offset, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True)
         assert isinstance(info.records, TransferableRecords)
         in_memory.append(info.records.in_memory)
         assert content(info) == content(
@@ -213,7 +213,7 @@ def test_places_of_readers_are_bounded(partition: Partition) -> None:
     for _ in range(3 * MAX_REMEMBERED):
         partition.append_records(memoryview(batch(bytes(5000))))
     for offset in range(3 * MAX_REMEMBERED):
-        content(partition.read(offset, MOST, isolation=READ_UNCOMMITTED, min_one_message=True))
+        content(partition.read(offset, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True))
     assert partition._cursor is not None
     assert len(partition._cursor._next_batches) == MAX_REMEMBERED
 
@@ -221,7 +221,7 @@ def test_places_of_readers_are_bounded(partition: Partition) -> None:
 def test_nothing_is_read_on_where_another_broker_leads(partition: Partition) -> None:
     for _ in range(3):
         partition.append_records(memoryview(batch(bytes(5000))))
-    content(partition.read(0, MOST, isolation=READ_UNCOMMITTED, min_one_message=True))
+    content(partition.read(0, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True))
     partition.take_over(PartitionState((1, 2), (1, 2), 2, 1))
     with pytest.raises(NotLeaderOrFollowerError):
-        partition.read(1, MOST, isolation=READ_UNCOMMITTED, min_one_message=True)
+        partition.read(1, MAX_BYTES, isolation=READ_UNCOMMITTED, min_one_message=True)

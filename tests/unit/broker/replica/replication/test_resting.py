@@ -93,13 +93,13 @@ class Model:
         index = self.any()
         partition = self.partition(index)
         if partition.leading is not None:
-            core = partition.leading.core
+            state = partition.leading.leader_state
             isr = self.chance.choice([(1, 2, 3), (1, 3), (1, 2)])
-            epoch = core.partition_epoch + 1
-            follower = core.follower(2)
-            if follower is not None and 2 in core.isr and 2 not in isr:
+            epoch = state.partition_epoch + 1
+            follower = state.follower(2)
+            if follower is not None and 2 in state.isr and 2 not in isr:
                 self.walked_of(index, follower).forget_position()
-            partition.take_over(LED._replace(isr=isr, leader_epoch=core.leader_epoch, partition_epoch=epoch))
+            partition.take_over(LED._replace(isr=isr, leader_epoch=state.leader_epoch, partition_epoch=epoch))
 
     def reassign(self) -> None:
         """Take the follower's replica away, or give it one again, which is empty."""
@@ -107,11 +107,11 @@ class Model:
         partition = self.partition(index)
         if partition.leading is None:
             return
-        core = partition.leading.core
-        replicas, isr = ((1, 3), (1, 3)) if 2 in core.replicas else ((1, 2, 3), (1, 3))
+        state = partition.leading.leader_state
+        replicas, isr = ((1, 3), (1, 3)) if 2 in state.replicas else ((1, 2, 3), (1, 3))
         self.positions[index] = 0
         partition.take_over(LED._replace(
-            replicas=replicas, isr=isr, leader_epoch=core.leader_epoch, partition_epoch=core.partition_epoch + 1
+            replicas=replicas, isr=isr, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch + 1
         ))  # fmt: skip
 
     def recreate(self) -> None:
@@ -207,7 +207,7 @@ class Model:
         """Note the fetch for all partitions of the session, as a leader does that passes none over."""
         for key, ask in self.session.asked.items():
             partition = self.partition(key.partition)
-            follower = None if partition.leading is None else partition.leading.core.follower(2)
+            follower = None if partition.leading is None else partition.leading.leader_state.follower(2)
             is_asked = key.topic_id == partition.topic_id and partition.leader_epoch == ask.leader_epoch
             end = partition.log_end_offset
             if follower is not None and is_asked and partition.log_start_offset <= ask.fetch_offset <= end:
@@ -281,8 +281,8 @@ class Model:
             partition = self.partition(target.index)
             leading = partition.leading
             assert leading is not None
-            assert leading.core.leader_epoch == target.current_leader_epoch
-            assert 2 in leading.core.isr
+            assert leading.leader_state.leader_epoch == target.current_leader_epoch
+            assert 2 in leading.leader_state.isr
             assert target.fetch_offset == partition.log_end_offset == partition.high_watermark
             assert target.sent_high_watermark == partition.high_watermark
             assert target.sent_log_start_offset == partition.log_start_offset
@@ -294,7 +294,7 @@ class Model:
         session."""
         for index in range(COUNT):
             leading = self.partition(index).leading
-            follower = None if leading is None else leading.core.follower(2)
+            follower = None if leading is None else leading.leader_state.follower(2)
             if leading is None or follower is None:
                 continue
             known = self.walked_of(index, follower)

@@ -35,7 +35,7 @@ CLIENTS = [
 
 def view(parameters: dict[str, str] | None = None, **parts: object) -> View:
     """Build a request to a broker of these parts; what belongs to the loop is asked at once."""
-    broker = SimpleNamespace(node_id=1, clients=SimpleNamespace(list=lambda most: CLIENTS[:most]), **parts)
+    broker = SimpleNamespace(node_id=1, clients=SimpleNamespace(list=lambda limit: CLIENTS[:limit]), **parts)
     sender = SimpleNamespace(broker=broker, run_in_loop=lambda work: work())
     return View(sender=cast(Any, sender), cluster=cast(Any, None), history=History(), parameters=parameters or {})
 
