@@ -100,7 +100,7 @@ def uncompiled(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(wheel, tmp_path_factory.mktemp("plain") / "site")
 
 
-def test_only_two_names_are_installed(installed: Path) -> None:
+def test_two_packages_and_no_others_are_installed(installed: Path) -> None:
     names = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
     assert names == {"tidelog", "pyspark_tidelog", "bin"}
 

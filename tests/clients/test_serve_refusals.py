@@ -45,7 +45,7 @@ CASES: dict[str, tuple[list[Any], list[int], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_line_says_what_cannot_be_served(tmp_path: Path, name: str) -> None:
+def test_an_error_of_one_line_says_what_cannot_be_served(tmp_path: Path, name: str) -> None:
     records, voters, text = CASES[name]
     source = KafkaDirectory.__new__(KafkaDirectory)
     source.path = tmp_path / "data"

@@ -210,7 +210,7 @@ def excess(world: World, case: Case) -> str | None:
 
 
 @pytest.mark.parametrize("api_key", list(REGISTRY), ids=lambda key: ApiKey(key).name)
-def test_a_thing_that_a_request_names_often_is_answered_once(
+def test_a_repeated_resource_of_a_request_is_answered_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, api_key: int
 ) -> None:
     world = World(tmp_path, api_key)

@@ -219,7 +219,7 @@ def test_a_reader_that_never_rests(world: World) -> None:
     world.check_whole()
 
 
-def test_a_file_grows_so_often_and_no_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_the_most_row_groups_is_not_extended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_parquet, "MAX_ROW_GROUPS", 3)
     for number in range(7):
         fill(world.data.log("t"), 1)

@@ -27,7 +27,7 @@ def directories(port: int) -> dict[str, tuple[int, set[int]]]:
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["flush.messages=1", "page cache"])
-def test_one_directory_dies_the_other_serves(tmp_path: Path, durable: bool) -> None:
+def test_one_directory_fails_and_the_other_serves(tmp_path: Path, durable: bool) -> None:
     disk = FailingDisk(tmp_path / "disk")
     first, second = tmp_path / "a", tmp_path / "b"
     overrides = {"log.dirs": f"{first},{second}"}

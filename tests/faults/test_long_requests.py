@@ -93,7 +93,9 @@ def check(broker: TidelogProcess, bystander: Bystander, frame: bytes) -> str:
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if ALL or not row.name.startswith(SLOW)])
-def test_a_request_that_once_held_the_loop(broker: TidelogProcess, bystander: Bystander, name: str) -> None:
+def test_a_request_that_once_blocked_the_event_loop_does_no_more(
+    broker: TidelogProcess, bystander: Bystander, name: str
+) -> None:
     assert check(broker, bystander, next(row for row in ROWS if row.name == name).frame()) in CONTINUES
 
 

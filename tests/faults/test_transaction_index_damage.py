@@ -186,7 +186,7 @@ def test_without_readable_digests_every_index_is_compared(tmp_path: Path, conten
     assert committed_by_fetch(log, 500) == committed_by_markers(directory)
 
 
-def test_digests_speak_of_one_topic(tmp_path: Path) -> None:
+def test_digests_differ_between_topics_of_the_same_name(tmp_path: Path) -> None:
     """Another topic of the same name, as long as the first, inherits nothing; a deleted one leaves no line."""
     digests = {digest_of(topic_id, 0, 100, b"") for topic_id in (None, TOPIC_ID, bytes(16))}
     assert len(digests) == 3

@@ -137,7 +137,9 @@ def test_a_fetch_without_time_to_wait_waits_for_the_check(data: DataBroker, min_
     assert Consumer(data).fetch(0, max_wait_ms=0, min_bytes=min_bytes).responses[0].partitions[0].records
 
 
-def test_a_failed_check_is_reported_once_and_repeated(data: DataBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_reported_and_repeated_by_the_next_fetch(
+    data: DataBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> None:
         raise KafkaStorageError("cannot read")
 

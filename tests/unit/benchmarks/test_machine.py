@@ -10,7 +10,7 @@ import pytest
 from benchmarks import machine, validation
 
 
-def test_a_compiled_tidelog_needs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_mention_that_tidelog_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "IS_COMPILED", True)
     assert "compiled" not in machine.describe()
     machine.require_compiled()

@@ -247,7 +247,7 @@ def test_an_own_log_is_accepted_without_a_log_line(tmp_path: Path, caplog: pytes
     assert not caplog.records
 
 
-def test_a_second_directory_is_looked_at_too(tmp_path: Path) -> None:
+def test_the_quorum_state_in_a_second_directory_is_checked_too(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     quorum_state(tmp_path / "b", leaderId=1)
     with pytest.raises(StartError, match="other nodes"):

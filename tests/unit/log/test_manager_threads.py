@@ -80,7 +80,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def test_another_log_opens_meanwhile(bench: Bench) -> None:
+def test_another_log_opens_while_one_is_recovered(bench: Bench) -> None:
     with bench.opening() as opened:
         log = bench.pool.submit(bench.manager.get_log, T1).result(PATIENCE_S)
         assert log is not None
@@ -88,7 +88,7 @@ def test_another_log_opens_meanwhile(bench: Bench) -> None:
         assert not opened.done()
 
 
-def test_another_log_is_made_and_deleted_meanwhile(bench: Bench) -> None:
+def test_another_log_is_made_and_deleted_while_one_is_recovered(bench: Bench) -> None:
     new = TopicPartition("new", 0)
     with bench.opening() as opened:
         made = bench.pool.submit(bench.manager.get_or_create_log, new, ID, CONFIG).result(PATIENCE_S)

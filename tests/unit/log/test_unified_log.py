@@ -361,7 +361,7 @@ class TestTimestamps:
 
 class TestTruncate:
     @pytest.mark.parametrize("offset", [0, 1, 17, 40, 99])
-    def test_offsets_from_there_on_are_gone(self, bench: LogBench, offset: int) -> None:
+    def test_offsets_from_the_given_one_on_are_removed(self, bench: LogBench, offset: int) -> None:
         log = bench.open()
         fill(log, 100)
         assert log.truncate_to(offset)
@@ -393,7 +393,7 @@ class TestTruncate:
         log.close()
         assert bench.open(clean=True, log_start_offset=500).log_end_offset == 501
 
-    def test_leader_epochs_go_too(self, bench: LogBench) -> None:
+    def test_leader_epochs_after_the_offset_are_removed(self, bench: LogBench) -> None:
         log = bench.open()
         append(log, batch(5), epoch=1)
         append(log, batch(5), epoch=2)

@@ -40,6 +40,6 @@ def test_second_class_for_a_code_is_refused() -> None:
         type("Second", (errors.KafkaError,), {}, code=1)
 
 
-def test_every_code_says_something() -> None:
+def test_every_error_code_has_a_message() -> None:
     for code in [-1, *range(1, 134)]:
         assert errors.error_for_code(code)().message.endswith(".")

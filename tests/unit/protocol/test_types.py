@@ -92,7 +92,7 @@ def test_random_uuids_are_version_4_and_never_reserved_nor_dashed() -> None:
 
 
 @pytest.mark.parametrize("bits", [1, 7, 8, 9, 31, 128])
-def test_the_system_draws_numbers_of_just_so_many_bits(bits: int) -> None:
+def test_a_random_number_has_no_more_bits_than_asked_for(bits: int) -> None:
     drawn = [types.SystemRandom().getrandbits(bits) for _ in range(64)]
     seen = 0
     for number in drawn:

@@ -113,7 +113,7 @@ def test_an_issuer_that_does_not_speak_http_is_reported(issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 401, 500])
-def test_the_secret_goes_nowhere_else(issuer: Issuer, status: int) -> None:
+def test_a_redirect_does_not_get_the_secret(issuer: Issuer, status: int) -> None:
     issuer.status, issuer.headers = status, {"Location": issuer.url}
     with pytest.raises(ClientError, match=f"gives no token: HTTP Error {status}") as refused:
         read(**CLIENT, **{URL_KEY: issuer.url}).fetch_token()

@@ -59,7 +59,7 @@ def test_the_new_connection_is_closed_if_all_others_are_busy() -> None:
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.sampled_from(["come", "go", *Activity]), st.integers(0, 9))))
-def test_there_are_never_too_many_and_none_is_closed_before_it_must(
+def test_connections_keep_to_their_limit_and_close_only_the_surplus(
     limit: int, steps: list[tuple[str | Activity, int]]
 ) -> None:
     connections, open_ones = Connections(limit), list[Client]()

@@ -35,6 +35,6 @@ def test_a_switch_that_is_not_given_has_its_default() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yes", "TRUE", "2"])
-def test_a_switch_of_another_word_is_refused(text: str) -> None:
+def test_a_switch_that_is_neither_true_nor_false_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"wait is .*: expected true or false"):
         parse_switch({"wait": text}, "wait")

@@ -109,7 +109,7 @@ def test_a_leader_is_settled_when_the_high_watermark_reaches_the_start_of_its_ep
     assert not leader.is_settling
 
 
-def test_the_low_watermark_is_that_of_followers_that_live() -> None:
+def test_the_low_watermark_leaves_out_fenced_followers() -> None:
     leader = led(fenced={3})
     assert leader.low_watermark(5) == -1
     fetch(leader, 2, START, log_start=4)

@@ -40,7 +40,7 @@ def test_a_logger_without_a_level_has_that_above_it() -> None:
     assert [entry.value for entry in describe_loggers([NAME])] == ["ERROR"]
 
 
-def test_root_comes_first() -> None:
+def test_the_root_logger_is_listed_first() -> None:
     names = [entry.name for entry in describe_loggers()]
     assert names[0] == ROOT
     assert names[1:] == sorted(names[1:])

@@ -300,7 +300,7 @@ def test_every_version_can_say_that_it_failed(name: str, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_member_lives_in_every_version(version: int) -> None:
+def test_a_member_joins_syncs_and_heartbeats_in_every_version(version: int) -> None:
     world = World()
     first = world.ask(JOIN, version)
     member_id = first.member_id

@@ -137,7 +137,9 @@ def values_count(data: DataBroker, partition: int) -> int:
     return data.replica_manager.partition("t", partition).local_log.log_end_offset
 
 
-def test_others_append_meanwhile(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
+def test_others_append_while_a_long_request_is_validated(
+    data: DataBroker, wire: LongWire, threads: HeldThreads
+) -> None:
     answer = wire.send(request((0, heavy())), VERSION)
     other = LongWire(data)
     (first,) = ask(other, request((0, batch(b"a", b"b", b"c"))))
@@ -158,7 +160,7 @@ def test_the_limits_of_a_turn_hold_for_others_meanwhile(data: DataBroker, wire: 
     assert [answer.error_code for answer in (*answers(wire, first), *answers(wire, second))] == [0, 0]
 
 
-def test_two_at_once_are_both_there(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
+def test_two_long_requests_at_once_are_both_appended(data: DataBroker, wire: LongWire, threads: HeldThreads) -> None:
     other = LongWire(data)
     first, second = wire.send(request((0, heavy(b"a"))), VERSION), other.send(request((0, heavy(b"b"))), VERSION)
     threads.finish()
@@ -253,7 +255,7 @@ def test_many_partitions_are_appended_in_steps(
     assert sum(len(values(data, index)) for index in range(8)) == 8
 
 
-def test_one_request_decompresses_only_so_much(data: DataBroker, wire: LongWire) -> None:
+def test_the_bytes_that_one_request_decompresses_are_limited(data: DataBroker, wire: LongWire) -> None:
     size = 15 << 20
     fit = MAX_PLAIN_BYTES // size
     answered = ask(wire, request(*((index, heavy(codec=ZSTD, size=size)) for index in range(fit + 2))))

@@ -62,7 +62,7 @@ async def test_a_command_without_words_needs_no_body(tmp_path: Path) -> None:
     assert done == (200, {"result": {"command": "clear"}})
 
 
-async def test_the_path_alone_names_the_command(tmp_path: Path) -> None:
+async def test_the_command_comes_from_the_path_not_from_the_body(tmp_path: Path) -> None:
     control = StubControl()
     await post(tmp_path, control, json={"command": "restore", "snapshot": 0})
     assert control.commands == [{"command": "advance", "snapshot": 0}]

@@ -26,7 +26,7 @@ def jobs(loop: InlineLoop) -> BackgroundJobs:
     return BackgroundJobs(cast(Any, loop), cast(Any, None), loop.timers)
 
 
-def test_a_job_comes_round(loop: InlineLoop, jobs: BackgroundJobs) -> None:
+def test_a_job_is_repeated(loop: InlineLoop, jobs: BackgroundJobs) -> None:
     rounds: list[int] = []
     jobs.start([Job("count", 100, lambda: rounds.append(1))])
     for _ in range(3):

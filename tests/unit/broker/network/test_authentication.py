@@ -449,7 +449,7 @@ def test_failures_of_one_address_wait_longer_and_longer() -> None:
     assert failed.delay_ms("10.0.0.1", 100) == 100
 
 
-def test_failures_are_kept_for_so_many_addresses() -> None:
+def test_the_number_of_addresses_with_failed_logins_is_limited() -> None:
     failed = FailedLogins(lambda: 10, lambda: 0.0)
     for number in range(MAX_ADDRESSES + 500):
         failed.delay_ms(f"host-{number}", 100)

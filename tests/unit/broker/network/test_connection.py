@@ -284,7 +284,7 @@ def test_another_request_waits_until_all_in_line_are_answered(fixture: Fixture) 
     assert fixture.receive(10 + len(metadata) + 7) == b"done,done," + metadata + produce(b"after")
 
 
-def test_only_so_many_wait_in_line(fixture: Fixture) -> None:
+def test_the_number_of_waiting_requests_of_a_connection_is_limited(fixture: Fixture) -> None:
     pendings = wait_in_line(fixture, MAX_WAITING + 3)
     assert len(fixture.dispatcher.frames) == MAX_WAITING
     for pending in pendings:
@@ -400,7 +400,7 @@ def test_a_second_fetch_does_not_hurry_the_first(fixture: Fixture) -> None:
     assert not pending.hurried
 
 
-def test_a_waiting_connection_reads_ahead_only_so_far(fixture: Fixture) -> None:
+def test_the_bytes_that_a_waiting_connection_reads_ahead_are_limited(fixture: Fixture) -> None:
     pending = FakePending()
     fixture.dispatcher.answers[b"wait"] = pending
     fixture.send(b"wait")

@@ -34,7 +34,7 @@ def refused(_: Callable[[], None]) -> Deferred[None]:
 
 
 @pytest.mark.parametrize("later", [run_now, refused])
-def test_very_many_checks_that_end_at_once_are_answered_in_their_order(
+def test_checks_that_end_together_are_answered_in_order_without_recursion(
     later: Callable[[Callable[[], None]], Deferred[None]],
 ) -> None:
     threads = Threads(later)

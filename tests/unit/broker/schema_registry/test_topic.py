@@ -65,7 +65,7 @@ class ReplacedLog:
         return SimpleNamespace(records=build_batch([Record(0, 0, encode_key(key), to_bytes(value))]))
 
 
-async def test_settle_reads_again_if_another_leader_replaced_records_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_settle_reads_again_if_another_leader_replaced_records(monkeypatch: pytest.MonkeyPatch) -> None:
     leadership = SimpleNamespace(leader=1, leader_epoch=3)
     metadata = SimpleNamespace(topics={TOPIC: SimpleNamespace(topic_id=b"id", partitions=[leadership])})
     log = ReplacedLog(leadership)

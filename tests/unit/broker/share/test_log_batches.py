@@ -108,7 +108,7 @@ def test_transactions_and_markers_are_distinguished() -> None:
     assert read_batches(stored(2, options=plain), 0, 500)[0].producer_id == -1
 
 
-def test_only_so_many_batches_are_looked_at() -> None:
+def test_the_number_of_batches_read_is_limited() -> None:
     batches = stored(*[1] * (log_batches.MAX_BATCHES + 5))
     assert len(read_batches(batches, 0, 1 << 30)) == log_batches.MAX_BATCHES
 

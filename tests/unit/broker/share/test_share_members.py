@@ -196,7 +196,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(world: ShareWorld) -> None:
     assert member.beat(0, subscribed_topic_names=["t"]).member_epoch == 2
 
 
-def test_a_group_takes_only_so_many_members(tmp_path: Path) -> None:
+def test_a_full_group_refuses_a_member(tmp_path: Path) -> None:
     world = ShareWorld(tmp_path, {"group.share.max.size": "1"})
     world.topic("t")
     world.member()

@@ -689,7 +689,7 @@ def test_many_keys_read_every_byte_at_most_twice_and_write_it_once(tmp_path: Pat
     assert stats.map_utilization == 1.0
 
 
-def test_nothing_to_clean_is_a_round_too(tmp_path: Path, engine: Engine) -> None:
+def test_a_round_without_anything_to_clean_reads_nothing(tmp_path: Path, engine: Engine) -> None:
     log = open_log(tmp_path)
 
     stats = Cleaner(engine, SMALL).clean(LogToClean(log.topic_partition, log, 0, 0), NOW_MS)

@@ -236,13 +236,13 @@ class TestDamage:
 
 
 class TestTruncation:
-    def test_to_where_the_epoch_ends_here(self, pair: Pair) -> None:
+    def test_truncates_to_the_end_of_the_epoch_in_its_own_log(self, pair: Pair) -> None:
         fill(pair.follower, 3, epoch=1)
         fill(pair.follower, 3, epoch=2)
         assert truncate_to_epoch_end(pair.follower, 1, 100)
         assert pair.follower.log_end_offset == 6
 
-    def test_to_where_the_epoch_ends_at_the_leader(self, pair: Pair) -> None:
+    def test_truncates_to_the_end_of_the_epoch_at_the_leader(self, pair: Pair) -> None:
         fill(pair.follower, 3, epoch=1)
         assert truncate_to_epoch_end(pair.follower, 1, 4)
         assert (pair.follower.log_end_offset, pair.follower.leader_epochs.latest_epoch) == (4, 1)

@@ -256,7 +256,7 @@ def test_keys_are_required_on_compacted_topics() -> None:
     assert [index for index, _ in record_errors(caught.value)] == [1, 2]
 
 
-def test_only_so_many_records_are_blamed() -> None:
+def test_the_number_of_reported_records_is_limited() -> None:
     batch = build_batch([Record(i, NOW_MS, None, b"v") for i in range(1000)])
     with pytest.raises(InvalidRecordError) as caught:
         validate(batch, is_compacted=True)

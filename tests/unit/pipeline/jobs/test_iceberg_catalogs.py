@@ -101,7 +101,7 @@ def test_a_late_commit_after_another_one_of_its_run_keeps_its_files(data: DataDi
     assert offsets(at(rest)) == list(range(20))
 
 
-def test_a_run_that_is_beaten_by_a_late_commit_says_so(data: DataDirectory, rest: IcebergRest) -> None:
+def test_a_run_overtaken_by_an_earlier_runs_late_commit_is_a_conflict(data: DataDirectory, rest: IcebergRest) -> None:
     fill(data.log("orders"), 2)
     rest.faults = ["late"]
     with pytest.raises(JobError, match="gateway"):

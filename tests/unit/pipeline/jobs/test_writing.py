@@ -43,7 +43,7 @@ def batch_of(headers: list[list[dict[str, Any]] | None]) -> pa.RecordBatch:
     )
 
 
-def test_the_mark_stands_behind_the_headers_there_are() -> None:
+def test_the_origin_header_is_added_after_existing_headers() -> None:
     old: list[dict[str, Any]] = [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
     marked = mark(batch_of([old, None, [], old[:1]]), "orders-1", keep_partition=True)
     origins: list[dict[str, Any]] = [

@@ -47,7 +47,7 @@ class TestDefaults:
 
 
 class TestTopics:
-    def test_several_names(self) -> None:
+    def test_several_topics_separated_by_commas(self) -> None:
         choice = parsed(subscribe="a, b,,a").choice
         assert choice.topics == ("a", "b")
         assert choice.matches("b", 7)

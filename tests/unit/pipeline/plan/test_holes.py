@@ -114,7 +114,7 @@ class TestASegmentIsGone:
         with pytest.raises(DataLossError, match=expected):
             planned(data)
 
-    def test_another_logs_checkpoint_says_nothing(self, data: DataDirectory) -> None:
+    def test_a_checkpoint_of_another_log_does_not_explain_missing_offsets(self, data: DataDirectory) -> None:
         remove_middle(data)
         say_cleaned(data.path, 1 << 40, "other")
         with pytest.raises(DataLossError, match=r"it was never compacted, .*cleaner-offset-checkpoint has no entry"):

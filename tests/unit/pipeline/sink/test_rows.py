@@ -171,5 +171,5 @@ def test_rows_of_the_source_can_be_written_unchanged() -> None:
     assert places == {"key": 0, "value": 1, "topic": 2, "partition": 3, "timestamp": 5}
 
 
-def test_the_option_topic_stands_above_the_column() -> None:
+def test_the_option_topic_overrides_the_column() -> None:
     assert set(build([rows(value=[b"v"], topic=["a"])], topic="b")) == {("b", 0)}

@@ -301,7 +301,7 @@ def test_a_minimum_above_the_maximum_is_refused(topic: Topic) -> None:
         reader(topic, minOffsetsPerTrigger="9", maxOffsetsPerTrigger="8")
 
 
-def test_a_limit_of_files_means_nothing_here(topic: Topic) -> None:
+def test_a_read_limit_of_files_is_refused(topic: Topic) -> None:
     topic.append(0, 1)
     stream = reader(topic)
     with pytest.raises(PipelineError, match="read limit ReadMaxFiles: expected rows or bytes"):

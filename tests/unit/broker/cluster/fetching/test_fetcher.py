@@ -206,7 +206,7 @@ class TestAnswers:
         assert isinstance(work, Append)
         assert (work.leader_epoch, work.offset, bytes(work.records), work.high_watermark) == (3, 0, b"\3", 1)
 
-    def test_a_watermark_alone_is_news_once(self) -> None:
+    def test_a_high_watermark_without_records_is_handed_on_once(self) -> None:
         fetcher = after_first_answer(KEY)
         fetch_of(fetcher)
         (work,) = fetcher.take_answer(answer(data(0, b"", 1)), 0)

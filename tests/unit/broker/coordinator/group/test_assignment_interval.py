@@ -50,7 +50,7 @@ def test_a_groups_interval_is_its_own_or_the_brokers_within_bounds(
     assert assignment_interval_ms(BrokerConfig(broker), own, "share") == expected
 
 
-def test_the_default_is_at_once() -> None:
+def test_members_are_assigned_at_once_by_default() -> None:
     assert assign_at_once("consumer", "g") == 0
 
 

@@ -477,7 +477,7 @@ def test_a_join_that_cannot_be_stored() -> None:
     assert first.join(protocols={"cooperative-sticky": says("u")}).error_code == NotCoordinatorError.code
 
 
-def test_syncing_too_late() -> None:
+def test_a_sync_after_another_member_joined_is_refused() -> None:
     world = GroupWorld()
     (first, second), modern = upgraded(world)
     settle(world, first, second, modern)

@@ -139,7 +139,7 @@ async def ask(channel: Channel, node: Node) -> int:
 
 @pytest.mark.parametrize("side", [controller_security, broker_security])
 @pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
-async def test_each_protocol_to_either_side(
+async def test_each_security_protocol_reaches_brokers_and_controllers(
     protocol: str, side: Callable[[BrokerConfig], PeerSecurity], certificates: Certificates
 ) -> None:
     security = side(BrokerConfig(texts_of(protocol, certificates)))

@@ -325,7 +325,7 @@ def test_a_virtual_topic_needs_the_permissions_of_its_topic(world: World) -> Non
     assert codes[1] != 29
 
 
-def test_a_second_batch_is_looked_at_too(world: World) -> None:
+def test_a_transactional_second_batch_needs_permission_too(world: World) -> None:
     """CVE-2018-17196: what a batch's header says of a transaction decides, not the request."""
     world.allow(AclOperation.WRITE, ResourceType.TOPIC, "orders")
     records = batch() + batch(transactional=True)

@@ -168,7 +168,7 @@ def test_a_wrong_bare_token_is_not_answered() -> None:
     assert outcome.failure is not None
 
 
-def test_an_exchange_has_so_many_frames() -> None:
+def test_an_exchange_with_too_many_frames_fails() -> None:
     found = exchange(State.INITIAL)
     outcomes = [found.receive(frame_of(18, 99)) for _ in range(MAX_FRAMES + 1)]
     assert [outcome.failure is None for outcome in outcomes] == [True] * MAX_FRAMES + [False]

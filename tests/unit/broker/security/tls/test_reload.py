@@ -134,7 +134,9 @@ async def test_a_store_that_does_not_fit_changes_nothing(
     assert world.listener.context is not before
 
 
-async def test_a_store_that_is_gone_changes_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_removed_key_store_leaves_the_context_and_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.ERROR)
     before = world.listener.context
     world.store.unlink()

@@ -109,7 +109,7 @@ def test_an_error_of_gssapi_is_the_reason_of_a_refusal_and_is_cut(
 
 
 @pytest.mark.parametrize(("ticket", "reason"), [(b"replayed", "Request is a replay"), (b"latin", "can't decode")])
-def test_an_error_of_a_later_step_is_a_refusal_too(
+def test_an_error_of_a_later_step_refuses_the_login_too(
     requested_credentials: list[tuple[str | None, Any]], ticket: bytes, reason: str
 ) -> None:
     exchange = build_server("OUT", texts_of())()

@@ -44,5 +44,5 @@ def test_the_first_file_that_says_it_counts(settings: Path) -> None:
     assert system_keytab({"KRB5_CONFIG": f"{missing}:{empty}:{settings}"}) == "/from/settings"
 
 
-def test_without_either_it_is_the_usual_one(settings: Path) -> None:
+def test_without_variable_and_setting_the_keytab_is_etc_krb5_keytab(settings: Path) -> None:
     assert system_keytab({"KRB5_CONFIG": str(settings.with_name("empty.conf"))}) == "/etc/krb5.keytab"
