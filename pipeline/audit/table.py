@@ -10,6 +10,7 @@ Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.engine.refe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -50,10 +51,12 @@ class IcebergRows:
 
 @dataclass(frozen=True, slots=True)
 class DeltaRows:
-    """A version of a Delta table at a path or an address."""
+    """A version of a Delta table at a path or an address. ``files``: names of its files that may have the rows of a
+    range; None: all."""
 
     path: str
     version: int
+    files: frozenset[str] | None = None
 
 
 Rows = str | IcebergRows | DeltaRows | None
@@ -257,8 +260,17 @@ def delta_batches(rows: DeltaRows, columns: Sequence[str], chosen: Any = None) -
     """Read columns of the rows of a version. ``chosen``: a filter."""
     address = DeltaAddress.of(rows.path)
     with delta_errors(address):
-        dataset = address.open(rows.version).to_pyarrow_dataset()
+        dataset: Any = address.open(rows.version).to_pyarrow_dataset()
+    if rows.files is not None:
+        dataset = _select_files(dataset, rows.files)
     yield from dataset.to_batches(columns=list(columns), filter=chosen)
+
+
+def _select_files(dataset: Any, names: frozenset[str]) -> Any:
+    import pyarrow.dataset as ds
+
+    fragments = [one for one in dataset.get_fragments() if os.path.basename(one.path) in names]
+    return ds.FileSystemDataset(fragments, dataset.schema, dataset.format, dataset.filesystem)
 
 
 def _hash_batches(

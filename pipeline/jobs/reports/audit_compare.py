@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -243,7 +243,23 @@ class _SnapshotTable:
             if int(match["partition"]) == directory.partition:
                 borders |= {int(match["start"]), int(match["end"])}
         inside = sorted(border for border in borders if state.start <= border <= state.end)
-        return [TableRange(start, end, self.rows) for start, end in pairwise(inside)]
+        return [
+            TableRange(start, end, rows) for (start, end), rows in self._with_rows(directory, list(pairwise(inside)))
+        ]
+
+    def _with_rows(
+        self, directory: PartitionDirectory, ranges: list[tuple[int, int]]
+    ) -> Iterator[tuple[tuple[int, int], IcebergRows | DeltaRows]]:
+        """Yield each range with the files that may have its rows. Iceberg's metadata show them by itself; in Delta the
+        names of exports do, and a file with another name may have any rows."""
+        names = {os.path.basename(file) for file in self.files}
+        matches = [(name, _FILE.fullmatch(name)) for name in names]
+        for start, end in ranges:
+            if isinstance(self.rows, IcebergRows):
+                yield (start, end), self.rows
+            else:
+                chosen = (name for name, match in matches if match is None or _is_in(match, directory, start, end))
+                yield (start, end), replace(self.rows, files=frozenset(chosen))
 
 
 def _match_names(files: Iterable[str], topic: str) -> list[re.Match[str]]:

@@ -159,6 +159,15 @@ def test_a_damaged_data_file_is_told_by_the_audit(table: Table, mode: str, conte
     assert path.name in found or table.kind != "parquet"
 
 
+def test_other_ranges_are_compared_beside_a_file_that_is_missing(table: Table) -> None:
+    """In a Delta table no range was: each one opened all files."""
+    fill(table.data.log("orders"), 20)
+    fill(table.data.log("orders", 1), 20)
+    table.export(file_bytes=1000)
+    table.file("data/orders-*-0-*.parquet").unlink()
+    assert "13 of 14 ranges of offsets are equal to the log, 185 rows" in table.audit()
+
+
 @pytest.mark.parametrize("content", CONTENTS)
 @pytest.mark.parametrize("kind", ["iceberg", "delta"])
 def test_an_upsert_names_the_file_that_it_cannot_read(tmp_path: Path, kind: str, content: bytes | None) -> None:
