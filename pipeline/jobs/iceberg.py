@@ -18,6 +18,7 @@ object store.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -26,7 +27,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tidelog.pipeline.errors import one_line
 from tidelog.pipeline.export.file import dead_letter_schema
 from tidelog.pipeline.export.iceberg_states import STATE_KEY, pack, snapshot_properties, state_of, state_text, unpack
 from tidelog.pipeline.export.manifest import DATA, DEAD_LETTER, UPSERT, Manifest, StagingRun
@@ -83,7 +83,7 @@ class IcebergTarget:
 
     def describe_error(self, error: BaseException) -> str:
         """Write an error in one line, without a password."""
-        return one_line(error).replace(self.catalog, self.shown_catalog)
+        return (str(error) or type(error).__name__).splitlines()[0].replace(self.catalog, self.shown_catalog)
 
 
 def export_to_iceberg(
@@ -110,13 +110,9 @@ def _as_job_errors(target: IcebergTarget) -> Iterator[None]:
     from pyiceberg import exceptions
 
     kinds = [kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-    if importlib.util.find_spec("sqlalchemy") is not None:
-        from sqlalchemy.exc import SQLAlchemyError
-
-        kinds.append(SQLAlchemyError)
     try:
         yield
-    except tuple(kinds) as error:
+    except (*kinds, *_client_errors()) as error:
         message = f"Iceberg table {target.name} in {target.shown_catalog}: {target.describe_error(error)}"
         raise JobError(message) from error
 
@@ -306,7 +302,8 @@ def _letters_of(catalog: Catalog, name: str) -> str | None:
 def _catalog(target: IcebergTarget) -> Catalog:
     from pyiceberg.catalog import load_catalog
 
-    if "." not in target.name:
+    parts = target.name.split(".")
+    if len(parts) < 2 or not all(part.strip() for part in parts):
         raise BadRequestError(f"Iceberg table {target.name}: expected NAMESPACE.TABLE")
     name, properties = target.catalog, dict(target.properties)
     if ":" in target.catalog:
@@ -335,11 +332,25 @@ def _catalog_errors() -> tuple[type[Exception], ...]:
     """Return the errors for a catalog that does not exist, refuses the client or, in a database, cannot be opened."""
     from pyiceberg.exceptions import NotInstalledError, RESTError
 
-    if importlib.util.find_spec("sqlalchemy") is None:
-        return ValueError, ImportError, NotInstalledError, RESTError
-    from sqlalchemy.exc import SQLAlchemyError
+    return ValueError, ImportError, NotInstalledError, RESTError, *_client_errors()
 
-    return ValueError, ImportError, NotInstalledError, RESTError, SQLAlchemyError
+
+_CLIENTS = {
+    "sqlalchemy.exc": ("SQLAlchemyError",),
+    "botocore.exceptions": ("BotoCoreError", "ClientError"),
+    "thrift.Thrift": ("TException",),
+}
+"""Modules with the errors of the clients of catalogs: databases, Glue and DynamoDB, Hive."""
+
+
+def _client_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of those clients of catalogs that are installed."""
+    found: list[type[Exception]] = []
+    for module, names in _CLIENTS.items():
+        if importlib.util.find_spec(module.partition(".")[0]) is not None:
+            errors = importlib.import_module(module)
+            found += [getattr(errors, name) for name in names]
+    return tuple(found)
 
 
 def _table(catalog: Catalog, name: str, schema: Any) -> Table:

@@ -69,5 +69,5 @@ def _time_text(timestamp: int) -> str:
 def _text(timestamp: int) -> str:
     try:
         return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError):  # after the year 9999
+    except (OverflowError, OSError, ValueError):  # after the year 9999
         return f"{timestamp} ms"

@@ -65,6 +65,8 @@ def test_export_says_whether_a_day_is_complete(
     assert capsys.readouterr().out.splitlines()[-1] == (
         "complete before 2123-11-15T00:00:00.000+00:00: no, orders-0 may get earlier records"
     )
+    assert run(data, "export", table, "--complete-before", "9" * 20) == 1
+    assert "complete before 99999999999999999999 ms: no, orders-0" in capsys.readouterr().out
 
 
 def test_jobs_tell_programs_in_json(data: DataDirectory, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -391,6 +391,8 @@ def test_a_recreated_topic_is_refused(data: DataDirectory, target: IcebergTarget
     ("change", "message"),
     [
         ({"name": "events"}, "Iceberg table events: expected NAMESPACE.TABLE"),
+        ({"name": "lake."}, "expected NAMESPACE.TABLE"),
+        ({"name": ". "}, "expected NAMESPACE.TABLE"),
         ({"catalog": "nonsense"}, "Iceberg catalog nonsense"),
         ({"warehouse": None}, "give a warehouse"),
     ],
@@ -402,6 +404,19 @@ def test_bad_targets_are_reported(
     fields = {"catalog": target.catalog, "name": target.name, "warehouse": target.warehouse, **change}
     with pytest.raises(BadRequestError, match=message):
         run(data, IcebergTarget(**fields))
+
+
+def test_what_a_client_of_a_catalog_says_is_one_line(
+    data: DataDirectory, target: IcebergTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of Glue's client ended the export in a traceback."""
+    pytest.importorskip("boto3")
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    fill(data.log("orders"), 1)
+    with pytest.raises(BadRequestError, match="Iceberg catalog x: You must specify a region"):
+        run(data, IcebergTarget("x", NAME, target.warehouse, (("type", "glue"),)))
 
 
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg2", "no such", "http"])
