@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from tidelog.pipeline.errors import OptionError, RemoteError
+from tidelog.pipeline.files.tier.view import LISTING_S, TIER_ROOT
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "abfs": "abfs", "abfss": "abfss", "hdfs": "hdfs"}
 #: The same stores, when they hold the objects of a remote tier (``tiered``).
 SCHEMES |= {f"tiered+{name}": f"tiered+{kind}" for name, kind in SCHEMES.items() if kind != "hdfs"}
-#: How long a listing is used again, in seconds: one plan asks for it several times.
-LISTING_S = 1.0
 MAX_LISTINGS = 10_000
-#: The directory under which the segments of a remote tier are shown.
-TIER_ROOT = "logs"
 _SEPARATOR = "://"
 _SECRET = re.compile(r"(?i)(key|secret|token|password)[^=&]*=")
 _AWS_ERROR = re.compile(r"AWS Error (\w+)(?: \([^)]*\))? during (\w+) operation: (.*)", re.DOTALL)

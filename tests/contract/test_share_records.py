@@ -42,7 +42,7 @@ def test_kafkas_share_group_is_understood(tmp_path: Path) -> None:
     with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
         broker = Broker(kafka.bootstrap)
         until_ready(broker)
-        reader = shares.prepared(broker, NAME, 3)
+        reader = shares.prepare_reader(broker, NAME, 3)
         reader.fetch(1, max_records=30)
         reader.acknowledge(1, (0, 4, [1]), (10, 12, [1]), (13, 13, [2]), (20, 29, [3]))
         reader.acknowledge(1, (5, 5, [1]))
@@ -83,7 +83,7 @@ def test_an_adopted_share_group_continues_where_it_was(tmp_path: Path) -> None:
     with ApacheKafka(tmp_path / "kafka", {**OVERRIDES, **STATE_TOPIC, **KAFKAS}) as kafka:
         broker = Broker(kafka.bootstrap)
         until_ready(broker)
-        reader = shares.prepared(broker, NAME, 3)
+        reader = shares.prepare_reader(broker, NAME, 3)
         reader.fetch(1, max_records=30)
         reader.acknowledge(1, (0, 4, [1]), (10, 12, [1]), (13, 13, [2]), (20, 29, [3]))
         shares.leave_group(broker, NAME)

@@ -34,7 +34,6 @@ BACKWARD = {
     "log.unified_log -> log.fetch": PARTS,
     "log.unified_log -> log.retention": PARTS,
     "log.unified_log -> log.timestamps": PARTS,
-    "pipeline.files.remote -> pipeline.files.tier.tiered": "a view of a tier is one of the stores, imported late",
     "protocol.schema.fields -> protocol.schema.decoder": CODERS,
     "protocol.schema.fields -> protocol.schema.encoder": CODERS,
     "protocol.schema.fields -> protocol.schema.engine": CODERS,

@@ -36,8 +36,8 @@ import cramjam
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType, LocalFileSystem, PyFileSystem
 
-from tidelog.pipeline.files.remote import LISTING_S, TIER_ROOT
 from tidelog.pipeline.files.tier.keys import SegmentEncryption, chunk_decrypter, parse_encryption
+from tidelog.pipeline.files.tier.view import LISTING_S, TIER_ROOT
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -40,6 +40,7 @@ from tidelog.pipeline.files.tier.tiered import (
     decode_sizes,
     parse_manifest,
 )
+from tidelog.pipeline.files.tier.view import TIER_ROOT
 from tidelog.protocol.record.batches import iter_batches
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -204,7 +205,7 @@ def test_leaders_that_cut_the_log_and_wrote_it_again(tmp_path: Path, seed: int) 
     for epoch in range(5):
         leaders.lead(epoch)
         handler = TieredHandler(LocalFileSystem(), f"{leaders.tier}/", str(leaders.local))
-        files = sorted(info.path for info in handler.get_file_info_selector(FileSelector("logs/orders-0")))
+        files = sorted(info.path for info in handler.get_file_info_selector(FileSelector(f"{TIER_ROOT}/orders-0")))
         found = [
             (record.offset, record.value)
             for file in files
@@ -429,9 +430,9 @@ def test_topics_of_one_name_need_the_local_directory(tmp_path: Path) -> None:
         _write(segment, b"12345")
         writer.upload(segment, number, 0)
     handler = TieredHandler(LocalFileSystem(), f"{tmp_path}/tier/", None)
-    assert {info.path for info in handler.get_file_info_selector(FileSelector("logs"))} == {"orders-0"}
+    assert {info.path for info in handler.get_file_info_selector(FileSelector(TIER_ROOT))} == {"orders-0"}
     with pytest.raises(OSError, match="the tier has 2 topics of the name orders"):
-        handler.get_file_info_selector(FileSelector("logs/orders-0"))
+        handler.get_file_info_selector(FileSelector(f"{TIER_ROOT}/orders-0"))
 
 
 def _write(path: Path, content: bytes) -> None:
