@@ -18,7 +18,7 @@ def test_rebuilt_records_have_consecutive_offsets() -> None:
     assert result.sizes_changed
 
 
-def test_records_without_a_key_are_named() -> None:
+def test_records_without_a_key_are_reported_by_their_index() -> None:
     params = ValidationParams("t-0", is_compacted=True)
     with pytest.raises(RejectedRecordsError) as caught:
         check_each_record(RECORDS, CREATE_TIME, params, AppendContext(0, 0, 10))

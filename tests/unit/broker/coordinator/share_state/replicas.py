@@ -30,14 +30,14 @@ MIN_ISR = 2
 
 
 class Waiting(NamedTuple):
-    """One who waits until all below ``end`` is committed."""
+    """An answer that waits until all records below ``end`` are committed."""
 
     end: int
     answer: Deferred[None]
 
 
 class ReplicaLog(ShareStateLog):
-    """The topic as one broker has it; ``start`` is where its log begins."""
+    """One broker's replica of the topic; ``start`` is its log start offset."""
 
     def __init__(self, topic: ReplicatedTopic, node_id: int) -> None:
         self._topic = "__share_group_state"
@@ -109,7 +109,7 @@ class ReplicaLog(ShareStateLog):
         self.batches = [one for one in self.batches if RecordBatch(bytearray(one)).next_offset > self.start]
 
     def fail_waiting(self) -> None:
-        """Refuse all who wait: this broker does not lead any more."""
+        """Fail all waiting answers, because this broker is no longer the leader."""
         waiting, self.waiting = self.waiting, []
         for one in waiting:
             if not one.answer.abandoned:
@@ -141,7 +141,7 @@ class Node:
         self.take_role()
 
     def take_role(self) -> None:
-        """Take note of who leads."""
+        """Unload the shard if another broker leads now; load it if this one does."""
         self.runtime.resign_lost()
         self.runtime.load_all()
         self.loop.run_soon()

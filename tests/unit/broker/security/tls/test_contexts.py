@@ -80,7 +80,7 @@ def test_a_prefixed_key_is_for_its_listener_alone(certificates: Certificates) ->
     assert TlsListener("INNER", texts).context.verify_mode is ssl.CERT_REQUIRED
 
 
-def test_versions_and_suites_are_those_of_the_specification(certificates: Certificates) -> None:
+def test_by_default_only_tls_1_2_and_1_3_with_aead_suites_are_offered(certificates: Certificates) -> None:
     context = server_context(certificates)
     assert (context.minimum_version, context.maximum_version) == (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
     names = {cipher["name"] for cipher in context.get_ciphers()}
@@ -160,7 +160,7 @@ def test_a_key_of_another_certificate_refuses_the_start(certificates: Certificat
         })  # fmt: skip
 
 
-def test_a_jks_file_is_refused_with_the_way_out(certificates: Certificates, tmp_path: Path) -> None:
+def test_a_jks_file_is_refused_with_the_command_that_converts_it(certificates: Certificates, tmp_path: Path) -> None:
     store = tmp_path / "old.jks"
     store.write_bytes(b"\xfe\xed\xfe\xed" + bytes(100))
     with pytest.raises(ConfigError, match="importkeystore"):

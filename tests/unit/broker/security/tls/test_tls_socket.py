@@ -103,7 +103,7 @@ def test_bytes_that_come_one_by_one_are_received(pair: TlsPair) -> None:
     assert received == data
 
 
-def test_many_records_of_one_receive_are_read_on(pair: TlsPair) -> None:
+def test_all_tls_records_of_one_receive_are_read(pair: TlsPair) -> None:
     data = [framed(size) for size in (10, 9, 1000, 40_000, 0, 1)]
     pair.raw.sendall(b"".join(map(pair.encrypt, data)))
     buffer = bytearray(1 << 17)
@@ -114,8 +114,8 @@ def test_many_records_of_one_receive_are_read_on(pair: TlsPair) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_bytes_decrypted_already_get_a_turn_of_their_own(pair: TlsPair, size: int) -> None:
-    """The kernel has nothing left then, so no event comes."""
+def test_decrypted_bytes_beyond_the_buffer_are_read_in_further_turns(pair: TlsPair, size: int) -> None:
+    """The kernel's buffer is empty then, so the selector reports no event."""
     loop = SocketLoop()
     received, buffer = b"", bytearray(size)
 
@@ -135,7 +135,7 @@ def test_bytes_decrypted_already_get_a_turn_of_their_own(pair: TlsPair, size: in
 
 
 def test_a_frame_that_fills_the_buffer_hides_no_bytes_after_it(pair: TlsPair) -> None:
-    """One record holds both: the kernel tells of nothing more."""
+    """Both are in one TLS record, so after the first read the selector reports no event."""
     loop, first = SocketLoop(), framed(500)
     pair.tls.add_reader(cast(Any, loop), lambda: None)
     pair.raw.sendall(pair.encrypt(first + framed(3)))
@@ -158,14 +158,14 @@ def test_a_paused_reader_gets_decrypted_bytes_when_it_resumes(pair: TlsPair) -> 
 
 @pytest.fixture(params=["1.3", "1.2"])
 def tcp_pair(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[TlsPair]:
-    """A connection whose readiness is the kernel's."""
+    """A TCP connection, for which the kernel waits until SO_RCVLOWAT bytes are there."""
     client = client_context(certificates.authority.certificate, tls12=request.param == "1.2")
     pair = TlsPair(server_context(certificates), client, is_tcp=True)
     yield pair
     pair.close()
 
 
-def is_told(tls: TlsSocket, limit_s: float) -> bool:
+def is_readable(tls: TlsSocket, limit_s: float) -> bool:
     """Return whether a loop that watches the socket would call back."""
     return bool(select.select([tls.fileno()], [], [], limit_s)[0])
 
@@ -180,7 +180,7 @@ def take(pair: TlsPair, reader: FrameReader, frames: list[bytes]) -> None:
 
 
 def turn_of(loop: SocketLoop) -> None:
-    """Run the turns that one event brings: those for what is decrypted already, too."""
+    """Run the turn of one event, and the turns that it schedules for bytes that are decrypted already."""
     loop.turn()
     while loop.soon:
         loop.run_soon()
@@ -188,7 +188,7 @@ def turn_of(loop: SocketLoop) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_loop_is_notified_of_frames_however_tls_records_split_them(tcp_pair: TlsPair, seed: int) -> None:
-    """A part of a record that OpenSSL holds already must not be waited for."""
+    """The socket must not wait for bytes of a TLS record that OpenSSL has taken from the kernel already."""
     rng, loop, reader = random.Random(seed), SocketLoop(), FrameReader(1 << 20)
     received: list[bytes] = []
     tcp_pair.tls.add_reader(cast(Any, loop), lambda: take(tcp_pair, reader, received))
@@ -204,10 +204,10 @@ def test_the_loop_is_notified_of_frames_however_tls_records_split_them(tcp_pair:
         tcp_pair.raw.setblocking(True)
         tcp_pair.raw.sendall(wire[:size])
         wire = wire[size:]
-        while is_told(tcp_pair.tls, 0):
+        while is_readable(tcp_pair.tls, 0):
             turn_of(loop)
     while len(received) < len(sent):
-        assert is_told(tcp_pair.tls, 20), "what is here completes a frame, and no event tells of it"
+        assert is_readable(tcp_pair.tls, 20), "the bytes received complete a frame, but the socket is not readable"
         turn_of(loop)
     assert received == sent
 
@@ -215,20 +215,20 @@ def test_the_loop_is_notified_of_frames_however_tls_records_split_them(tcp_pair:
 def test_the_loop_is_not_notified_of_small_parts_of_a_large_frame(tcp_pair: TlsPair) -> None:
     tcp_pair.tls.expect(300_000)
     tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(1_000)))
-    assert not is_told(tcp_pair.tls, 0)
+    assert not is_readable(tcp_pair.tls, 0)
     tcp_pair.raw.setblocking(True)
     tcp_pair.raw.sendall(tcp_pair.encrypt(bytes(MAX_AWAITED_BYTES)))
-    assert is_told(tcp_pair.tls, 60)
+    assert is_readable(tcp_pair.tls, 60)
     receive_all(tcp_pair.tls)
     tcp_pair.tls.expect(0)
     tcp_pair.raw.sendall(tcp_pair.encrypt(b"x"))
-    assert is_told(tcp_pair.tls, 60)
+    assert is_readable(tcp_pair.tls, 60)
 
 
 def test_the_loop_is_notified_of_the_end_of_the_stream_within_a_large_frame(tcp_pair: TlsPair) -> None:
     tcp_pair.tls.expect(300_000)
     tcp_pair.raw.shutdown(socket.SHUT_WR)
-    assert is_told(tcp_pair.tls, 60)
+    assert is_readable(tcp_pair.tls, 60)
     assert tcp_pair.tls.recv_into(bytearray(10)) == 0
 
 
@@ -277,7 +277,7 @@ def bytes_of(part: Any) -> bytes:
 
 
 class Sender:
-    """The sending half of a connection: at once if nothing waits, else by the queue."""
+    """The sending half of a connection: sends at once if the queue is empty, else appends to the queue."""
 
     def __init__(self, tls: TlsSocket) -> None:
         self.tls, self.queue = tls, SendQueue()
@@ -294,9 +294,9 @@ class Sender:
         self.queue.extend(parts)
         if sent:
             self.queue.advance(sent)
-        self.go_on()
+        self.send_queued()
 
-    def go_on(self) -> SendStatus:
+    def send_queued(self) -> SendStatus:
         while (status := self.queue.send_some(self.tls)) is SendStatus.MORE:
             pass
         return status
@@ -315,9 +315,9 @@ def test_a_full_socket_at_every_chunk_loses_and_repeats_nothing(pair: TlsPair, f
         for _ in range(rng.randrange(40)):
             pair.drain(rng.choice([1, 100, 5000, 20_000]))
             received += pair.decrypted()
-            sender.go_on()
+            sender.send_queued()
     while len(received) < len(expected):
-        sender.go_on()
+        sender.send_queued()
         pair.drain()
         received += pair.decrypted()
     assert received == expected
