@@ -52,7 +52,7 @@ class IndexProofs:
         try:
             if not self._is_starting:
                 self._start()
-        finally:  # who waits for ``done`` must learn of the end in any case
+        finally:  # ``done`` must be settled in any case, because answers wait for it
             proven.pass_to(done)
 
 

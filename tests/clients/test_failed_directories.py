@@ -125,8 +125,8 @@ class Scene:
         """Return the partitions of a topic that lie in the second directory."""
         return {int(path.name.rpartition("-")[2]) for path in (self.hurt.directory / "second").glob(f"{topic}-*")}
 
-    def is_told(self) -> bool:
-        """Return whether the metadata name a directory for each replica of the hurt broker."""
+    def has_known_directories(self) -> bool:
+        """Return whether the metadata have a directory for each replica of the hurt broker."""
         topics = {one["name"]: one for one in self.metadata()["topics"]}
         states = [state for name in (SHARED, ALONE) for state in topics[name]["partitions"]]
         return all(set(self.registered()) & set(state["directories"]) for state in states)
@@ -197,7 +197,7 @@ def test_a_broker_starts_without_a_directory_that_fails(kind: str, tmp_path: Pat
         scene.create(ALONE, [HURT])
         for topic in (SHARED, ALONE):
             scene.produce(topic, scene.leaders(topic))
-        wait_until(scene.is_told, "each replica's directory is in the metadata", WAIT_S)
+        wait_until(scene.has_known_directories, "each replica's directory is in the metadata", WAIT_S)
         lost = {topic: scene.second(topic) for topic in (SHARED, ALONE)}
         assert all(0 < len(found) < PARTITIONS for found in lost.values()), lost
         both = scene.registered()

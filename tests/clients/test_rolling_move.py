@@ -151,7 +151,7 @@ def move(running: list[Node], targets: Sequence[Node], writer: Writer, pairs: Pa
         running[index].terminate()
         running[index] = new
         new.start()
-        go_on(running, writer, pairs)
+        wait_for_progress(running, writer, pairs)
     files = [digests(Path(node.data_directory) / f"{TOPIC}-0") for node in running]
     assert set(files[0]) == set(files[1]) == set(files[2])
 
@@ -164,12 +164,12 @@ def lose_leader(running: list[Node], writer: Writer, pairs: Pairs) -> None:
     killed.kill()
     wait_until(lambda: leader(others, TOPIC) not in (killed.node_id, -1), "another leader", WAIT_S)
     killed.start()
-    go_on(running, writer, pairs)
+    wait_for_progress(running, writer, pairs)
 
 
-def go_on(running: list[Node], writer: Writer, pairs: Pairs) -> None:
+def wait_for_progress(running: list[Node], writer: Writer, pairs: Pairs) -> None:
     """Wait until nothing is under-replicated, the topics of groups and transactions as well, and both producers have
-    got on."""
+    written more."""
     for node in running:
         wait_until(lambda node=node: not under_replicated(node), f"{node.name} {node.port}", WAIT_S)  # type: ignore[misc]
     writer.wait_for(100)

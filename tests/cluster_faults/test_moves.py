@@ -79,8 +79,8 @@ def judged(cluster: FaultyCluster, name: str) -> Iterator[tuple[Writer, Pairs]]:
     conclude(name, cluster.mix, history, findings, [], transactions=pairs.committed)
 
 
-def go_on(cluster: FaultyCluster, writer: Writer, pairs: Pairs) -> None:
-    """Wait until all replicas are in sync, and both producers have got on."""
+def wait_for_progress(cluster: FaultyCluster, writer: Writer, pairs: Pairs) -> None:
+    """Wait until all replicas are in sync, and both producers have written more."""
     for topic in TOPICS:
         cluster.wait_isr(topic)
     writer.wait_for(50)
@@ -97,7 +97,7 @@ def test_a_broker_returns_with_an_empty_disk(mix: str, end: End, tmp_path: Path)
             end(cluster, node_id)
             shutil.rmtree(cluster.brokers[node_id].data_directory)
             cluster.start(node_id)
-            go_on(cluster, writer, pairs)
+            wait_for_progress(cluster, writer, pairs)
 
 
 @mixes
@@ -250,7 +250,7 @@ def test_clocks_are_wrong_by_an_hour(mix: str, tmp_path: Path) -> None:
             cluster.kill(node_id)
             writer.wait_for(50)
             cluster.start(node_id)
-            go_on(cluster, writer, pairs)
+            wait_for_progress(cluster, writer, pairs)
 
 
 def format_controller(directory: Path, release: str) -> None:
@@ -277,8 +277,8 @@ def test_features_change_while_brokers_run(mix: str, tmp_path: Path) -> None:
             for node_id in IDS if level in RESTARTED else ():
                 cluster.stop(node_id)
                 cluster.start(node_id)
-                go_on(cluster, writer, pairs)
-            go_on(cluster, writer, pairs)
+                wait_for_progress(cluster, writer, pairs)
+            wait_for_progress(cluster, writer, pairs)
         shown = tool(FEATURE_COMMAND, *words, "describe").splitlines()
         assert any("metadata.version" in line and "FinalizedVersionLevel: 4.3" in line for line in shown), shown
 
@@ -297,4 +297,4 @@ def test_a_running_broker_is_unregistered(mix: str, tmp_path: Path) -> None:
             cluster.kill(node_id)
             writer.wait_for(50)
             cluster.start(node_id)
-            go_on(cluster, writer, pairs)
+            wait_for_progress(cluster, writer, pairs)

@@ -65,10 +65,10 @@ def test_kafka_and_members_take_over_each_others_directories(mix: str, tmp_path:
                 for node in (java, member):
                     cluster.brokers[node_id] = node
                     cluster.start(node_id)
-                    go_on(cluster, writer, pairs)
+                    wait_for_progress(cluster, writer, pairs)
                     cluster.stop(node_id)
                 cluster.start(node_id)
-                go_on(cluster, writer, pairs)
+                wait_for_progress(cluster, writer, pairs)
                 told = java.output().splitlines()
                 print(*told, sep="\n")
                 assert [line for line in told if "log" in line.lower() and not PEERS.search(line)] == []
@@ -78,8 +78,8 @@ def test_kafka_and_members_take_over_each_others_directories(mix: str, tmp_path:
     conclude("returns", mix, history, findings, [], transactions=pairs.committed)
 
 
-def go_on(cluster: FaultyCluster, writer: Writer, pairs: Pairs) -> None:
-    """Wait until all replicas are in sync, and both producers have got on."""
+def wait_for_progress(cluster: FaultyCluster, writer: Writer, pairs: Pairs) -> None:
+    """Wait until all replicas are in sync, and both producers have written more."""
     for topic in TOPICS:
         cluster.wait_isr(topic)
     writer.wait_for(50)

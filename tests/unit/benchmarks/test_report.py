@@ -70,7 +70,7 @@ def test_table_leaves_out_rows_without_a_measurement() -> None:
     assert len(markdown_table([row(CPU)], Results()).splitlines()) == 2
 
 
-def test_missed_aims_are_named() -> None:
+def test_missed_aims_are_listed() -> None:
     made = results(**{TIDELOG: {"cpu": 3.0, "total": 1.0}, FLOOR: {"total": 1.0}})
     assert list_missed([row(CPU, TOTAL)], made) == ["work CPU: 3.00 s, aim <= 2"]
 

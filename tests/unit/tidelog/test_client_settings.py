@@ -82,7 +82,7 @@ def test_a_wrong_time_out_is_refused(timeout: str, capsys: pytest.CaptureFixture
     assert "expected seconds above 0" in capsys.readouterr().err
 
 
-def test_trusted_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_trust_store_has_its_path(tmp_path: Path) -> None:
     from socket import socketpair
 
     ours, theirs = socketpair()

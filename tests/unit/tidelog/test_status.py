@@ -36,7 +36,7 @@ def group(name: str, *lags: int | None) -> Group:
     return Group(name, "classic", "Stable", "", [Member("m", "c", "h", [])], places)
 
 
-def test_partitions_that_are_not_in_order_are_named() -> None:
+def test_leaderless_and_under_replicated_partitions_are_listed() -> None:
     assert partitions_in(TOPICS) == {
         "topics": 2, "partitions": 3, "leaderless": ["ill-0"], "under_replicated": ["ill-1"],
     }  # fmt: skip

@@ -32,7 +32,7 @@ def test_the_first_id_waits_until_its_block_is_durable(admin: AdminBroker, steps
     with pytest.raises(CoordinatorLoadInProgressError):
         ids.take()
     assert not any(deferred.done for deferred in waiting)
-    assert admin.controller.image.producer_ids == BLOCK_SIZE, "one block for all who wait"
+    assert admin.controller.image.producer_ids == BLOCK_SIZE, "one block serves all that wait"
     steps.all()
     assert all(deferred.has_value for deferred in waiting)
     assert [ids.take() for _ in range(3)] == [0, 1, 2]

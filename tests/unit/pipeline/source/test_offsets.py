@@ -33,7 +33,7 @@ def test_anything_else_is_refused(found: dict[str, object]) -> None:
         StreamOffset.from_json(found)
 
 
-def test_only_topics_of_the_position_are_named() -> None:
+def test_a_position_has_ids_of_its_own_topics_only() -> None:
     directories = [PartitionDirectory("t", ID, 0, "/t-0"), PartitionDirectory("u", ID, 0, "/u-0")]
     position = StreamOffset.of(directories, {"t": {0: 4}})
     assert position == StreamOffset({"t": {0: 4}}, {"t": ID})
@@ -41,7 +41,7 @@ def test_only_topics_of_the_position_are_named() -> None:
 
 
 @given(st.dictionaries(st.integers(), st.integers(0, 10_000), max_size=8), st.integers(1, 5000))
-def test_shares_keep_the_limit_and_starve_nobody(waiting: dict[int, int], limit: int) -> None:
+def test_shares_keep_the_limit_and_starve_no_partition(waiting: dict[int, int], limit: int) -> None:
     taken = shares(waiting, limit)
     assert all((taken[key] > 0) == (size > 0) and taken[key] <= size for key, size in waiting.items())
     assert sum(taken.values()) <= max(limit, 0) + len(waiting)

@@ -308,7 +308,7 @@ def test_files_that_registries_have_built_in_may_be_imported(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["other.proto", "google/protobuf/none.proto", "../google/protobuf/any.proto"])
-def test_files_that_are_not_known_are_named(name: str) -> None:
+def test_an_import_of_an_unknown_file_is_an_error_with_its_name(name: str) -> None:
     for read in (arrow_type, reader_of, json_form):
         with pytest.raises(
             BadRequestError, match=f"schema 7: it imports {name}, which is neither among its references"

@@ -154,7 +154,7 @@ class TestSession:
     @pytest.mark.parametrize(
         "code", [errors.FetchSessionIdNotFoundError.code, errors.InvalidFetchSessionEpochError.code]
     )
-    def test_after_an_error_of_the_session_all_are_named(self, code: int) -> None:
+    def test_after_an_error_of_the_session_a_request_has_all_partitions(self, code: int) -> None:
         fetcher = after_first_answer(KEY, OTHER)
         fetch_of(fetcher)
         assert fetcher.take_answer(answer(error_code=code), 0) == []

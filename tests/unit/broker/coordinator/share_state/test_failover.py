@@ -136,11 +136,11 @@ class World:
         self.topic = ReplicatedTopic()
         self.now_ms = 0.0
         self.possible: list[Content] = []
-        """What may stand in the log: from what was answered last on."""
+        """The states that the log may hold: the last acknowledged one and those written after it."""
         self.reads: list[tuple[int, Content]] = []
-        """What leaders read, and in which epochs."""
+        """The states that leaders read, each with its leader epoch."""
         self.faults: list[str] = []
-        """What went wrong within answers: those who wait for one may not raise."""
+        """Mistakes found in callbacks of answers, which must not raise."""
         self._offset = 0
         node = self.topic.nodes[self.topic.leader]
         for key in (KEY, QUIET):
