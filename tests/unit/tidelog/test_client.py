@@ -107,7 +107,7 @@ def test_an_api_that_is_not_served_is_reported(serve: Callable[[Answer], None]) 
     ("answer", "told"),
     [
         (lambda key, version, number: b"", "closed the connection"),
-        (lambda key, version, number: b"HTTP/1.1 400 Bad Request\r\n", "no Kafka broker"),
+        (lambda key, version, number: b"HTTP/1.1 400 Bad Request\r\n", "this is not a Kafka broker"),
         (lambda key, version, number: frame(number + 1, b""), "instead of"),
         (lambda key, version, number: frame(number, ApiVersionsResponse(error_code=35).encode(version)), "error 35"),
     ],
@@ -141,7 +141,7 @@ def test_ping_can_be_quiet(serve: Callable[[Answer], None], capsys: pytest.Captu
 
 @pytest.mark.parametrize("address", ["foo", "foo:", "foo:x"])
 def test_ping_names_the_form_of_an_address(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["ping", "--bootstrap", address]) == 1
+    assert cli.main(["ping", "--bootstrap", address]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"tidelog ping: --bootstrap {address!r}: expected HOST:PORT with a port from 1 to 65535"
 
