@@ -12,7 +12,14 @@ from tests.simulation.planted import BUGS
 from tests.simulation.scenario import ACK_LEADER, Scenario, scenario
 from tests.simulation.settings import TOPIC_ID
 from tests.simulation.truth import ViolationError
+from tidelog.broker.metadata.image import LOST_DIRECTORY
 from tidelog.broker.metadata.metadata_image import NO_LEADER
+from tidelog.protocol.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
 
 
 def lead_elsewhere(cluster: Scenario, old: int) -> int:
@@ -233,3 +240,27 @@ def test_kip966_finds_a_clean_stop_that_is_claimed_after_a_kill(monkeypatch: pyt
     BUGS["a clean stop is claimed after a kill"].plant(monkeypatch)
     with pytest.raises(ViolationError, match="Complete"):
         return_with_an_empty_disk()
+
+
+# ---- KIP-858: the controller learns late that a lost replica is there again
+
+
+def test_kip858_a_replica_that_was_lost_leads_again() -> None:
+    with scenario(min_isr=1) as cluster:
+        write = cluster.write(1)
+        cluster.until(lambda: write.is_acknowledged)
+        cluster.settle()
+        for node in (2, 3):
+            cluster.brokers[node].kill(power=False)
+        cluster.until(lambda: cluster.state.isr == (1,))
+        topic = TopicData(topic_id=TOPIC_ID, partitions=[PartitionData(partition_index=0)])
+        lost = AssignReplicasToDirsRequest(
+            broker_id=1,
+            broker_epoch=cluster.brokers[1].broker_epoch,
+            directories=[DirectoryData(id=LOST_DIRECTORY, topics=[topic])],
+        )
+        cluster.quorum.decide(lambda: cluster.controller.assign_directories(lost))
+        assert cluster.state.leader == NO_LEADER
+        cluster.until(lambda: cluster.state.leader == 1)
+        cluster.heal()
+        assert [cluster.values(node)[0] for node in (1, 2, 3)] == [write.value] * 3

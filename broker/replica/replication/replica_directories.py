@@ -104,7 +104,9 @@ class ReplicaDirectories:
         return AssignReplicasToDirsRequest(broker_id=self._node_id, broker_epoch=broker_epoch, directories=directories)
 
     def _assignment(self, image: MetadataImage, partition: TopicPartition) -> tuple[bytes, bytes] | None:
-        """Return directory id and topic id of a replica whose directory the image lacks; None if it is right."""
+        """Return directory id and topic id of a replica whose directory the image lacks; None if it is right, and an
+        assignment would elect no leader.
+        """
         directory_id, topic = self._directory_id_of(partition), image.topic_by_name(partition.topic)
         if topic is None or partition.partition >= len(topic.partitions):
             return None
@@ -112,14 +114,24 @@ class ReplicaDirectories:
         known = state.directory_of(self._node_id)
         if directory_id is None and partition in self._lost and known in _NOT_NAMED:
             directory_id = LOST_DIRECTORY
-        if directory_id is None or directory_id == known or self._node_id not in state.replicas:
+        if directory_id is None or self._node_id not in state.replicas:
+            return None
+        if directory_id == known and (directory_id == LOST_DIRECTORY or not self._awaits_election(image, state)):
             return None
         return directory_id, topic.topic_id
 
+    def _awaits_election(self, image: MetadataImage, state: PartitionState) -> bool:
+        """Return whether a partition has no leader although this broker could lead it. When a broker assigns a replica,
+        Kafka's controller elects a leader by the replica's former directory. So if that was lost, a second assignment
+        is needed.
+        """
+        own = image.brokers.get(self._node_id)
+        is_active = own is not None and not own.is_fenced
+        return is_active and state.leader == NO_LEADER and is_eligible(state, self._node_id)
+
     def _leads_alone(self, image: MetadataImage, partition: TopicPartition) -> bool:
-        """Return whether a log cannot be served, and no other replica could lead if that was reported. Then the report
-        would help no client, and after the next start Kafka's controller might elect no leader: it elects none when a
-        broker that is unfenced reports a directory.
+        """Return whether a log cannot be served, and no other replica could lead if that was reported: then the report
+        would help no client.
         """
         topic = image.topic_by_name(partition.topic)
         if topic is None or self._directory_id_of(partition) != LOST_DIRECTORY:

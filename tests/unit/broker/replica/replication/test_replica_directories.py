@@ -89,7 +89,7 @@ SERVED = PartitionState((OTHER, OWN), (OTHER, OWN), directories=(THEIRS, FIRST))
 def test_a_log_out_of_service_is_told_as_lost_if_another_replica_can_lead(
     state: PartitionState, active: set[int], is_told: bool
 ) -> None:
-    """Else it would have no leader after the next start: Kafka's controller elects none when a directory is told."""
+    """Otherwise the report would help no client."""
     replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): LOST_DIRECTORY}.get)
     replicas.note(partitions(1))
     registered = {
@@ -100,6 +100,32 @@ def test_a_log_out_of_service_is_told_as_lost_if_another_replica_can_lead(
     for _ in range(2):
         assert directories_in(replicas.next_request(shown, 9)) == ({0: LOST_DIRECTORY} if is_told else {})
     assert replicas.held_back == 0
+
+
+NOT_LED = PartitionState((OTHER, OWN), (), last_known_elr=(OWN,), directories=(THEIRS, FIRST))
+"""A partition without a leader, which this broker could lead."""
+
+
+@pytest.mark.parametrize(
+    ("state", "is_fenced", "directory", "is_told"),
+    [
+        (NOT_LED, False, FIRST, True),
+        (NOT_LED._replace(last_known_elr=(), elr=(OWN,)), False, FIRST, True),
+        (NOT_LED, True, FIRST, False),
+        (NOT_LED._replace(last_known_elr=(OTHER,)), False, FIRST, False),
+        (NOT_LED._replace(leader=OTHER, isr=(OTHER,)), False, FIRST, False),
+        (NOT_LED._replace(directories=(THEIRS, LOST_DIRECTORY)), False, LOST_DIRECTORY, False),
+    ],
+)
+def test_a_directory_is_told_again_if_the_controller_has_elected_no_leader(
+    state: PartitionState, is_fenced: bool, directory: bytes, is_told: bool
+) -> None:
+    """Kafka's controller elects a leader by the directory that a replica had before the request."""
+    replicas = ReplicaDirectories(OWN, {TopicPartition("t", 0): directory}.get)
+    own = BrokerRegistration(OWN, 9, b"i" * 16, (), {}, None, is_fenced, False, ())
+    shown = MetadataImage(topics={TOPIC: TopicState("t", TOPIC, (state,))}, topic_ids={"t": TOPIC}, brokers={OWN: own})
+    replicas.note(partitions(1))
+    assert (directories_in(replicas.next_request(shown, 9)) == {0: FIRST}) is is_told
 
 
 LOST = PartitionState((OTHER, OWN), (), directories=(THEIRS, SECOND))
