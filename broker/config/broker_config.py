@@ -252,6 +252,8 @@ class BrokerConfig:
             raise invalid_value_error(
                 "log.dirs", self._given.get("log.dirs", ""), "at least one directory, separated by commas"
             )
+        if len(set(map(os.path.abspath, directories))) < len(directories):
+            raise invalid_value_error("log.dirs", self._given["log.dirs"], "different directories, separated by commas")
         return directories
 
     def _security_protocols(self) -> dict[str, str]:

@@ -64,12 +64,23 @@ def failure(capsys: pytest.CaptureFixture[str], *words: str, code: int) -> str:
         ("consume orders --to foo", USAGE, "'--to': 'foo' is not a time: expected milliseconds"),
         ("find orders --key 1 --from foo", USAGE, "'--from': 'foo' is not a time: expected milliseconds"),
         ("user create ann --password a --password-stdin", USAGE, "expected one of --password and --password-stdin"),
+        ("produce orders --registry http://127.0.0.1:1", USAGE, "expected --value-format with them"),
+        ("consume orders --registry-property a=b", USAGE, "expected --value-format with them"),
         ("produce orders /none", FAILED, "tidelog produce: /none: No such file or directory"),
         ("produce orders --value-format avro --registry http://u:p@127.0.0.1:1", FAILED, "registry 127.0.0.1:1, sub"),
     ],
 )
 def test_wrong_arguments(shell: Shell, words: str, code: int, told: str) -> None:
     assert told in shell.failure(*words.split(), code=code)
+
+
+def test_topics_that_are_there_are_described_beside_one_that_is_not(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["topic", "describe", "none", "orders", "--bootstrap", shell.bootstrap]) == FAILED
+    out, told = capsys.readouterr()
+    assert out.startswith("name: orders\n")
+    assert told == "tidelog topic describe: topic none: This broker has no such topic or partition.\n"
 
 
 @pytest.mark.parametrize("bootstrap", ["", ",", "127.0.0.1", "h:x", "::1:9092", "h:0", "h:1,h:x"])

@@ -58,20 +58,27 @@ def list_all(*, settings: ClientSettings, internal: bool, as_json: bool) -> None
 @click.option("--all-configs", is_flag=True, help="show keys that have their default value, too")
 @json_option
 @client_options()
-def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: bool, as_json: bool) -> None:
+def describe(*, settings: ClientSettings, names: tuple[str, ...], all_configs: bool, as_json: bool) -> int:
     """Describe topics: partitions, offsets, configuration."""
     from tidelog.client.admin.topics import describe_topics
     from tidelog.client.cluster import Cluster
 
+    found: list[dict[str, Any]] = []
+
+    def describe_one(name: str) -> None:
+        (topic,) = describe_topics(cluster, [name])
+        found.append(describe_with_offsets(cluster, topic, all_configs))
+
     with Cluster.open(settings) as cluster:
-        found = [describe_with_offsets(cluster, topic, all_configs) for topic in describe_topics(cluster, names)]
+        code = each_of(names, describe_one)
     if as_json:
         print_json(found)
-        return
+        return code
     for number, topic in enumerate(found):
         if number:
             print()
         print_topic(topic)
+    return code
 
 
 def describe_with_offsets(cluster: Cluster, topic: Topic, all_configs: bool) -> dict[str, Any]:

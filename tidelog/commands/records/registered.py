@@ -107,6 +107,9 @@ def registry_options(function: _Function) -> _Function:
         *, value_format: str | None, registry: str | None, registry_property: tuple[str, ...], **given: Any
     ) -> Any:
         if value_format is None:
+            source = click.get_current_context().get_parameter_source("registry")
+            if source is click.core.ParameterSource.COMMANDLINE or registry_property:
+                raise click.UsageError("--registry and --registry-property: expected --value-format with them")
             return function(values=None, **given)
         if registry is None:
             raise click.UsageError(f"--value-format {value_format}: expected --registry URL with it")

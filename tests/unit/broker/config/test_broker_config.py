@@ -352,3 +352,10 @@ def test_the_error_of_a_file_named_by_the_environment_names_the_variable(tmp_pat
     file.write_text("a=\\u00zz\n")
     with pytest.raises(ConfigError, match=f"^TIDELOG_CONFIG_FILES {file}: malformed"):
         BrokerConfig.load(None, {"TIDELOG_CONFIG_FILES": str(file)})
+
+
+def test_a_directory_that_is_named_twice_refuses_the_start() -> None:
+    """Its own lock would refuse the broker, with the broker's own process as the one that uses the directory."""
+    with pytest.raises(ConfigError, match=r"log\.dirs; allowed: different directories"):
+        BrokerConfig({"log.dirs": "one,./one"})
+    assert BrokerConfig({"log.dirs": "one,two"}).log_dirs == ["one", "two"]
