@@ -278,7 +278,7 @@ class ConfigManager:
             raise InvalidConfigError(f"{CORDONED_KEY} needs metadata.version 4.3-IV0")
         wrong = find_uncordonable(BROKER_CONFIG_DEF[CORDONED_KEY].parse(text), self._config.log_dirs)
         if wrong is not None:
-            raise InvalidConfigError(f"{CORDONED_KEY}: {wrong} is none of log.dirs")
+            raise InvalidConfigError(f"{CORDONED_KEY}: {wrong} is not one of log.dirs")
 
     def _change_resource(
         self,

@@ -99,7 +99,7 @@ def levels_of_release(release: str) -> dict[str, int]:
     4.1-IV1; those at 0 are left out. Raises ValueError."""
     names = [name for name in RELEASES if name == release or name.startswith(f"{release}-")]
     if not names:
-        raise ValueError(f"{release!r} is none of {', '.join(RELEASES)}, nor a release such as 4.1")
+        raise ValueError(f"{release!r} is not one of {', '.join(RELEASES)}, nor a release such as 4.1")
     level = RELEASES[names[-1]]
     others = {name: sum(level >= begins for begins in levels) for name, levels in _BEGINNINGS.items()}
     return {METADATA_VERSION: level, **{name: found for name, found in others.items() if found}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelog.log.system.time import SystemTime, Time
 
 LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999: later times are no dates for clients."""
+"""The end of the year 9999: clients cannot show later times as dates."""
 
 
 class LaboratoryTime:

@@ -223,7 +223,7 @@ def move_strays_of(
         if topic_id is not None:
             own[partition] = topic_id
         else:
-            put_aside(file_system, directory, partition, "is no replica of this broker any more")
+            put_aside(file_system, directory, partition, "is not a replica of this broker any more")
             moved = True
     if moved:
         file_system.sync_directory(directory)

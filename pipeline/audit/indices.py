@@ -4,8 +4,8 @@
     time index     each entry's offset lies in a batch whose largest timestamp is the entry's; timestamps ascend;
                    a closed segment's last entry is the segment's largest timestamp
 
-Zeros after the entries, in a log that was not closed, are no fault. An entry without a batch at the end of the walk is
-a fault. Arrays are int64; one thread.
+Zeros after the entries, in a log that was not closed, are not a fault. An entry without a batch at the end of the walk
+is a fault. Arrays are int64; one thread.
 """
 
 from __future__ import annotations

@@ -409,10 +409,10 @@ class _SegmentWalk:
         audit_buckets.add(self.audit.buckets, timestamps, hashes)
         check_batch_times(self.audit.find, np.array([row]), timestamps, position)
 
-    # ---- messages of magic 0 and 1, and bytes that are no batch
+    # ---- messages of magic 0 and 1, and bytes that are not a batch
 
     def _take_other(self, rest: at.ByteArray, position: int, end: int) -> int:
-        """Check one message of magic 0 or 1, or bytes that are no batch; returns the byte at which to go on."""
+        """Check one message of magic 0 or 1, or bytes that are not a batch; returns the byte at which to go on."""
         try:
             entry = next(iter_batches(rest.data), None)
         except KafkaError as error:

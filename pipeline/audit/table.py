@@ -3,8 +3,8 @@
     the table's rows of a range of offsets, hashed      -> (offset, hash)
     the log's records of that range, hashed             -> (offset, hash)        -> missing, extra, different, twice
 
-*Missing* rows are in the log and not in the table. *Extra* rows are in the table and not in the log: they are no fault
-if the log was compacted, otherwise they are a finding. Offsets below the log start cannot be compared.
+*Missing* rows are in the log and not in the table. *Extra* rows are in the table and not in the log: they are not a
+fault if the log was compacted, otherwise they are a finding. Offsets below the log start cannot be compared.
 Headers are not compared. Hashes are those of :mod:`tidelog.pipeline.engine.reference`.
 """
 

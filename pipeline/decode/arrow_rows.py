@@ -184,7 +184,7 @@ class _Headers:
             target.append(column.array(arrow_type))
 
     def array(self, arrow_type: Any, rows: int) -> Any:
-        """Build the column; names that are no UTF-8 get replacement characters, as Kafka's clients read them."""
+        """Build the column; names that are not UTF-8 get replacement characters, as Kafka's clients read them."""
         counts = self._counts[:rows]
         names = pa.concat_arrays(self._names) if self._names else pa.array([], pa.string())
         values = pa.concat_arrays(self._values) if self._values else pa.array([], pa.binary())

@@ -3,7 +3,7 @@ export.
 
     TABLE/_tidelog/manifest-00000007.json     version 7; each version is a file of its own, never changed
     TABLE/_tidelog/commit.lock                held while a version is added
-    TABLE/data/*.parquet                      the rows;  TABLE/dead-letter/*.parquet  bytes that are no records
+    TABLE/data/*.parquet                      the rows;  TABLE/dead-letter/*.parquet  bytes that are not records
     TABLE/_tidelog/staging/<run>/             files that a run has written and not committed
 
 A version has the whole state: each topic's id, the exported offsets of each partition, how far it is complete, and all

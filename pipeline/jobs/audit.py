@@ -9,7 +9,7 @@
     (tidelog.pipeline.jobs.reports.foreign_rows)
 
 Nothing is changed and no lock is taken; a broker may serve meanwhile. An incomplete write at the active segment's end
-is no finding. Two audits of the same log have the same findings and counts.
+is not a finding. Two audits of the same log have the same findings and counts.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class PartitionAudit:
 
     @property
     def is_wrong(self) -> bool:
-        """True when there is any fault; compaction and aborted transactions are no faults."""
+        """True when there is any fault; compaction and aborted transactions are not faults."""
         return (
             any(segment.finding_count for segment in self.segments)
             or bool(self.findings)
@@ -116,7 +116,7 @@ class PartitionAudit:
         )
 
     def accepts(self, comparison: Comparison) -> bool:
-        """Return whether table and log agree; rows that only the table has are no fault if the log was compacted."""
+        """Return whether table and log agree; rows that only the table has are not a fault if the log was compacted."""
         extra = comparison.extra and not self.total("compacted_offsets")
         return not (comparison.missing or comparison.different or comparison.twice or comparison.unreadable or extra)
 

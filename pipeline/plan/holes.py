@@ -85,7 +85,7 @@ class Holes:
         lost: list[LostRange],
         count: ReadCount | None = None,
     ) -> None:
-        """``lost`` gets the lost ranges when they are no error."""
+        """``lost`` gets the lost ranges when they are not an error."""
         self._partition = partition
         self._directory = directory
         self._fails = fail_on_data_loss
@@ -95,7 +95,7 @@ class Holes:
 
     def judge(self, hole: Hole) -> None:
         """Decide whether a hole is lost records. If it is, raise DataLossError, or log it and add it to ``lost`` where
-        lost records are no error."""
+        lost records are not an error."""
         if self._is_compacted(hole):
             return
         topic, number = self._partition

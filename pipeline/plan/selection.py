@@ -198,7 +198,7 @@ def _ensure_one_topic(replicas: Sequence[PartitionDirectory]) -> None:
             assert replica.topic_id is not None
             assert first.topic_id is not None
             raise SelectionError(
-                f"{first.path} and {replica.path} are no replicas of one partition: the topic's id is "
+                f"{first.path} and {replica.path} are not replicas of one partition: the topic's id is "
                 f"{uuid_to_str(first.topic_id)} in the first and {uuid_to_str(replica.topic_id)} in the second"
             )
 

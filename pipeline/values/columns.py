@@ -204,7 +204,7 @@ def inferred_type(values: Iterable[bytes | None]) -> pa.StructType | None:
             pa.infer_type(rows[-1:])
         except UndecodableError:
             continue
-        except (pa.ArrowException, UnicodeError):  # a list of several types, a name that is no text: a dead letter
+        except (pa.ArrowException, UnicodeError):  # a list of several types, a name that is not text: a dead letter
             rows.pop()
     try:
         found = pa.infer_type(rows)

@@ -304,7 +304,7 @@ def read_json(payload: bytes) -> Any:
 def protobuf_file(schema: RegisteredSchema) -> Any:
     """Return the file descriptor of a schema. It has a pool of its own, so equal names of schemas do not clash.
 
-    Raises BadRequestError for a schema that is no file of Protobuf, or imports one that is not known.
+    Raises BadRequestError for a schema that is not a file of Protobuf, or imports one that is not known.
     """
     from google.protobuf.message import DecodeError
 

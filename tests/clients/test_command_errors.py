@@ -251,6 +251,6 @@ def test_tokens_are_added_only_to_a_file_of_tokens(capsys: pytest.CaptureFixture
     assert [line.split()[1] for line in tokens.read_text().splitlines()] == ["mine", "ann", "ann"]
     for content in (b"\x7fELF\xff", b"listeners=PLAINTEXT://:9092\n"):
         other.write_bytes(content)
-        assert "it has lines that are no tokens" in failure(capsys, *create, str(other), code=USAGE)
+        assert "it has lines that are not tokens" in failure(capsys, *create, str(other), code=USAGE)
         assert other.read_bytes() == content
     assert "--user" in failure(capsys, "admin", "token", "create", "--user", "", "--file", str(tokens), code=USAGE)

@@ -2,7 +2,7 @@
 
     TABLE/_delta_log/                           the table's versions; the one of state N has txn (``tidelog.export``, N)
     TABLE/_tidelog/delta-00000007-<run>.json    state 7: the exported offsets, written before the version with txn 7
-    TABLE/data/*.parquet                        the rows;   TABLE/_tidelog/dead-letter/   bytes that are no records
+    TABLE/data/*.parquet                        the rows;   TABLE/_tidelog/dead-letter/   bytes that are not records
 
 Delta keeps an application's transaction number forever, also in checkpoints, while a commit's own metadata expires. So
 the number says which state is current, and the state's file has the offsets. A commit is only valid for the state with

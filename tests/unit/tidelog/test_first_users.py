@@ -322,7 +322,7 @@ def test_a_release_that_is_not_known_is_refused_in_one_line(
     node = Node(tmp_path)
     assert node.format(more=("--release-version", release)) == 2
     error = capsys.readouterr().err
-    assert f"--release-version: {release!r} is none of 3.9-IV0, " in error
+    assert f"--release-version: {release!r} is not one of 3.9-IV0, " in error
     assert error.count("\n") == 1
     assert not node.data.exists()
 

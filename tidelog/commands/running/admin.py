@@ -64,7 +64,7 @@ def append_line(path: str, line: str) -> None:
         with open(descriptor, "rb", closefd=False) as file:
             before = file.read()
         if not is_token_file(before):
-            raise click.UsageError(f"--file {path}: it has lines that are no tokens; expected the admin.tokens.file")
+            raise click.UsageError(f"--file {path}: it has lines that are not tokens; expected the admin.tokens.file")
         joint = "\n" if before and not before.endswith(b"\n") else ""
         os.write(descriptor, (joint + line).encode())
         os.fsync(descriptor)

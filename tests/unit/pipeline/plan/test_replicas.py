@@ -142,7 +142,7 @@ def test_topics_of_one_name_and_two_ids_are_no_replicas(tmp_path: Path) -> None:
         cluster.checkpoint(broker, 1)
         write_partition_metadata(OsFileSystem(), str(cluster.brokers[broker].path / "t-0"), bytes([broker + 1] * 16))
     cluster.close()
-    with pytest.raises(SelectionError, match="are no replicas of one partition: the topic's id is"):
+    with pytest.raises(SelectionError, match="are not replicas of one partition: the topic's id is"):
         cluster.read()
 
 

@@ -46,7 +46,7 @@ def test_every_decision_is_written_at_its_level(caplog: pytest.LogCaptureFixture
             authorizer.operations(context, [AclOperation.READ], TOPIC, "d")
     levels = [(record.levelno, record.getMessage().count("Denied")) for record in caplog.records]
     assert levels == [(logging.DEBUG, 0), (logging.INFO, 1), (TRACE, 1), (TRACE, 1)] * 2
-    assert authorizer.denied_total == 2  # what only filters is no denial
+    assert authorizer.denied_total == 2  # what only filters is not a denial
     assert "resourceRefCount = 2" in caplog.records[1].getMessage()
 
 
