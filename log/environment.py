@@ -110,7 +110,7 @@ class DirectoryState:
         self._names_seen = 0
         self._names_synced = 0
 
-    def note_name(self) -> int:
+    def note_directory_name(self) -> int:
         """Note that a partition's directory was made, found or renamed; return a number for :meth:`sync_names`."""
         with self._names_lock:
             self._names_seen += 1

@@ -36,7 +36,7 @@ from tidelog.log.directories.deletion import mark_deleted_unrenamed, remove_dele
 from tidelog.log.directories.entries import (
     Entry,
     close_cleanly,
-    collect,
+    copy_offsets,
     directory_id_of,
     entry_of,
     error_of,
@@ -88,7 +88,8 @@ class DirectoryDescription(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """Facts that a caller knows of a log that is to be opened; ``saves_epochs`` is that of ``LoadRequest``."""
+    """Facts that a caller knows of a log that is to be opened. Without ``saves_epochs`` the caller writes leader epochs
+    that recovery has changed, before any append."""
 
     topic_id: bytes | None = None
     config: LogConfig | None = None
@@ -97,7 +98,7 @@ class Opening(NamedTuple):
 
 
 UNKNOWN = Opening()
-"""For callers that know nothing of the log."""
+"""Opening by a caller that knows nothing of the log."""
 
 
 class LogManager:
@@ -224,7 +225,7 @@ class LogManager:
         dirty |= {entry.directory.path for entry in entries if entry.error is not None}
         for directory in self.directories:
             if directory.is_online:
-                collect(directory, self._entries, self._lock)
+                copy_offsets(directory, self._entries, self._lock)
                 directory.finish(self._file_system, broker_epoch, self.partitions(), clean=directory.path not in dirty)
 
     # ---- find, create, delete
@@ -279,13 +280,13 @@ class LogManager:
                         raise UnknownTopicOrPartitionError
                     entry = self._entries.get(partition)
                     entry = entry or self._make_entry(partition, topic_id, directory_id, is_new=is_new)
-            if entry.is_doomed:
+            if entry.is_deleted_unrenamed:
                 self.delete_log(partition)
                 continue
             if entry.error is not None and not entry.is_gone:
                 return refuse(entry)
             with entry.lock:
-                if entry.is_gone or entry.is_doomed:
+                if entry.is_gone or entry.is_deleted_unrenamed:
                     continue
                 log = self._load(partition, entry, opening).log or refuse(entry)
                 if log.config is not config:
@@ -367,7 +368,7 @@ class LogManager:
                     except KafkaStorageError as error:
                         mark_deleted_unrenamed(self.environment, entry, error)
                         raise
-                    entry.directory.state.note_name()
+                    entry.directory.state.note_directory_name()
                 with self._lock:
                     entry.is_gone = True
                     del self._entries[partition]
@@ -462,7 +463,7 @@ class LogManager:
         """Write ``recovery-point-offset-checkpoint`` and the digests of proven transaction indices, where they changed.
         Raises KafkaStorageError."""
         for directory in self._online:
-            collect(directory, self._entries, self._lock)
+            copy_offsets(directory, self._entries, self._lock)
             directory.write(self._file_system, RECOVERY_POINT_FILE)
             for entry in list(self._entries.values()):
                 if entry.directory is directory and entry.log is not None:
@@ -472,13 +473,13 @@ class LogManager:
     def checkpoint_log_start_offsets(self) -> None:
         """Write ``log-start-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            collect(directory, self._entries, self._lock)
+            copy_offsets(directory, self._entries, self._lock)
         write_all(self._online, LOG_START_OFFSET_FILE, self._file_system)
 
     def checkpoint_high_watermarks(self) -> None:
         """Write ``replication-offset-checkpoint`` where it changed. Raises KafkaStorageError."""
         for directory in self._online:
-            collect(directory, self._entries, self._lock)
+            copy_offsets(directory, self._entries, self._lock)
         write_all(self._online, REPLICATION_OFFSET_FILE, self._file_system)
 
     @property

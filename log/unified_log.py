@@ -157,7 +157,7 @@ class UnifiedLog:
         self.environment = parts.environment
         self._time = parts.environment.time
         self._directory_state = parts.directory_state
-        self._directory_number = parts.directory_state.note_name()
+        self._directory_number = parts.directory_state.note_directory_name()
         self._is_identified = False  # whether ``partition.metadata`` was synced
         self._rolled: tuple[LogSegment, ...] = ()  # rolled segments that no flush has synced with their indices yet
         self._opened_end = -1 if parts.recovered else parts.log_end_offset  # ``close`` syncs indices at another end

@@ -275,7 +275,7 @@ class StepRunner:
         self._schedule()
 
     def forget(self, job: Job) -> None:
-        """Remove a job for which no client waits from the queue and from ``long_waits``."""
+        """Remove a job from the queue and from ``long_waits``, because no client waits for it any more."""
         self.long_waits.discard(job)
         if job.large is not None:
             self._queued.discard(job.large.client, job)
@@ -401,7 +401,8 @@ class Job:
         self._runner.long_waits.discard(self)
 
     def _hurry(self) -> None:
-        """Hurry what the steps wait for now, and whatever they wait for later."""
+        """Ask the owners of what the steps wait for, now and later, to answer at once (``Deferred.hurry``), because the
+        client's next request waits."""
         self._is_hurried = True
         if self._waiting is not None:
             self._waiting.hurry()

@@ -52,7 +52,7 @@ def rename_away(file_system: FileSystem, path: str, gone: str) -> None:
 def mark_deleted_unrenamed(environment: LogEnvironment, entry: Entry, error: KafkaStorageError) -> None:
     """Mark the entry's log as deleted, although its directory could not be renamed. Under the entry's lock."""
     log, entry.log = entry.log, None
-    entry.error, entry.is_doomed = error, True
+    entry.error, entry.is_deleted_unrenamed = error, True
     if log is not None:
         environment.deletions.schedule(log.config.file_delete_delay_ms, log.release_files)
 

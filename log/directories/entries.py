@@ -25,7 +25,8 @@ class Entry:
     """
 
     __slots__ = (
-        "clean", "directory", "error", "found_id", "is_doomed", "is_gone", "is_new", "lock", "log", "path", "topic_id",
+        "clean", "directory", "error", "found_id", "is_deleted_unrenamed", "is_gone", "is_new", "lock", "log", "path",
+        "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -46,7 +47,7 @@ class Entry:
         self.lock = threading.Lock()
         self.is_gone = False
         """True once the partition is deleted and the table has this entry no more."""
-        self.is_doomed = False
+        self.is_deleted_unrenamed = False
         """True if the log is deleted but its directory could not be renamed. The next caller that needs the partition's
         name tries the deletion again."""
 
@@ -116,7 +117,7 @@ def sizes_in(
 def is_out_of_service(entries: dict[TopicPartition, Entry], partition: TopicPartition) -> bool:
     """Return whether the log of a partition was refused or has failed, although its directory works."""
     entry = entries.get(partition)
-    if entry is None or entry.is_gone or entry.is_doomed or not entry.directory.is_online:
+    if entry is None or entry.is_gone or entry.is_deleted_unrenamed or not entry.directory.is_online:
         return False
     error = error_of(entry)
     return error is not None and not isinstance(error, LogDeletedError)
@@ -137,7 +138,7 @@ def close_cleanly(entry: Entry) -> bool:
     return True
 
 
-def collect(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock: threading.Lock) -> None:
+def copy_offsets(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock: threading.Lock) -> None:
     """Copy the offsets of the directory's open logs into its tables. ``lock`` is the manager's; it is taken for one log
     at a time, because the event loop may wait for it.
     """
@@ -147,4 +148,4 @@ def collect(directory: LogDirectory, entries: dict[TopicPartition, Entry], lock:
             continue
         with lock:
             if not entry.is_gone:
-                directory.collect(partition, log)
+                directory.note_offsets(partition, log)

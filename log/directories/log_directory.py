@@ -109,7 +109,7 @@ class LogDirectory:
             REPLICATION_OFFSET_FILE: self.high_watermarks,
         }[name]
 
-    def collect(self, partition: TopicPartition, log: UnifiedLog) -> None:
+    def note_offsets(self, partition: TopicPartition, log: UnifiedLog) -> None:
         """Copy an open log's offsets into the tables. Under the manager's lock.
 
         A log start offset is kept even if the first segment begins there. A power loss may bring back names of deleted

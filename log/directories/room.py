@@ -34,7 +34,7 @@ class Entry(Protocol):
     error: KafkaError | None
     lock: threading.Lock
     is_gone: bool
-    is_doomed: bool
+    is_deleted_unrenamed: bool
 
     @property
     def directory(self) -> Directory: ...
@@ -85,7 +85,7 @@ class RoomWatch:
                 continue
             if entry.error is not None and (every or _may_have_passed(entry.error)):
                 with entry.lock:
-                    if not entry.is_gone and not entry.is_doomed and entry.log is None:
+                    if not entry.is_gone and not entry.is_deleted_unrenamed and entry.log is None:
                         self._load(partition, entry)
 
     def _load(self, partition: TopicPartition, entry: Entry) -> None:

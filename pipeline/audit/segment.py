@@ -240,7 +240,7 @@ class _SegmentWalk:
                 else:
                     position = self._judge_cut_batch(position, end)
             position += done
-            if stop == at.NOT_MINE:
+            if stop == at.NOT_MAGIC_2:
                 position = self._take_other(buffer[done:size], position, end)
 
     def _walk(self, buffer: at.ByteArray, size: int, position: int) -> tuple[int, int]:

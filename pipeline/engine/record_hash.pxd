@@ -1,7 +1,7 @@
 cimport cython
 cimport tidelog.protocol.compiled.words as words
 
-cdef long long _HEADER_BYTES, _LENGTH_OFFSET, _NEED_BYTES, _TABLE_FULL, _NOT_MINE, _COLUMNS
+cdef long long _HEADER_BYTES, _LENGTH_OFFSET, _NEED_BYTES, _TABLE_FULL, _NOT_MAGIC_2, _COLUMNS
 cdef long long _COMPRESSION_MASK, _APPEND_TIME_MASK
 cdef unsigned long long _OFFSET, _TIMESTAMP, _LENGTH, _CHAIN, _FIRST, _SECOND, _MIDDLE, _LAST
 cdef unsigned long long _MIX_FIRST, _MIX_SECOND, _SEED_KEY, _SEED_VALUE, _SIGN_64
@@ -18,7 +18,7 @@ cpdef hash_section(section, bases, long long count, out)
 cpdef hash_rows(chunk, table, long long first, long long last, out)
 
 @cython.locals(offsets=words.Held, timestamps=words.Held, out=words.Held, keys=words.Held, key_starts=words.Held,
-               key_there=words.Held, values=words.Held, value_starts=words.Held, value_there=words.Held)
+               key_valid=words.Held, values=words.Held, value_starts=words.Held, value_valid=words.Held)
 cpdef hash_columns(offsets_and_times, key, value, hashes)
 
 @cython.locals(rows=longlong, is_old=bint, base=longlong, length=longlong, delta=longlong, count=longlong,
@@ -78,5 +78,5 @@ cdef (long long, long long) _hash_rows(
 @cython.locals(row=longlong, key_size=longlong, value_size=longlong, key=ulonglong, value=ulonglong)
 cdef void _hash_columns(
     long long* offsets, long long* timestamps, const unsigned char* keys, long long* key_starts,
-    const unsigned char* key_there, const unsigned char* values, long long* value_starts,
-    const unsigned char* value_there, unsigned long long* hashes, long long count) noexcept nogil
+    const unsigned char* key_valid, const unsigned char* values, long long* value_starts,
+    const unsigned char* value_valid, unsigned long long* hashes, long long count) noexcept nogil

@@ -21,7 +21,7 @@ IS_COMPILED = cython.compiled
 """Whether this module runs as machine code."""
 
 _HEADER_BYTES, _LENGTH_OFFSET = 61, 12
-_NEED_BYTES, _TABLE_FULL, _NOT_MINE = reference.NEED_BYTES, reference.TABLE_FULL, reference.NOT_MINE
+_NEED_BYTES, _TABLE_FULL, _NOT_MAGIC_2 = reference.NEED_BYTES, reference.TABLE_FULL, reference.NOT_MAGIC_2
 _COLUMNS = reference.COLUMNS
 _OFFSET, _TIMESTAMP, _LENGTH = reference.FACTOR_OFFSET, reference.FACTOR_TIMESTAMP, reference.FACTOR_LENGTH
 _CHAIN = reference.FACTOR_CHAIN
@@ -96,17 +96,17 @@ def hash_columns(
         words.hold(offsets_and_times[1]),
         words.hold_writable(hashes),
     )
-    keys, key_starts, key_there = words.hold(key[0]), words.hold(key[1]), words.hold(key[2])
-    values, value_starts, value_there = words.hold(value[0]), words.hold(value[1]), words.hold(value[2])
+    keys, key_starts, key_valid = words.hold(key[0]), words.hold(key[1]), words.hold(key[2])
+    values, value_starts, value_valid = words.hold(value[0]), words.hold(value[1]), words.hold(value[2])
     with cython.nogil:
         _hash_columns(
-            offsets.integers, timestamps.integers, keys.data, key_starts.integers, key_there.data,
-            values.data, value_starts.integers, value_there.data, out.words, out.size // 8,
+            offsets.integers, timestamps.integers, keys.data, key_starts.integers, key_valid.data,
+            values.data, value_starts.integers, value_valid.data, out.words, out.size // 8,
         )  # fmt: skip
-    words.release(value_there)
+    words.release(value_valid)
     words.release(value_starts)
     words.release(values)
-    words.release(key_there)
+    words.release(key_valid)
     words.release(key_starts)
     words.release(keys)
     words.release(out)
@@ -123,11 +123,11 @@ def _walk(chunk: Bytes, position: int, size: int, table: Bytes, room: int) -> tu
     while rows < room:
         if position + _HEADER_BYTES > size:
             is_old = size >= position + 17 and chunk[position + 16] != 2
-            return _NOT_MINE if is_old else _NEED_BYTES, rows, position
+            return _NOT_MAGIC_2 if is_old else _NEED_BYTES, rows, position
         base, length = words.load_be_i64(chunk, position), words.load_be_i32(chunk, position + 8)
         delta, count = words.load_be_i32(chunk, position + 23), words.load_be_i32(chunk, position + 57)
         if chunk[position + 16] != 2 or length < _HEADER_BYTES - _LENGTH_OFFSET or delta < 0 or base < 0 or count < 0:
-            return _NOT_MINE, rows, position
+            return _NOT_MAGIC_2, rows, position
         whole = length + _LENGTH_OFFSET
         if position + whole > size:
             return _NEED_BYTES, rows, position
@@ -310,12 +310,12 @@ def _hash_rows(
 
 
 def _hash_columns(
-    offsets: Bytes, timestamps: Bytes, keys: Bytes, key_starts: Bytes, key_there: Bytes, values: Bytes,
-    value_starts: Bytes, value_there: Bytes, hashes: Bytes, count: int,
+    offsets: Bytes, timestamps: Bytes, keys: Bytes, key_starts: Bytes, key_valid: Bytes, values: Bytes,
+    value_starts: Bytes, value_valid: Bytes, hashes: Bytes, count: int,
 ) -> None:  # fmt: skip
     for row in range(count):
-        key_size = key_starts[row + 1] - key_starts[row] if key_there[row] else -1
-        value_size = value_starts[row + 1] - value_starts[row] if value_there[row] else -1
+        key_size = key_starts[row + 1] - key_starts[row] if key_valid[row] else -1
+        value_size = value_starts[row + 1] - value_starts[row] if value_valid[row] else -1
         key = _field_hash(keys, key_starts[row], key_size, _SEED_KEY)
         value = _field_hash(values, value_starts[row], value_size, _SEED_VALUE)
         hashes[row] = _record_hash(offsets[row], timestamps[row], key, value)

@@ -41,7 +41,7 @@ COLUMNS = 12
 
 #: Why a walk stopped: the chunk ends within a batch; the table is full; the bytes at the position are not a batch of
 #: magic 2.
-NEED_BYTES, TABLE_FULL, NOT_MINE = range(3)
+NEED_BYTES, TABLE_FULL, NOT_MAGIC_2 = range(3)
 
 #: Version of the hash's definition. Reports name it, because checksums of different versions cannot be compared.
 CHECKSUM_VERSION = 2
@@ -77,11 +77,11 @@ def walk_batches(chunk: ByteArray, start: int, size: int, table: IntegerArray) -
         if at + RECORD_BATCH_OVERHEAD > size:
             # The rest may hold a complete short message of an old format; the caller handles those.
             is_old = at + RECORD_BATCH_OVERHEAD > size >= at + 17 and view[at + 16] != MAGIC_V2
-            return (NOT_MINE if is_old else NEED_BYTES), rows, at
+            return (NOT_MAGIC_2 if is_old else NEED_BYTES), rows, at
         (base, length, _, magic, crc, attributes, delta, base_timestamp, max_timestamp, producer, epoch, sequence,
          count) = HEADER.unpack_from(view, at)  # fmt: skip
         if magic != MAGIC_V2 or length < RECORD_BATCH_OVERHEAD - LOG_OVERHEAD or delta < 0 or base < 0 or count < 0:
-            return NOT_MINE, rows, at
+            return NOT_MAGIC_2, rows, at
         whole = LOG_OVERHEAD + length
         if at + whole > size:
             return NEED_BYTES, rows, at
@@ -230,7 +230,7 @@ def hash_columns(
     """
     for row in range(len(hashes)):
         fields = [
-            data[starts[row] : starts[row + 1]].tobytes() if there[row] else None
-            for data, starts, there in (key, value)
+            data[starts[row] : starts[row + 1]].tobytes() if is_valid[row] else None
+            for data, starts, is_valid in (key, value)
         ]
         hashes[row] = record_hash(int(offsets_and_times[0][row]), int(offsets_and_times[1][row]), fields[0], fields[1])

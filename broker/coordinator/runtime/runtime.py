@@ -91,7 +91,7 @@ class CoordinatorRuntime(Generic[S]):
         time: Time,
         call_soon: Callable[[Callable[[], None]], object],
         call_later: Callable[[float, Callable[[], None]], object],
-        close: Callable[[S], object] = bool,
+        close: Callable[[S], object] = lambda _: None,
     ) -> None:
         """``close`` answers the waiting requests of a shard that is given up or that ``unload`` removes."""
         self._name = name

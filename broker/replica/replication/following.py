@@ -52,12 +52,12 @@ def following_of(partition: Partition, write_checkpoints: Callable[[UnifiedLog],
 
 class Following:
     """Follower's side of one partition. ``write_checkpoints`` is called before and after a truncation. ``note_moved``
-    is called on the loop once the log has moved: consumers may wait for that (KIP-392)."""
+    is called on the loop once the log's offsets have changed: consumers may wait for that (KIP-392)."""
 
     __slots__ = ("_write_checkpoints", "log", "note_moved")
 
     def __init__(
-        self, log: UnifiedLog, write_checkpoints: Callable[[], object], note_moved: Callable[[], object] = bool
+        self, log: UnifiedLog, write_checkpoints: Callable[[], object], note_moved: Callable[[], object] = lambda: None
     ) -> None:
         self.log = log
         self.note_moved = note_moved

@@ -32,23 +32,25 @@ _NO_TRANSACTION = -1
 
 
 @dataclass(slots=True)
-class _Walked:
-    """Open transactions at byte ``position`` of a segment, where a walk ended: producer id -> first offset.
+class _WalkEnd:
+    """Byte ``position`` of a segment, where a walk ended, and the transactions that are open there.
 
-    ``last`` are the first 61 bytes of the batch before it, which begins at byte ``last_position``. They change when the
-    segment is truncated and written again.
+    ``open_transactions`` are first offsets by producer id.
+
+    ``last_header`` are the 61 bytes of the header of the batch before it, which begins at byte ``last_position``. They
+    change when the segment is truncated and written again.
     """
 
     inode: int
     position: int
     last_position: int
-    last: bytes
+    last_header: bytes
     open_transactions: dict[int, int]
 
 
 #: The end of the last walk, by path of the active segment: a stream goes on there at each trigger. Cleared as a whole
 #: at MAX_REMEMBERED.
-_WALKED: dict[str, _Walked] = {}
+_WALK_ENDS: dict[str, _WalkEnd] = {}
 MAX_REMEMBERED = 10_000
 
 
@@ -70,23 +72,23 @@ def first_unstable_offset(segments: Sequence[SegmentFile], end: int, count: Read
             if following > offset:
                 with OpenSegment(segment.path, count) as file:
                     walk.go(file, _position(segment, file, offset, count))
-    if len(_WALKED) >= MAX_REMEMBERED:
-        _WALKED.clear()
-    if walk.walked is not None:
-        _WALKED[segments[-1].path] = walk.walked
+    if len(_WALK_ENDS) >= MAX_REMEMBERED:
+        _WALK_ENDS.clear()
+    if walk.reached is not None:
+        _WALK_ENDS[segments[-1].path] = walk.reached
     return min(walk.open_transactions.values(), default=None)
 
 
 def _continue_walk(active: SegmentFile, end: int, count: ReadCount | None) -> _Walk | None:
     """Continue the walk of the last call; None when there was none, or the segment was written again since."""
-    known = _WALKED.get(active.path)
+    known = _WALK_ENDS.get(active.path)
     if known is None:
         return None
     with OpenSegment(active.path, count) as file:
-        if file.inode != known.inode or file.read_at(known.last_position, len(known.last)) != known.last:
+        if file.inode != known.inode or file.read_at(known.last_position, len(known.last_header)) != known.last_header:
             return None
         walk = _Walk(active.base_offset, end, dict(known.open_transactions))
-        walk.walked = known
+        walk.reached = known
         walk.go(file, known.position)
     return walk
 
@@ -122,7 +124,8 @@ class _Walk:
         self._start = start
         self._end = end
         self.open_transactions = open_transactions
-        self.walked: _Walked | None = None
+        self.reached: _WalkEnd | None = None
+        """End of the last batch that the walk has read; None before the first."""
 
     def go(self, file: OpenSegment, position: int) -> None:
         """Walk over a segment's batches from byte ``position`` on."""
@@ -134,9 +137,9 @@ class _Walk:
                 self._note(file, header)
             last = header
         if last is not None:
-            first_bytes = file.read_at(last.position, RECORD_BATCH_OVERHEAD)
-            self.walked = _Walked(
-                file.inode, last.position + last.size, last.position, first_bytes, dict(self.open_transactions)
+            last_header = file.read_at(last.position, RECORD_BATCH_OVERHEAD)
+            self.reached = _WalkEnd(
+                file.inode, last.position + last.size, last.position, last_header, dict(self.open_transactions)
             )
 
     def _note(self, file: OpenSegment, header: BatchHeader) -> None:

@@ -170,12 +170,12 @@ class MarkerWalk:
             rows = self._table[:count]
             damaged = np.flatnonzero(rows[:, at.IS_VALID] == 0)
             self._take_rows(rows[: damaged[0]] if len(damaged) else rows, chunk, begin)
-            is_whole = not len(damaged) and stop != at.NOT_MINE
+            is_whole = not len(damaged) and stop != at.NOT_MAGIC_2
             if valid < 0 and not is_whole:
                 valid = int(rows[damaged[0], at.POSITION]) if len(damaged) else done
             if len(damaged):
                 done = self._resume(begin + int(rows[damaged[0], at.POSITION]), "a wrong checksum") - begin
-            elif stop == at.NOT_MINE:
+            elif stop == at.NOT_MAGIC_2:
                 done = self._pass_other(chunk, done, begin)
                 if done < 0:
                     return valid

@@ -49,7 +49,7 @@ def entry(
     directory = SimpleNamespace(state=SimpleNamespace(failure=failure))
     return SimpleNamespace(
         **{"path": "t-0", "directory": directory, "log": log, "error": error, "lock": threading.Lock()}
-        | {"is_gone": False, "is_doomed": False}
+        | {"is_gone": False, "is_deleted_unrenamed": False}
         | marks
     )
 
@@ -119,6 +119,6 @@ def test_no_log_of_a_failed_directory_is_opened() -> None:
     watch(Disk(), [entry(error=passing(), failure="a failed sync")], never).try_refused_again()
 
 
-@pytest.mark.parametrize("mark", ["is_gone", "is_doomed"])
+@pytest.mark.parametrize("mark", ["is_gone", "is_deleted_unrenamed"])
 def test_a_log_that_goes_away_is_left_alone(mark: str) -> None:
     watch(Disk(), [entry(error=passing(), **{mark: True})], never).try_refused_again()

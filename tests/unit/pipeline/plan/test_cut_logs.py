@@ -157,6 +157,6 @@ def test_the_last_stable_offset_of_a_log_with_random_truncations_is_found(tmp_pa
             records = [Record(number, NOW_MS, b"k", value) for number in range(chance.choice([1, 9]))]
             write(log, records, producer_id=producers, producer_epoch=0, base_sequence=0, is_transactional=True)
             producers += 1
-        last_stable._WALKED.clear()
+        last_stable._WALK_ENDS.clear()
         assert log_bounds(find_directory(data.path), read_committed=True).last_stable == log.last_stable_offset
     data.close()

@@ -440,7 +440,7 @@ def test_a_stream_that_plans_again_walks_only_new_batches(data: DataDirectory) -
         assert (bounds.end, bounds.last_stable) == (log.log_end_offset, log.last_stable_offset)
     further, afresh = ReadCount(), ReadCount()
     log_bounds(request_directory(data), read_committed=True, count=further)
-    last_stable._WALKED.clear()
+    last_stable._WALK_ENDS.clear()
     log_bounds(request_directory(data), read_committed=True, count=afresh)
     assert further.bytes_read < afresh.bytes_read - 1000
 
