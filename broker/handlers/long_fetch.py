@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.loop.deferred import Deferred
 from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.replica.fetching.fetch_session import FetchTarget
+from tidelog.broker.replica.keys_wait import KeysWait
 from tidelog.broker.replica.opening import opening_of
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.schema.engine import blank
@@ -58,37 +59,13 @@ def fetch_in_steps(
     return with_endpoints(broker, client, read, response)
 
 
-class PartitionsWait:
-    """Wait until one of many partitions has records or moves its offsets, as an operation of the purgatory."""
-
-    __slots__ = ("ended", "is_over")
-
-    def __init__(self) -> None:
-        self.ended: Deferred[None] = Deferred()
-        self.is_over = False
-        """Whether the fetch is to be answered without waiting again."""
-
-    def try_complete(self) -> bool:
-        """End the wait: one of the partitions has changed, and the fetch reads again."""
-        self.ended.complete(None)
-        return True
-
-    def expire(self) -> None:
-        """End the wait: the time is up, or another request of the client waits."""
-        self.is_over = True
-        self.ended.complete(None)
-
-
 def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
     """Wait until one of the partitions changes, or until ``until_ms``; return whether the fetch is to be answered."""
-    wait = PartitionsWait()
-    left_ms = max(until_ms - broker.timers.monotonic_ms(), 0)
-    parked = broker.purgatory.park(wait, partitions, left_ms, wait.ended.refuse)
-    wait.ended.on_hurry(lambda: broker.purgatory.expire(parked))
+    wait = KeysWait(broker.purgatory, partitions, until_ms - broker.timers.monotonic_ms())
     try:
         yield wait.ended
     finally:
-        broker.purgatory.cancel(parked)
+        wait.cancel()
     return wait.is_over
 
 

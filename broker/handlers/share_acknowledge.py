@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
-from tidelog.broker.loop.deferred import Deferred, error_of, when_all_done
+from tidelog.broker.loop.deferred import error_of
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
@@ -29,7 +30,7 @@ Request = ShareAcknowledgeRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: ShareAcknowledgeRequest
-) -> ShareAcknowledgeResponse | Deferred[ShareAcknowledgeResponse]:
+) -> Steps[ShareAcknowledgeResponse]:
     """Acknowledge records; each partition has its own error.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
@@ -44,19 +45,16 @@ def handle(
     if request.share_session_epoch != FINAL_EPOCH:
         session.advance()
     who = Acknowledger(group_id, member_id, context.api_version, request.is_renew_ack)
-    outcomes = acknowledge_all(groups, broker.metadata, who, request.topics)
-    waits = list(outcomes.values())
-    if request.share_session_epoch == FINAL_EPOCH:
-        waits.append(groups.release_session(key))
-    return when_all_done(
-        waits,
-        lambda: ShareAcknowledgeResponse(
-            acquisition_lock_timeout_ms=groups.config(group_id).limits.lock_duration_ms, responses=responses(outcomes)
-        ),
-    )
+    outcomes = yield from acknowledge_all(groups, broker.metadata, who, request.topics)
+    released = groups.release_session(key) if request.share_session_epoch == FINAL_EPOCH else None
+    yield from outcomes.values()
+    yield released
+    responses = yield from build_responses(outcomes)
+    lock_ms = groups.config(group_id).limits.lock_duration_ms
+    return ShareAcknowledgeResponse(acquisition_lock_timeout_ms=lock_ms, responses=responses)
 
 
-def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
+def build_responses(outcomes: Outcomes) -> Steps[list[ShareAcknowledgeTopicResponse]]:
     """Build the results of all partitions, grouped by topic."""
     topics: dict[bytes, ShareAcknowledgeTopicResponse] = {}
     for (topic_id, index), outcome in outcomes.items():
@@ -66,6 +64,7 @@ def responses(outcomes: Outcomes) -> list[ShareAcknowledgeTopicResponse]:
         if error is not None:
             data.error_code, data.error_message = error.code, error.message
         topic.partitions.append(data)
+        yield None
     return list(topics.values())
 
 

@@ -10,18 +10,23 @@ in the session, and the results of the acknowledgements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tidelog.broker.broker import Broker
 from tidelog.broker.coordinator.coordinators import coordinators_of
 from tidelog.broker.coordinator.share_state.state import StateKey
-from tidelog.broker.loop.deferred import Deferred, error_of, when_all_done
+from tidelog.broker.loop.deferred import Deferred, error_of
 from tidelog.broker.loop.steps import Steps
 from tidelog.broker.replica.opening import opening_of
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.share.acknowledging import Acknowledger, Outcomes, acknowledge_all, check_member
 from tidelog.broker.share.config import check_enabled
-from tidelog.broker.share.reading import RECORD_LIMIT, ReadParams, Results, ShareRead, build_error_data
+from tidelog.broker.share.reading import (
+    RECORD_LIMIT,
+    ReadParams,
+    Results,
+    ShareRead,
+    build_error_data,
+    release_results,
+)
 from tidelog.broker.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, PartitionKey, SessionKey, ShareSession
 from tidelog.broker.share.share_groups import ShareGroups
 from tidelog.protocol.api_keys import ApiKey
@@ -40,7 +45,6 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from tidelog.protocol.transferable import release_slices
 
 API_KEY = ApiKey.SHARE_FETCH
 MIN_VERSION, MAX_VERSION = 1, 2
@@ -48,7 +52,7 @@ Request = ShareFetchRequest
 Response = ShareFetchResponse | Deferred[ShareFetchResponse]
 
 
-def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) -> Response | Steps[Response]:
+def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) -> Steps[Response]:
     """Acknowledge; once the acknowledgements are committed, fetch, and wait if there are too few records.
 
     Raises InvalidRequestError, ShareSessionNotFoundError, InvalidShareSessionEpochError.
@@ -66,37 +70,29 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
     outcomes: Outcomes = {}
     if has_acknowledgements(request):
         allowed, outcomes = split_topics(broker, context, request)
-        outcomes.update(acknowledge_all(groups, broker.metadata, who, allowed))
-    answer = _Answer(groups, SessionKey(group_id, member_id), outcomes, session)
-    if request.share_session_epoch == FINAL_EPOCH:
-        return when_all_done((*outcomes.values(), groups.release_session(key)), lambda: answer.response({}))
-    if request.is_renew_ack:
-        return when_all_done(outcomes.values(), lambda: answer.response({}))
-    waits = [outcome for outcome in outcomes.values() if not outcome.done] + openings(broker, groups, key, session)
-    if not waits:
-        return fetch(broker, context, request, answer)
-    return fetch_after(waits, lambda: fetch(broker, context, request, answer))
+        outcomes.update((yield from acknowledge_all(groups, broker.metadata, who, allowed)))
+    answer = _Answer(groups, key, outcomes, session)
+    released = groups.release_session(key) if request.share_session_epoch == FINAL_EPOCH else None
+    yield from outcomes.values()
+    if released is not None or request.is_renew_ack:
+        yield released
+        return (yield from answer.response({}))
+    # A request that waits for the disk acquires nothing: the logs are opened first.
+    yield from (yield from openings(broker, groups, key, session))
+    return (yield from fetch(broker, context, request, answer))
 
 
-def openings(broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession) -> list[Deferred[None]]:
+def openings(
+    broker: Broker, groups: ShareGroups, key: SessionKey, session: ShareSession
+) -> Steps[list[Deferred[None]]]:
     """Begin to open the logs that are not open: those of the session's partitions, and those with the group's share
     states of these partitions."""
-    found = [
-        opening
-        for topic_id, index in session.partitions
-        for opening in (
-            opening_of(broker, "", index, topic_id),
-            groups.when_open(StateKey(key.group_id, topic_id, index)),
-        )
-    ]
+    found: list[Deferred[None] | None] = []
+    for topic_id, index in list(session.partitions):
+        found.append(opening_of(broker, "", index, topic_id))
+        found.append(groups.when_open(StateKey(key.group_id, topic_id, index)))
+        yield None
     return [opening for opening in found if opening is not None]
-
-
-def fetch_after(waits: list[Deferred[None]], read: Callable[[], Response]) -> Steps[Response]:
-    """Read once the acknowledgements are committed and the logs are open: a request that waits for the disk acquires
-    nothing."""
-    yield from waits
-    return read()
 
 
 def error_response(request: ShareFetchRequest, error: KafkaError) -> ShareFetchResponse:
@@ -152,10 +148,9 @@ def refuse_later(broker: Broker, error: KafkaError, max_wait_ms: int) -> Deferre
 
 def fetch(
     broker: Broker, context: RequestContext, request: ShareFetchRequest, answer: _Answer
-) -> ShareFetchResponse | Deferred[ShareFetchResponse]:
+) -> Steps[ShareFetchResponse]:
     """Read the session's partitions, and wait if there are too few records."""
-    groups = answer.groups
-    wanted, errors = find_known_partitions(broker, context, answer.session)
+    wanted, errors = yield from find_known_partitions(broker, context, answer.session)
     max_bytes = min(request.max_bytes, broker.config.get_int("fetch.max.bytes"))
     params = ReadParams(
         *answer.key,
@@ -169,10 +164,14 @@ def fetch(
     max_wait_ms = 0 if errors and not wanted else request.max_wait_ms
     if broker.services.quotas.made is not None:
         context.withdraw = answer.withdraw
-    read = ShareRead(broker, groups, wanted, params).begin(max_wait_ms)
-    if isinstance(read, dict):
-        return answer.response({**read, **errors})
-    return read.map(lambda found: answer.response({**withhold(broker, context, answer, found), **errors}))
+    results = yield from ShareRead(broker, answer.groups, wanted, params).run(max_wait_ms)
+    try:
+        yield from withhold(broker, context, answer, results)
+        results.update(errors)
+        return (yield from answer.response(results))
+    except GeneratorExit:
+        release_results(results)
+        raise
 
 
 def split_topics(
@@ -194,40 +193,44 @@ def split_topics(
     return allowed, refused
 
 
-def withhold(broker: Broker, context: RequestContext, answer: _Answer, found: Results) -> Results:
+def withhold(broker: Broker, context: RequestContext, answer: _Answer, results: Results) -> Steps[None]:
     """Release acquired records of topics that the client may not read: its rights may have changed while it waited."""
     authorizer = broker.authorizer
     if authorizer is None:
-        return found
-    kept: Results = {}
-    for partition, data in found.items():
+        return
+    for partition, data in list(results.items()):
         if authorizer.refuses_topic_id(broker.metadata, context, partition[0]):
             answer.groups.take_back(answer.key, partition, data.acquired_records)
-            release_slices(data.records if isinstance(data.records, list) else [data.records])
-            kept[partition] = build_error_data(partition, TopicAuthorizationFailedError())
-        else:
-            kept[partition] = data
-    return kept
+            release_results({partition: data})
+            results[partition] = build_error_data(partition, TopicAuthorizationFailedError())
+        yield None
 
 
 def find_known_partitions(
     broker: Broker, context: RequestContext, session: ShareSession
-) -> tuple[list[PartitionKey], Results]:
+) -> Steps[tuple[list[PartitionKey], Results]]:
     """Return the session's partitions that exist and may be read, and errors for the others."""
-    authorizer = broker.authorizer
     wanted: list[PartitionKey] = []
     errors: Results = {}
-    for partition in session.partitions:
-        image = broker.metadata.topic_by_id(partition[0])
-        if image is None:
-            errors[partition] = build_error_data(partition, UnknownTopicIdError())
-        elif authorizer is not None and authorizer.refuses_topic_id(broker.metadata, context, partition[0]):
-            errors[partition] = build_error_data(partition, TopicAuthorizationFailedError())
-        elif not 0 <= partition[1] < image.partition_count:
-            errors[partition] = build_error_data(partition, UnknownTopicOrPartitionError())
-        else:
+    for partition in list(session.partitions):
+        error = refusal_of(broker, context, partition)
+        if error is None:
             wanted.append(partition)
+        else:
+            errors[partition] = build_error_data(partition, error)
+        yield None
     return wanted, errors
+
+
+def refusal_of(broker: Broker, context: RequestContext, partition: PartitionKey) -> KafkaError | None:
+    """Return the error of a partition that does not exist or may not be read, else None."""
+    authorizer = broker.authorizer
+    image = broker.metadata.topic_by_id(partition[0])
+    if image is None:
+        return UnknownTopicIdError()
+    if authorizer is not None and authorizer.refuses_topic_id(broker.metadata, context, partition[0]):
+        return TopicAuthorizationFailedError()
+    return None if 0 <= partition[1] < image.partition_count else UnknownTopicOrPartitionError()
 
 
 class _Answer:
@@ -242,44 +245,68 @@ class _Answer:
         self.key = key
         self.session = session
 
-    def response(self, results: Results) -> ShareFetchResponse:
+    def response(self, results: Results) -> Steps[ShareFetchResponse]:
         """Build the response: fetched records, and results of acknowledgements."""
         self._results = results
-        news = self._select_news(results)
-        for partition, outcome in self._outcomes.items():
-            error = error_of(outcome)
-            data = news.get(partition)
-            if data is None:
-                data = news[partition] = PartitionData(partition_index=partition[1], records=b"")
-            if error is not None:
-                data.acknowledge_error_code, data.acknowledge_error_message = error.code, error.message
+        response = self._begin()
         topics: dict[bytes, ShareFetchableTopicResponse] = {}
-        for (topic_id, _), data in news.items():
-            topic = topics.setdefault(topic_id, ShareFetchableTopicResponse(topic_id=topic_id))
-            topic.partitions.append(data)
-        return ShareFetchResponse(
-            acquisition_lock_timeout_ms=self.groups.config(self.key.group_id).limits.lock_duration_ms,
-            responses=list(topics.values()),
-        )
+        for partition, data in results.items():
+            if self._is_news(partition, data) or partition in self._outcomes:
+                self._add(response, topics, partition, data)
+            yield None
+        for partition in self._outcomes:
+            if partition not in results:
+                self._add(response, topics, partition, build_empty_data(partition))
+            yield None
+        return response
 
     def withdraw(self) -> ShareFetchResponse:
         """Make the acquired records available again, and build a response without them, which is sent in place of the
         last one."""
-        results, partitions = self._results, self.session.partitions
-        for partition, data in results.items():
+        partitions = self.session.partitions
+        for partition, data in self._results.items():
             self.groups.take_back(self.key, partition, data.acquired_records)
             if partition in partitions:
                 partitions[partition] = True
-        return self.response({})
+        response = self._begin()
+        topics: dict[bytes, ShareFetchableTopicResponse] = {}
+        for partition in self._outcomes:
+            self._add(response, topics, partition, build_empty_data(partition))
+        return response
 
-    def _select_news(self, results: Results) -> Results:
-        """Select the results that the response has: records, errors, and partitions that are due to be reported. A
+    def _begin(self) -> ShareFetchResponse:
+        lock_ms = self.groups.config(self.key.group_id).limits.lock_duration_ms
+        return ShareFetchResponse(acquisition_lock_timeout_ms=lock_ms)
+
+    def _add(
+        self,
+        response: ShareFetchResponse,
+        topics: dict[bytes, ShareFetchableTopicResponse],
+        partition: PartitionKey,
+        data: PartitionData,
+    ) -> None:
+        """Add a partition to the response, with the result of its acknowledgements. ``topics`` has the response's
+        topics by id."""
+        outcome = self._outcomes.get(partition)
+        error = None if outcome is None else error_of(outcome)
+        if error is not None:
+            data.acknowledge_error_code, data.acknowledge_error_message = error.code, error.message
+        topic = topics.get(partition[0])
+        if topic is None:
+            topic = topics[partition[0]] = ShareFetchableTopicResponse(topic_id=partition[0])
+            response.responses.append(topic)
+        topic.partitions.append(data)
+
+    def _is_news(self, partition: PartitionKey, data: PartitionData) -> bool:
+        """Return whether the response has this result: records, an error, or a partition that is due to be reported. A
         partition with an error is due again in the next response, so that the client learns when the error is over."""
-        news: Results = {}
         partitions = self.session.partitions
-        for partition, data in results.items():
-            if data.records or data.error_code or partitions.get(partition):
-                news[partition] = data
-            if partition in partitions:
-                partitions[partition] = bool(data.error_code)
-        return news
+        is_due = bool(partitions.get(partition))
+        if partition in partitions:
+            partitions[partition] = bool(data.error_code)
+        return bool(data.records) or bool(data.error_code) or is_due
+
+
+def build_empty_data(partition: PartitionKey) -> PartitionData:
+    """Build the response of a partition without records."""
+    return PartitionData(partition_index=partition[1], records=b"")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.coordinator.share_state.state import StateKey
 from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.share.sessions import PartitionKey
 from tidelog.broker.share.share_partition import REJECT, RENEW, AcknowledgementBatch
 from tidelog.protocol.errors import InvalidRequestError, KafkaError, UnknownTopicIdError, UnknownTopicOrPartitionError
@@ -37,14 +38,14 @@ class Acknowledger(NamedTuple):
 
 def acknowledge_all(
     groups: ShareGroups, metadata: MetadataCache, who: Acknowledger, topics: Iterable[FetchTopic | AcknowledgeTopic]
-) -> Outcomes:
-    """Apply the acknowledgements of a request's partitions. A partition without acknowledgements succeeds."""
+) -> Steps[Outcomes]:
+    """Apply the acknowledgements of a request's partitions, one partition in a step. A partition without
+    acknowledgements succeeds."""
     outcomes: Outcomes = {}
     for topic in topics:
         topic_id = bytes(topic.topic_id)
-        image = metadata.topic_by_id(topic_id)
         for asked in topic.partitions:
-            index = asked.partition_index
+            index, image = asked.partition_index, metadata.topic_by_id(topic_id)
             batches = [
                 AcknowledgementBatch(batch.first_offset, batch.last_offset, batch.acknowledge_types)
                 for batch in asked.acknowledgement_batches
@@ -61,6 +62,7 @@ def acknowledge_all(
                 outcomes[topic_id, index] = outcome
             except KafkaError as error:
                 outcomes[topic_id, index] = deferred_error(error)
+            yield None
     return outcomes
 
 

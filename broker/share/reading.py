@@ -4,18 +4,22 @@
                                                                -> too few: wait until a log or share partition changes
 
 A share partition is one partition of a topic, as one share group reads it. Records are acquired when the request is
-answered, so a waiting request holds no records. The bytes of a request are divided equally among its readable
+answered, so a waiting request holds no records. Between two steps other requests may acquire records that were read:
+then only those that are left are acquired. The bytes of a request are divided equally among its readable
 partitions; its limit of records applies to all of them together. The first partitions could use up this limit, so the
 order rotates with each request. Loop thread only. Source: KIP-932.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.coordinator.share_state.state import StateKey
-from tidelog.broker.loop.deferred import Deferred
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
+from tidelog.broker.replica.keys_wait import KeysWait
 from tidelog.broker.share.log_batches import aborted_batches, cut, read_batches
 from tidelog.broker.share.sessions import PartitionKey
 from tidelog.broker.share.share_groups import ServedPartition, ShareGroups, wake_key
@@ -23,11 +27,10 @@ from tidelog.broker.share.share_partition import AcquireRequest, BatchRange
 from tidelog.log.fetch import FetchDataInfo, FetchIsolation
 from tidelog.protocol.errors import KafkaError, OffsetOutOfRangeError
 from tidelog.protocol.messages.share_fetch import AcquiredRecords, PartitionData
-from tidelog.protocol.transferable import TransferableRecords
+from tidelog.protocol.transferable import TransferableRecords, release_slices
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.replica.purgatory import Parked
 
 RECORD_LIMIT = 1
 """Acquire mode in which the limit of records is exact and not rounded up to batches (KIP-1206)."""
@@ -60,9 +63,9 @@ class _Read(NamedTuple):
 
 
 class ShareRead:
-    """One share fetch over its partitions. While it waits for records, it is parked in the purgatory."""
+    """One share fetch over its partitions, in steps. While it waits for records, it is parked in the purgatory."""
 
-    __slots__ = ("_broker", "_deferred", "_groups", "_params", "_parked", "_partitions")
+    __slots__ = ("_broker", "_groups", "_params", "_partitions")
 
     def __init__(
         self, broker: Broker, groups: ShareGroups, partitions: Sequence[PartitionKey], params: ReadParams
@@ -72,43 +75,46 @@ class ShareRead:
         self._params = params
         turn = params.turn % len(partitions) if partitions and params.turn > 0 else 0
         self._partitions = [*partitions[turn:], *partitions[:turn]]
-        self._deferred: Deferred[Results] = Deferred()
-        self._parked: Parked | None = None
 
-    def begin(self, max_wait_ms: int) -> Results | Deferred[Results]:
-        """Answer at once if there are enough records or an error; else wait for more, at most ``max_wait_ms``."""
+    def run(self, max_wait_ms: int) -> Steps[Results]:
+        """Read and acquire once there are enough records or an error, but after ``max_wait_ms`` at the latest. The
+        slices of the results must be released if they are not sent (``release_results``)."""
         if not self._partitions or self._params.max_records <= 0 or self._params.max_bytes <= 0:
             return {}
-        reads, errors = self._read()
-        if errors or max_wait_ms <= 0 or self._is_enough(reads):
-            return self._acquire(reads, errors)
-        release(reads)
-        self._parked = self._broker.purgatory.park(self, self._keys(), max_wait_ms, self._deferred.refuse)
-        self._deferred.on_abandon(self._abandon)
-        return self._deferred
-
-    def _keys(self) -> list[object]:
-        """Return the keys of the purgatory under which the fetch waits: its partitions and share partitions."""
-        by_id = self._broker.replica_manager.partition_by_id
-        keys: list[object] = [by_id(topic_id, index) for topic_id, index in self._partitions]
-        return keys + [wake_key(StateKey(self._params.group_id, *partition)) for partition in self._partitions]
-
-    def try_complete(self) -> bool:
-        """Answer if there are enough records now, or an error."""
-        reads, errors = self._read()
-        if not errors and not self._is_enough(reads):
+        until_ms = self._broker.timers.monotonic_ms() + max_wait_ms
+        reads, errors = yield from self._read()
+        if not errors and max_wait_ms > 0 and not self._is_enough(reads):
             release(reads)
-            return False
-        self._deferred.complete(self._acquire(reads, errors))
-        return True
+            reads, errors = yield from self._read_later(until_ms)
+        return (yield from self._acquire(reads, errors))
 
-    def expire(self) -> None:
-        """Answer with the records that there are, because the request has timed out."""
-        self._deferred.complete(self._acquire(*self._read()))
+    def _read_later(self, until_ms: float) -> Steps[tuple[list[_Read], Results]]:
+        """Wait for a change and read, until there are enough records or an error, or until ``until_ms``. Each wait
+        begins before the partitions are read, so that no change between the read and the wait is missed."""
+        keys = yield from self._keys()
+        is_over = False
+        while True:
+            wait = KeysWait(self._broker.purgatory, keys, until_ms - self._broker.timers.monotonic_ms())
+            try:
+                reads, errors = yield from self._read()
+                if errors or is_over or self._is_enough(reads):
+                    return reads, errors
+                release(reads)
+                yield wait.ended
+            finally:
+                wait.cancel()
+            is_over = wait.is_over
 
-    def _abandon(self) -> None:
-        assert self._parked is not None
-        self._broker.purgatory.cancel(self._parked)
+    def _keys(self) -> Steps[list[Hashable]]:
+        """Return the keys of the purgatory under which the fetch waits: its partitions and share partitions."""
+        keys: list[Hashable] = []
+        for number, (topic_id, index) in enumerate(self._partitions):
+            with suppress(KafkaError):  # the next read finds the error
+                keys.append(self._broker.replica_manager.partition_by_id(topic_id, index))
+            keys.append(wake_key(StateKey(self._params.group_id, topic_id, index)))
+            if not number % ITEMS_PER_STEP:
+                yield None
+        return keys
 
     def _is_enough(self, reads: list[_Read]) -> bool:
         total = sum(len(read.found.records) for read in reads)
@@ -116,7 +122,7 @@ class ShareRead:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[_Read], Results]:
+    def _read(self) -> Steps[tuple[list[_Read], Results]]:
         """Read each partition that may have records to acquire, in order. Returns the reads that found records, and the
         errors of other partitions."""
         errors: Results = {}
@@ -129,15 +135,21 @@ class ShareRead:
                     ready.append(served)
             except KafkaError as error:
                 errors[partition] = build_error_data(partition, error)
+            yield None
         reads: list[_Read] = []
-        for served in ready:
-            try:
-                read = self._read_one(served, max(1, self._params.max_bytes // len(ready)))
-            except KafkaError as error:
-                errors[served.key[1:]] = build_error_data(served.key[1:], error)
-            else:
-                if read.found.records:
-                    reads.append(read)
+        try:
+            for served in ready:
+                try:
+                    read = self._read_one(served, max(1, self._params.max_bytes // len(ready)))
+                except KafkaError as error:
+                    errors[served.key[1:]] = build_error_data(served.key[1:], error)
+                else:
+                    if read.found.records:
+                        reads.append(read)
+                yield None
+        except GeneratorExit:
+            release(reads)
+            raise
         return reads, errors
 
     def _read_one(self, served: ServedPartition, max_bytes: int) -> _Read:
@@ -154,25 +166,36 @@ class ShareRead:
 
     # -- acquiring ----------------------------------------------------------------------------------------------
 
-    def _acquire(self, reads: list[_Read], errors: Results) -> Results:
-        """Acquire the records that were read, up to the request's limit, and build the response of each partition."""
-        results = errors
+    def _acquire(self, reads: list[_Read], results: Results) -> Steps[Results]:
+        """Acquire the records that were read, up to the request's limit. Returns the results, to which the response of
+        each partition is added. A share partition that was dropped from memory since it was read is left out."""
         left = self._params.max_records
-        total = 0
-        for position, read in enumerate(reads):
-            if left <= 0:
-                release(reads[position:])
-                break
-            try:
-                data, count = self._acquire_one(read, left)
-            except KafkaError as error:
-                release([read])
-                data, count = build_error_data(read.served.key[1:], error), 0
-            left -= count
-            total += len(data.records)
-            results[read.served.key[1:]] = data
-        self._broker.metrics.bytes_out.count += total
+        pending = deque(reads)
+        try:
+            while pending and left > 0:
+                read = pending.popleft()
+                if self._groups.find(read.served.key) is read.served:
+                    data, count = self._try_acquire(read, left)
+                    left -= count
+                    self._broker.metrics.bytes_out.count += len(data.records)
+                    results[read.served.key[1:]] = data
+                else:
+                    release([read])
+                yield None
+        except GeneratorExit:
+            release_results(results)
+            raise
+        finally:
+            release(pending)
         return results
+
+    def _try_acquire(self, read: _Read, max_records: int) -> tuple[PartitionData, int]:
+        """Return the response of one partition, which may be an error, and its number of records."""
+        try:
+            return self._acquire_one(read, max_records)
+        except KafkaError as error:
+            release([read])
+            return build_error_data(read.served.key[1:], error), 0
 
     def _acquire_one(self, read: _Read, max_records: int) -> tuple[PartitionData, int]:
         """Return the response of one partition and its number of records. Raises KafkaStorageError."""
@@ -211,7 +234,13 @@ def build_error_data(partition: PartitionKey, error: KafkaError) -> PartitionDat
     return PartitionData(partition_index=partition[1], error_code=error.code, error_message=error.message, records=b"")
 
 
-def release(reads: Sequence[_Read]) -> None:
+def release_results(results: Results) -> None:
+    """Release the file slices of results that are not sent."""
+    for data in results.values():
+        release_slices(data.records if isinstance(data.records, list) else [data.records])
+
+
+def release(reads: Iterable[_Read]) -> None:
     """Release the file slices of reads that are not sent."""
     for read in reads:
         if isinstance(read.found.records, TransferableRecords):

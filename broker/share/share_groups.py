@@ -100,7 +100,7 @@ class ShareGroups:
 
     def when_open(self, key: StateKey) -> Deferred[None] | None:
         """Begin to load the state of a share partition in the store. Returns None if that is not needed."""
-        if self._find(key) is not None:
+        if self.find(key) is not None:
             return None
         try:
             replica = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
@@ -108,7 +108,7 @@ class ShareGroups:
             return None  # ``serve`` raises the same error
         return self._store().when_open(key, replica.leader_epoch) if replica.is_leader else None
 
-    def _find(self, key: StateKey) -> ServedPartition | None:
+    def find(self, key: StateKey) -> ServedPartition | None:
         """Return a share partition after ending its expired locks, or None if it is not in memory. If it was loaded in
         an earlier leader epoch, it is dropped."""
         found = self._served.get(key)
@@ -128,7 +128,7 @@ class ShareGroups:
         Raises UnknownTopicIdError, UnknownTopicOrPartitionError, NotLeaderOrFollowerError, CoordinatorNotAvailableError
         if its state cannot be read (yet), InvalidRequestError if it has no state.
         """
-        found = self._find(key)
+        found = self.find(key)
         if found is not None:
             return found
         partition = self._broker.replica_manager.partition_by_id(key.topic_id, key.partition)
@@ -178,7 +178,7 @@ class ShareGroups:
         Raises UnknownTopicOrPartitionError if the share partition is not in memory, and what
         ``SharePartition.acknowledge`` raises.
         """
-        served = self._find(key)
+        served = self.find(key)
         if served is None:
             raise UnknownTopicOrPartitionError
         now_ms = self._broker.time.monotonic_ms()
