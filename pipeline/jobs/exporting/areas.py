@@ -151,17 +151,24 @@ class StoreArea:
         self._store = store
         self._finish = finish
         self._letters = letters
+        self._begun = set[str]()
 
     def open(self) -> None:
-        """Finish or remove the files of killed runs. Raises OSError."""
-        for name in self._store.names_in(self._path_of(DIRECTORY, RUNS)):
+        """Finish or remove the files of killed runs, and those of runs that were begun here. Raises OSError.
+
+        Another export may have finished a run of this one, and then the run has written more objects.
+        """
+        for name in sorted({*self._store.names_in(self._path_of(DIRECTORY, RUNS)), *self._begun}):
             found = _RUN.fullmatch(name)  # other files are not of exports
             if found is not None and self._finish(found[2], self._location, int(found[1])):
+                self._begun.discard(name)
                 self._remove(self._path_of(DIRECTORY, RUNS, name))
 
     def begin_run(self, run: str, version: int) -> StagingRun:
         """Write the object that records a run. Raises OSError."""
-        self._store.put(self._path_of(DIRECTORY, RUNS, f"{version:08d}-{run}"), b"")
+        name = f"{version:08d}-{run}"
+        self._begun.add(name)
+        self._store.put(self._path_of(DIRECTORY, RUNS, name), b"")
         return StagingRun(run, self._location, store=self._store, suffix=f"-{run}")
 
     def hold_lock(self) -> AbstractContextManager[None]:

@@ -181,6 +181,26 @@ def test_a_run_whose_objects_later_ones_took_away_is_a_conflict(
     assert left_over(store, table) == set()
 
 
+def test_objects_that_a_run_writes_after_others_cleared_it_away_go(
+    data: DataDirectory, table: str, store: MotoStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object that names the run was gone, so no run removed them."""
+    fill(data.log("orders"), 1)
+    real = run_tasks
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.setattr(commits, "run_tasks", real)
+        run(data, table)
+        run(data, table)  # nothing new, but it clears away
+        return real(*arguments)
+
+    monkeypatch.setattr(commits, "run_tasks", overtaken)
+    with pytest.raises(ConflictError, match="another export committed"):
+        run(data, table)
+    assert offsets(table) == list(range(5))
+    assert left_over(store, table) == set()
+
+
 def test_a_commit_that_another_writer_overtakes_is_a_conflict(
     data: DataDirectory, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
