@@ -26,7 +26,8 @@ ACLs and transactions talk to any Kafka broker.
 - **Output**: text for people; with `--json` one JSON document, or an object a line (`consume`, `find`). Headings are
   bold on a terminal, unless `NO_COLOR` is set.
 - **Errors** are one line on standard error; `cluster start` adds the end of a node's log. Exit codes: 0 done,
-  1 failure, 2 wrong usage or configuration, 130 interrupted, 141 the reader of standard output went away.
+  1 failure, 2 wrong usage or configuration, 130 interrupted, 141 the reader of standard output went away,
+  143 `consume` was ended by SIGTERM.
 - **Completion**: `source <(tidelog completion bash)`; `zsh` likewise; for fish
   `tidelog completion fish | source`.
 

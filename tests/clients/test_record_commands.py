@@ -224,6 +224,11 @@ def test_two_members_share_the_partitions(shell: Shell, tmp_path: Path) -> None:
             [4], "group", "describe", "pair",
             of=lambda found: [len(member["partitions"]) for member in found[0]["members"]],
         )  # fmt: skip
+        members[1].terminate()
+        assert members[1].wait(TIMEOUT_S) == 143
+        shell.until([], "group", "describe", "pair", of=lambda found: found[0]["members"])
+        (left,) = shell.json("group", "describe", "pair")
+        assert left["lag"] == 0
     finally:
         for member in members:
             member.kill()

@@ -25,6 +25,7 @@ PROCESS_STATE_ALLOWED = {
     "broker/startup.py": "the broker's start",
     "tidelog/commands/running/serve_process.py": "the process of `tidelog serve`, as it starts",
     "tidelog/commands/files/adopt.py": "the process of `tidelog adopt`, as it starts",
+    "tidelog/commands/records/consume.py": "the process of a member of a group, as it starts",
     "tidelog/commands/pipeline.py": "the process of an export that goes on until a signal, as it starts",
     "pipeline/jobs/runner.py": "the process of a Spark job, as it starts",
     "log/records/quiet_import.py": "imports of numpy while a broker serves: collections wait for their end",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +15,7 @@ import click
 from tidelog.client.connection import ClientError
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
+from tidelog.commands.frame.exit_codes import EXIT_TERMINATED
 from tidelog.commands.frame.options import ClientSettings, Moment, check_order, client_options, json_option
 from tidelog.commands.frame.records import hex_line, json_line, json_line_of, text_line
 from tidelog.commands.records.registered import RegisteredValues, registry_options
@@ -92,12 +95,29 @@ def command(
         raise click.UsageError("--partition: a group assigns the partitions; expected it without --group")
     start = checked_offset("start" if from_beginning else offset)
     wanted = range_of(start, begin, end, follow=follow, isolation=isolation)
-    with Cluster.open(settings) as cluster:
+    with ended_by_sigterm(), Cluster.open(settings) as cluster:
         if group is None:
             records = read_partitions(cluster, list_partitions(cluster, topics, partitions), wanted)
         else:
             records = MemberReading(cluster, group, topics, wanted, tell).records()
         show(records, line_maker("json" if as_json else form, values), max_records)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the command as Ctrl-C does: a member commits what was printed, and leaves its group."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def range_of(offset: str | None, begin_ms: int | None, end_ms: int | None, *, follow: bool, isolation: str) -> Range:
