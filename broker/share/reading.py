@@ -81,15 +81,14 @@ class ShareRead:
         slices of the results must be released if they are not sent (``release_results``)."""
         if not self._partitions or self._params.max_records <= 0 or self._params.max_bytes <= 0:
             return {}
-        until_ms = self._broker.timers.monotonic_ms() + max_wait_ms
-        reads, errors = yield from self._read()
-        if not errors and max_wait_ms > 0 and not self._is_enough(reads):
-            release(reads)
-            reads, errors = yield from self._read_later(until_ms)
+        if max_wait_ms > 0:
+            reads, errors = yield from self._read_enough(self._broker.timers.monotonic_ms() + max_wait_ms)
+        else:
+            reads, errors = yield from self._read()
         return (yield from self._acquire(reads, errors))
 
-    def _read_later(self, until_ms: float) -> Steps[tuple[list[_Read], Results]]:
-        """Wait for a change and read, until there are enough records or an error, or until ``until_ms``. Each wait
+    def _read_enough(self, until_ms: float) -> Steps[tuple[list[_Read], Results]]:
+        """Read and wait for a change, until there are enough records or an error, or until ``until_ms``. Each wait
         begins before the partitions are read, so that no change between the read and the wait is missed."""
         keys = yield from self._keys()
         is_over = False
