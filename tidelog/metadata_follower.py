@@ -13,7 +13,7 @@ from typing import Self
 from tidelog.broker.cluster.observing.observer import Observer, ObserverConfig, Question
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.replay import Published
+from tidelog.broker.metadata.replay import PublishedImage
 from tidelog.client import Client, ClientError
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError
@@ -72,7 +72,7 @@ class MetadataFollower:
             self.step()
         return self.observer.image
 
-    def step(self) -> Published | None:
+    def step(self) -> PublishedImage | None:
         """Wait until the next request is due, and send it; return the new image, if the response changed it.
 
         Raises NotAControllerError, and the errors of ``Observer.take_answer``.

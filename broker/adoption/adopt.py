@@ -78,7 +78,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Adopted:
+class AdoptedOffsets:
     """Offsets of the staged partitions, for the checkpoint files, and the id and next leader epoch of each topic."""
 
     end_offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Adoption:
         self._options: AdoptionOptions = plan.options
         self._progress = progress
         self._staging = os.path.join(plan.options.target, STAGING_DIRECTORY)
-        self._adopted = Adopted()
+        self._adopted = AdoptedOffsets()
 
     def run(self) -> None:
         """Carry the plan out, after removing what an interrupted run left."""

@@ -38,7 +38,7 @@ class PartitionKey(NamedTuple):
     partition: int
 
 
-class Answered(NamedTuple):
+class AnsweredProposal(NamedTuple):
     """A proposal that is over, with the controller's answer."""
 
     key: PartitionKey
@@ -77,13 +77,13 @@ class AlterPartitions:
             topic.partitions.append(partition_data(key, proposal))
         return AlterPartitionRequest(broker_id=self._broker_id, broker_epoch=broker_epoch, topics=list(topics.values()))
 
-    def take_answer(self, response: AlterPartitionResponse, now_ms: float) -> list[Answered]:
+    def take_answer(self, response: AlterPartitionResponse, now_ms: float) -> list[AnsweredProposal]:
         """Return the proposals that the controller has decided on; the others wait to be sent again."""
         sent, self._in_flight = self._in_flight, {}
         answered = []
         for key, answer in () if response.error_code else answers_of(response):
             if key in sent and answer.error_code in DECIDED:
-                answered.append(Answered(key, sent.pop(key), answer))
+                answered.append(AnsweredProposal(key, sent.pop(key), answer))
         self._keep(sent, now_ms)
         return answered
 

@@ -29,7 +29,7 @@ from tidelog.broker.config.keys.security import (
     is_listener_key,
 )
 from tidelog.broker.config.keys.token import TOKEN_KEYS
-from tidelog.broker.config.secrets import NOTHING, PROVIDERS_KEY, Resolved, resolve
+from tidelog.broker.config.secrets import NOTHING, PROVIDERS_KEY, ResolvedTexts, resolve
 from tidelog.broker.config.sources import (
     PropertiesError,
     parse_properties,
@@ -124,7 +124,7 @@ class BrokerConfig:
         "unknown_keys",
     )
 
-    def __init__(self, texts: Mapping[str, str], resolved: Resolved = NOTHING) -> None:
+    def __init__(self, texts: Mapping[str, str], resolved: ResolvedTexts = NOTHING) -> None:
         """Parse texts that are already merged; ``resolved`` says which are secrets. Raises ConfigError."""
         self.resolved = resolved
         self.static_texts: dict[str, str] = dict(texts)

@@ -31,7 +31,7 @@ Provider = Callable[[str, str], str]
 """Path and key -> value. Raises ConfigError, LookupError, OSError, ValueError."""
 
 
-class Resolved(NamedTuple):
+class ResolvedTexts(NamedTuple):
     """Configuration texts whose references are resolved."""
 
     texts: dict[str, str]
@@ -49,10 +49,10 @@ class Resolved(NamedTuple):
         return re.sub(found, lambda _: HIDDEN, text, flags=re.IGNORECASE)
 
 
-NOTHING = Resolved({}, frozenset(), frozenset())
+NOTHING = ResolvedTexts({}, frozenset(), frozenset())
 
 
-def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolved:
+def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> ResolvedTexts:
     """Replace references by their values. Raises ConfigError, which names the key and the reference."""
     if not any("${" in text for text in texts.values()):
         return NOTHING._replace(texts=dict(texts))
@@ -62,7 +62,7 @@ def resolve(texts: Mapping[str, str], environment: Mapping[str, str]) -> Resolve
     for key, text in texts.items():
         found[key] = _REFERENCE.sub(partial(_value_of, key, providers, secrets), text)
     changed = frozenset(key for key in texts if found[key] != texts[key])
-    return Resolved(found, changed, frozenset(secrets - {""}))
+    return ResolvedTexts(found, changed, frozenset(secrets - {""}))
 
 
 def forms_of(secret: str) -> Iterator[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.image import MetadataCache
 
 
-class Divided(NamedTuple):
+class DividedTopics(NamedTuple):
     """Topics of a request: each is in one of the two lists or, with a part of its partitions, in both."""
 
     known: list[Any]
@@ -25,9 +25,9 @@ class Divided(NamedTuple):
     """Topics with partitions that do not exist, each with its error; and topics without partitions."""
 
 
-def divide(metadata: MetadataCache, topics: list[Any]) -> Divided:
+def divide(metadata: MetadataCache, topics: list[Any]) -> DividedTopics:
     """Divide the partitions of topics, which are found by id if they have one, else by name."""
-    divided = Divided([], [])
+    divided = DividedTopics([], [])
     for topic in topics:
         topic_id = getattr(topic, "topic_id", ZERO_UUID)
         image = metadata.find(topic.name) if topic_id == ZERO_UUID else metadata.topic_by_id(topic_id)

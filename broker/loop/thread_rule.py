@@ -50,7 +50,7 @@ _OTHER_THREADS = re.compile(
 _EXCEPT = re.compile(r"loop\s+thread\s+only,?\s+except\s+((?:``\w+``(?:,\s+|\s+and\s+)?)+)", re.IGNORECASE)
 
 
-class _Guarded(NamedTuple):
+class _GuardedAttribute(NamedTuple):
     """A wrapped attribute of a class or module: its original value, and the one that checks the thread."""
 
     owner: type | ModuleType
@@ -62,7 +62,7 @@ class _Guarded(NamedTuple):
 class _State:
     """All wrapped attributes, and whether the check is suspended."""
 
-    guarded: ClassVar[list[_Guarded]] = []
+    guarded: ClassVar[list[_GuardedAttribute]] = []
     is_suspended = False
 
 
@@ -163,7 +163,7 @@ def _replace(
     original: Callable[..., Any] | property,
     guarded: Callable[..., Any] | property,
 ) -> None:
-    _State.guarded.append(_Guarded(owner, name, original, guarded))
+    _State.guarded.append(_GuardedAttribute(owner, name, original, guarded))
     if not _State.is_suspended:
         setattr(owner, name, guarded)
 

@@ -56,7 +56,7 @@ from tidelog.broker.member.replication import Replication
 from tidelog.broker.member.roles import MemberRoles
 from tidelog.broker.member.topics import MemberTopics, TopicCreation
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.replay import Published
+from tidelog.broker.metadata.replay import PublishedImage
 from tidelog.broker.replica.strays import StrayLogs
 from tidelog.broker.startup import ClusterParts, assemble, build_foundation, recovery_of, set_creation_mode
 from tidelog.log.system.file_system import OsFileSystem
@@ -100,7 +100,7 @@ class Member:
         self._publisher: MetadataPublisher | None = None
         self._replication: Replication | None = None
         self._publishing = asyncio.Lock()
-        self._backlog: deque[Published] = deque()
+        self._backlog: deque[PublishedImage] = deque()
         """Images that are not published to the parts of the broker yet."""
         self._last_answer_ms = time.monotonic_ms()
         """Time of the last answer to a registration or heartbeat."""
@@ -332,7 +332,7 @@ class Member:
                     await self._take(published)
             self._note_change()
 
-    async def _take(self, published: Published) -> None:
+    async def _take(self, published: PublishedImage) -> None:
         self._backlog.append(published)
         if self._publisher is not None:
             await self._publish_backlog()

@@ -24,7 +24,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.cluster.fetching.fetcher import LeaderFetcher, Request
 from tidelog.broker.cluster.fetching.fetchers import FetcherId, Fetchers, FollowedEpoch
 from tidelog.broker.cluster.fetching.session import FetchKey
-from tidelog.broker.cluster.fetching.work import Append, FetcherConfig, Followed, Work
+from tidelog.broker.cluster.fetching.work import Append, FetcherConfig, FollowedPartition, Work
 from tidelog.broker.cluster.quorum import Address
 from tidelog.broker.member.config import MemberConfig
 from tidelog.broker.member.connections.channel import Channel, ChannelError
@@ -104,7 +104,7 @@ class ReplicaFetcher:
         opened = {key: (followed, following) for key, followed, following in found if following is not None}
         self._followed = {key: following for key, (_, following) in opened.items()}
         self.state_machine.set_partitions(
-            {key: Followed(*followed, following.position) for key, (followed, following) in opened.items()}
+            {key: FollowedPartition(*followed, following.position) for key, (followed, following) in opened.items()}
         )
         self._wanted.set()
 

@@ -101,7 +101,7 @@ class MetadataLog:
 
         Raises KafkaStorageError, and then nothing was appended.
         """
-        return self._append(build_metadata_batch(records, self._next(now_ms)))
+        return self._append(build_metadata_batch(records, self._next_batch_start(now_ms)))
 
     def append_leader_change(self, node_id: int, now_ms: int) -> None:
         """Append the control record of a new leader epoch, unless this node continues its last epoch or the disk is
@@ -112,10 +112,10 @@ class MetadataLog:
         voter = QuorumVoter(voter_id=node_id)
         # Version 0 always: no Kafka up to 4.3 reads 1, which would name the voters' directories.
         message = LeaderChangeMessage(leader_id=node_id, voters=[voter], granting_voters=[voter])
-        batch = build_control_batch(message, self._next(now_ms))
+        batch = build_control_batch(message, self._next_batch_start(now_ms))
         write_if_room(lambda: self._append_now(batch), "the record of the new leader is not written")
 
-    def _next(self, now_ms: int) -> BatchStart:
+    def _next_batch_start(self, now_ms: int) -> BatchStart:
         return BatchStart(self.end_offset, self.epoch, now_ms)
 
     def _append(self, batch: bytearray) -> int:
@@ -132,11 +132,11 @@ class MetadataLog:
         self,
         image: MetadataImage,
         now_ms: int,
-        more: Iterable[VersionedRecord] = (),
+        deletions: Iterable[VersionedRecord] = (),
         voters: QuorumVoters = STATIC_VOTERS,
     ) -> SnapshotId:
-        """Write the snapshot of an image whose records are synced. Any thread, one at a time. ``more`` are records
-        that no image holds.
+        """Write the snapshot of an image whose records are synced. Any thread, one at a time. ``deletions``
+        are those of ``build_snapshot``.
 
         Raises KafkaStorageError. The file gets its name when it is complete and synced.
         """
@@ -147,7 +147,7 @@ class MetadataLog:
         try:
             file.truncate(0)
             position = 0
-            for batch in build_snapshot(image, now_ms, more, voters):
+            for batch in build_snapshot(image, now_ms, deletions, voters):
                 file.write_at(batch, position)
                 position += len(batch)
             file.sync()

@@ -48,7 +48,7 @@ class LogPosition(NamedTuple):
     timestamp_ms: int
 
 
-class Published(NamedTuple):
+class PublishedImage(NamedTuple):
     """A new image and what changed since the one before."""
 
     delta: MetadataDelta
@@ -100,13 +100,13 @@ class MetadataReplay:
             self._take_records(batch)
         self._end = self._publishable = LogPosition(snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)
 
-    def publish(self) -> Published | None:
+    def publish(self) -> PublishedImage | None:
         """Return the image after all batches that were taken, without the records of an open transaction, and what
         changed since the last call. None if there is nothing new.
         """
         if self._publishable.offset == self.image.offset:
             return None
-        published = Published(self._delta, self._delta.build(*self._publishable))
+        published = PublishedImage(self._delta, self._delta.build(*self._publishable))
         self.image = published.image
         self._delta = MetadataDelta(self.image)
         return published

@@ -40,18 +40,18 @@ class SnapshotContent(NamedTuple):
 
 
 def build_snapshot(
-    image: MetadataImage, now_ms: int, more: Iterable[VersionedRecord] = (), voters: QuorumVoters = STATIC_VOTERS
+    image: MetadataImage, now_ms: int, deletions: Iterable[VersionedRecord] = (), voters: QuorumVoters = STATIC_VOTERS
 ) -> Iterator[bytearray]:
     """Yield the batches of a snapshot of ``image``; each is built when it is asked for.
 
-    ``more`` are records that no image holds.
+    ``deletions`` are the records of topics whose deletion is not finished: no image has these topics.
     """
     header = SnapshotHeaderRecord(last_contained_log_timestamp=image.timestamp_ms)
     quorum = list(voters.records())
     yield build_control_batch(header, BatchStart(0, image.epoch, now_ms), quorum)
     offset = 1 + len(quorum)
     held: list[VersionedRecord] = []
-    for record in itertools.chain(records_of_image(image), more):
+    for record in itertools.chain(records_of_image(image), deletions):
         held.append(record)
         if len(held) == RECORDS_PER_BATCH:
             yield build_metadata_batch(held, BatchStart(offset, image.epoch, now_ms))

@@ -32,7 +32,7 @@ from functools import partial
 
 from tidelog.broker.errors import CloseConnectionError
 from tidelog.broker.loop.timers import Timer
-from tidelog.broker.network.late_answers import AnswerLine, LineEntry, Muted
+from tidelog.broker.network.late_answers import AnswerLine, LineEntry, MutedAnswer
 from tidelog.broker.network.send_queue import ALL, SendQueue, SendStatus, send_at_once
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import Transport, is_reset
@@ -349,7 +349,7 @@ class Connection:
             if answer:
                 queue_answer(self, answer)
             if self.context.throttle_ms:
-                self._pending = Muted(self._shell.timers, self.context, self._on_answer)
+                self._pending = MutedAnswer(self._shell.timers, self.context, self._on_answer)
             if not self._in_turn:
                 now = self._last_active_ms = self._shell.monotonic_ms()
                 if answer:
@@ -446,7 +446,7 @@ class Connection:
         if self.closed:
             return
         self.update_reading()
-        if isinstance(self._pending, Muted):
+        if isinstance(self._pending, MutedAnswer):
             self._pending.abandon()
             self._pending = None
         if self._pending is None and not (self._line or self._out or self._queue or self._in_thread):

@@ -94,7 +94,7 @@ class AnswerLine(deque[LineEntry]):
                 entry.pending.abandon()
 
 
-class Muted(Pending):
+class MutedAnswer(Pending):
     """Empty answer that comes when the throttle time of a client over its quota has passed (KIP-219)."""
 
     __slots__ = ("_timer",)

@@ -43,7 +43,7 @@ class DelayedOperation(Protocol):
         ...
 
 
-class Parked:
+class ParkedOperation:
     """A parked operation, with its keys and its timer."""
 
     __slots__ = ("is_due", "keys", "operation", "refuse", "timer")
@@ -73,11 +73,11 @@ class Purgatory:
     def __init__(self, timers: TimerQueue, call_soon: Callable[[Callable[[], None]], object]) -> None:
         self._timers = timers
         self._call_soon = call_soon
-        self._watchers: dict[Hashable, dict[Parked, None]] = {}
+        self._watchers: dict[Hashable, dict[ParkedOperation, None]] = {}
         """Key -> operations that a touch of it tries again."""
         self._touched: dict[Hashable, None] = {}
         """Keys that were touched since the last ``run_touched``."""
-        self._due: deque[Parked] = deque()
+        self._due: deque[ParkedOperation] = deque()
         """Operations to try, in the order in which their keys were touched."""
         self._scheduled = False
         self.expired_total = 0
@@ -85,13 +85,15 @@ class Purgatory:
     def __len__(self) -> int:
         return len({parked for watchers in self._watchers.values() for parked in watchers})
 
-    def park(self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, refuse: Refuse) -> Parked:
+    def park(
+        self, operation: DelayedOperation, keys: Iterable[Hashable], delay_ms: float, refuse: Refuse
+    ) -> ParkedOperation:
         """Park an operation for ``delay_ms`` at most; a touch of one of ``keys`` tries it again. The caller has just
         tried it.
 
         ``refuse`` is called with an exception of the operation, so that its client does not wait without end.
         """
-        parked = Parked(operation, tuple(keys), refuse)
+        parked = ParkedOperation(operation, tuple(keys), refuse)
         watchers = self._watchers
         for key in parked.keys:
             waiting = watchers.get(key)
@@ -149,7 +151,7 @@ class Purgatory:
             if due:
                 self._schedule()
 
-    def _look_at(self, parked: Parked) -> None:
+    def _look_at(self, parked: ParkedOperation) -> None:
         """Try an operation, and remove it if it is completed."""
         if parked.timer is None:
             return
@@ -161,7 +163,7 @@ class Purgatory:
         if is_completed:
             self.cancel(parked)
 
-    def cancel(self, parked: Parked) -> None:
+    def cancel(self, parked: ParkedOperation) -> None:
         """Forget a parked operation without answering it. Does nothing if it was removed already."""
         if parked.timer is None:
             return
@@ -177,7 +179,7 @@ class Purgatory:
         for parked in {parked: None for watchers in self._watchers.values() for parked in watchers}:
             self.expire(parked)
 
-    def expire(self, parked: Parked) -> None:
+    def expire(self, parked: ParkedOperation) -> None:
         """Answer a parked operation now with its results so far. Does nothing if it was removed already."""
         if parked.timer is None:
             return
@@ -189,7 +191,7 @@ class Purgatory:
             _refuse(parked, error)
 
 
-def _refuse(parked: Parked, error: Exception) -> None:
+def _refuse(parked: ParkedOperation, error: Exception) -> None:
     """Refuse the client of an operation that raised; called in the handler of that exception."""
     logger.exception("a waiting request failed, a defect of the broker: its client gets an error")
     try:

@@ -44,7 +44,7 @@ _INITIAL_EPOCH = 0
 _FETCHES = (ApiKey.FETCH, ApiKey.SHARE_FETCH)
 
 
-class Throttled(Pending):
+class ThrottledAnswer(Pending):
     """An answer that is sent at once; then the connection is muted (``RequestContext.throttle_ms``)."""
 
     __slots__ = ("_frame",)
@@ -63,7 +63,7 @@ class Throttled(Pending):
         """Do nothing: the answer is sent at once."""
 
 
-class Measured(Pending):
+class MeasuredAnswer(Pending):
     """An answer that comes later, and is measured when it comes."""
 
     __slots__ = ("_measure", "_waiting")
@@ -102,9 +102,9 @@ def answer(broker: Broker, route: Route, context: RequestContext, request: Any, 
     found = route.answer(broker, context, request, is_long=size > route.one_turn_bytes)
     measure.seconds = perf_counter() - began
     if isinstance(found, Pending):
-        return Measured(found, measure)
+        return MeasuredAnswer(found, measure)
     frame = measure.finish(found)
-    return Throttled(frame) if context.throttle_ms else frame
+    return ThrottledAnswer(frame) if context.throttle_ms else frame
 
 
 def limit_fetch(quotas: Quotas, client: Client, request: FetchRequest | ShareFetchRequest) -> None:

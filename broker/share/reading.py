@@ -53,7 +53,7 @@ class ReadParams(NamedTuple):
     """The session's epoch: the number of partitions by which the request's order is rotated."""
 
 
-class _Read(NamedTuple):
+class _ReadRecords(NamedTuple):
     """Records of one partition that were read from ``offset`` on, but not acquired. If they are not sent, ``release``
     must be called."""
 
@@ -87,7 +87,7 @@ class ShareRead:
             reads, errors = yield from self._read()
         return (yield from self._acquire(reads, errors))
 
-    def _read_enough(self, until_ms: float) -> Steps[tuple[list[_Read], Results]]:
+    def _read_enough(self, until_ms: float) -> Steps[tuple[list[_ReadRecords], Results]]:
         """Read and wait for a change, until there are enough records or an error, or until ``until_ms``. Each wait
         begins before the partitions are read, so that no change between the read and the wait is missed."""
         keys = yield from self._keys()
@@ -115,13 +115,13 @@ class ShareRead:
                 yield None
         return keys
 
-    def _is_enough(self, reads: list[_Read]) -> bool:
+    def _is_enough(self, reads: list[_ReadRecords]) -> bool:
         total = sum(len(read.found.records) for read in reads)
         return total > 0 and total >= self._params.min_bytes
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def _read(self) -> Steps[tuple[list[_Read], Results]]:
+    def _read(self) -> Steps[tuple[list[_ReadRecords], Results]]:
         """Read each partition that may have records to acquire, in order. Returns the reads that found records, and the
         errors of other partitions."""
         errors: Results = {}
@@ -135,7 +135,7 @@ class ShareRead:
             except KafkaError as error:
                 errors[partition] = build_error_data(partition, error)
             yield None
-        reads: list[_Read] = []
+        reads: list[_ReadRecords] = []
         try:
             for served in ready:
                 try:
@@ -151,7 +151,7 @@ class ShareRead:
             raise
         return reads, errors
 
-    def _read_one(self, served: ServedPartition, max_bytes: int) -> _Read:
+    def _read_one(self, served: ServedPartition, max_bytes: int) -> _ReadRecords:
         committed = self._groups.config(self._params.group_id).read_committed
         isolation = FetchIsolation.TXN_COMMITTED if committed else FetchIsolation.HIGH_WATERMARK
         partition = self._broker.replica_manager.partition_by_id(served.key.topic_id, served.key.partition)
@@ -161,11 +161,11 @@ class ShareRead:
             found = partition.read(offset, max_bytes, isolation=isolation, min_one_message=True)
         except OffsetOutOfRangeError:  # the log was truncated below the offset: there is nothing to read until it grows
             found = FetchDataInfo(b"", offset)
-        return _Read(served, offset, found)
+        return _ReadRecords(served, offset, found)
 
     # -- acquiring ----------------------------------------------------------------------------------------------
 
-    def _acquire(self, reads: list[_Read], results: Results) -> Steps[Results]:
+    def _acquire(self, reads: list[_ReadRecords], results: Results) -> Steps[Results]:
         """Acquire the records that were read, up to the request's limit. Returns the results, to which the response of
         each partition is added. A share partition that was dropped from memory since it was read is left out."""
         left = self._params.max_records
@@ -188,7 +188,7 @@ class ShareRead:
             release(pending)
         return results
 
-    def _try_acquire(self, read: _Read, max_records: int) -> tuple[PartitionData, int]:
+    def _try_acquire(self, read: _ReadRecords, max_records: int) -> tuple[PartitionData, int]:
         """Return the response of one partition, which may be an error, and its number of records."""
         try:
             return self._acquire_one(read, max_records)
@@ -196,7 +196,7 @@ class ShareRead:
             release([read])
             return build_error_data(read.served.key[1:], error), 0
 
-    def _acquire_one(self, read: _Read, max_records: int) -> tuple[PartitionData, int]:
+    def _acquire_one(self, read: _ReadRecords, max_records: int) -> tuple[PartitionData, int]:
         """Return the response of one partition and its number of records. Raises KafkaStorageError."""
         served, records = read.served, read.found.records
         batches = read_batches(records, read.offset, max_records)
@@ -239,7 +239,7 @@ def release_results(results: Results) -> None:
         release_slices(data.records if isinstance(data.records, list) else [data.records])
 
 
-def release(reads: Iterable[_Read]) -> None:
+def release(reads: Iterable[_ReadRecords]) -> None:
     """Release the file slices of reads that are not sent."""
     for read in reads:
         if isinstance(read.found.records, TransferableRecords):

@@ -34,7 +34,7 @@ from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSession
 from tidelog.broker.share.share_partition import (
     UNINITIALIZED_OFFSET,
     AcknowledgementBatch,
-    Acquired,
+    AcquiredRun,
     Change,
     SharePartition,
 )
@@ -190,7 +190,7 @@ class ShareGroups:
         they had before."""
         served = self._served.get(StateKey(session_key.group_id, *partition))
         if served is not None and runs:
-            acquired = [Acquired(run.first_offset, run.last_offset, run.delivery_count) for run in runs]
+            acquired = [AcquiredRun(run.first_offset, run.last_offset, run.delivery_count) for run in runs]
             served.partition.take_back(session_key.member_id, acquired)
             self.wake(served.key)
 

@@ -72,7 +72,7 @@ class BatchRange(NamedTuple):
     last_offset: int
 
 
-class Acquired(NamedTuple):
+class AcquiredRun(NamedTuple):
     """A run of offsets that a member acquired, all with the same delivery count."""
 
     first: int
@@ -156,7 +156,7 @@ class SharePartition:
 
     # -- acquiring ----------------------------------------------------------------------------------------------
 
-    def acquire(self, request: AcquireRequest, limits: Limits, now_ms: float) -> list[Acquired]:
+    def acquire(self, request: AcquireRequest, limits: Limits, now_ms: float) -> list[AcquiredRun]:
         """Acquire for the member the available records of the batches. Nothing must be stored."""
         batches = request.batches
         if not batches or batches[-1].last_offset < self.start_offset:
@@ -201,7 +201,7 @@ class SharePartition:
         if gone:
             self._set(self._apply_changes(gone))
 
-    def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[Acquired]) -> list[Acquired]:
+    def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[AcquiredRun]) -> list[AcquiredRun]:
         """Archive records of aborted transactions, which no consumer of a group with ``read_committed`` may see.
         Returns ``acquired`` without them."""
         for first, last in aborted:
@@ -212,7 +212,7 @@ class SharePartition:
         self._set(self._apply_changes([]))
         return acquired
 
-    def take_back(self, member_id: str, acquired: Iterable[Acquired]) -> None:
+    def take_back(self, member_id: str, acquired: Iterable[AcquiredRun]) -> None:
         """Undo acquisitions whose response was not sent: the records were not delivered."""
         given = [
             Span(part.first, part.last, AVAILABLE, part.delivery_count - 1)
@@ -408,15 +408,15 @@ def list_fresh(request: AcquireRequest, first: int, last: int, left: int) -> lis
     return found
 
 
-def join_runs(spans: Iterable[Span]) -> list[Acquired]:
+def join_runs(spans: Iterable[Span]) -> list[AcquiredRun]:
     """Join spans to the runs of the answer: neighbouring spans that are delivered again become one run."""
-    found: list[Acquired] = []
+    found: list[AcquiredRun] = []
     for span in spans:
         before = found[-1] if found else None
         if before is not None and before.last + 1 == span.first and before.delivery_count == span.delivery_count > 1:
             found[-1] = before._replace(last=span.last)
         else:
-            found.append(Acquired(span.first, span.last, span.delivery_count))
+            found.append(AcquiredRun(span.first, span.last, span.delivery_count))
     return found
 
 
@@ -434,7 +434,7 @@ def split_by_type(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int
             first = offset + 1
 
 
-def cut_out(run: Acquired, first: int, last: int) -> Iterable[Acquired]:
+def cut_out(run: AcquiredRun, first: int, last: int) -> Iterable[AcquiredRun]:
     """Yield the parts of a run that are left when the offsets from ``first`` to ``last`` are removed."""
     if last < run.first or first > run.last:
         yield run

@@ -126,7 +126,7 @@ class MatchReader:
 
     def read(self, reading: Reading, indexer: LogIndexer | None) -> Matching:
         """Read the next matching records. Raises IndexDamagedError, CorruptMessageError, KafkaStorageError."""
-        return _Read(self._log, self._query, reading, self._candidates(reading, indexer)).run()
+        return _ReadState(self._log, self._query, reading, self._candidates(reading, indexer)).run()
 
     def _candidates(self, reading: Reading, indexer: LogIndexer | None) -> tuple[Iterator[int], int]:
         start = reading.offset
@@ -144,7 +144,7 @@ class MatchReader:
         return iter(()), start
 
 
-class _Read:
+class _ReadState:
     """State of one filtered read: its position and the result so far."""
 
     def __init__(self, log: UnifiedLog, query: Query, reading: Reading, candidates: tuple[Iterator[int], int]) -> None:

@@ -38,7 +38,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.find.engine import engine
-from tidelog.log.find.engine.reference import ChainQuery, Damage, FileLayout, Restored
+from tidelog.log.find.engine.reference import ChainQuery, Damage, FileLayout, RestoredSlots
 from tidelog.log.system.file_system import FileSystem, LogStorageError
 from tidelog.protocol.errors import KafkaStorageError
 
@@ -370,7 +370,7 @@ class IndexFile:
             raise IndexDamagedError(f"{self.path} has space for {self.capacity} entries, not for {count}")
         bounds = self.bounds
         front = bytearray(HEADER_BYTES + SLOT.size * self.slots)
-        restored = Restored(0, 1, -1)
+        restored = RestoredSlots(0, 1, -1)
         while restored.next_entry < count:
             entries = min(_RESTORED_ENTRIES, count - restored.next_entry)
             stored = self._read(self._position(restored.next_entry), ENTRY_BYTES * entries)

@@ -30,7 +30,7 @@ def commits_transaction(batch: Buffer) -> bool | None:
 
 
 @dataclass(slots=True)
-class _Ended:
+class _EndedTransaction:
     """An aborted transaction as the records show it, by offsets. ``first`` is None if no record of it was read;
     ``undecided`` is the first offset that was undecided after the marker."""
 
@@ -47,7 +47,7 @@ class TransactionIndexCheck:
     def __init__(self) -> None:
         self._open: dict[int, int] = {}
         self._markers: dict[int, int] = {}
-        self._ended: dict[int, _Ended] = {}
+        self._ended: dict[int, _EndedTransaction] = {}
 
     def forget(self) -> None:
         """Forget the open transactions, because the log is damaged here."""
@@ -64,7 +64,9 @@ class TransactionIndexCheck:
         first = self._open.pop(producer_id, None)
         if is_abort:
             undecided = min([offset + 1, *self._open.values()])
-            self._ended[offset] = _Ended(producer_id, first, offset, self._markers.get(producer_id, -1), undecided)
+            self._ended[offset] = _EndedTransaction(
+                producer_id, first, offset, self._markers.get(producer_id, -1), undecided
+            )
         self._markers[producer_id] = offset
 
     @property
@@ -87,7 +89,7 @@ class TransactionIndexCheck:
         return found
 
 
-def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _Ended]) -> list[tuple[int, str]]:
+def _entry_faults(entries: Iterable[tuple[int, ...]], ended: dict[int, _EndedTransaction]) -> list[tuple[int, str]]:
     """Return the faults of entries, and remove from ``ended`` the transactions that have an entry."""
     found = []
     previous = -1

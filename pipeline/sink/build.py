@@ -48,7 +48,7 @@ class RecordColumns(NamedTuple):
     header_value: ByteColumn
 
 
-class Taken(NamedTuple):
+class TakenRows(NamedTuple):
     """The rows of one section: their number, the section's size in bytes, and the timestamps of its batch in ms."""
 
     rows: int
@@ -79,12 +79,12 @@ def key_hashes(keys: ByteColumn) -> IntegerArray:
     return hashes
 
 
-def take(columns: RecordColumns, rows: IntegerArray, first: int, limit_bytes: int) -> Taken:
+def take(columns: RecordColumns, rows: IntegerArray, first: int, limit_bytes: int) -> TakenRows:
     """Find how many of ``rows`` from ``first`` on fit a section of ``limit_bytes``; at least one row, however large."""
-    return Taken(*sections.take(columns, rows, first, limit_bytes))
+    return TakenRows(*sections.take(columns, rows, first, limit_bytes))
 
 
-def encode(columns: RecordColumns, rows: IntegerArray, first: int, taken: Taken) -> Buffer:
+def encode(columns: RecordColumns, rows: IntegerArray, first: int, taken: TakenRows) -> Buffer:
     """Encode the records section of the rows that ``take`` found from ``first`` on."""
     section = np.empty(taken.section_bytes, np.uint8)
     sections.encode(columns, rows, first, taken.rows, section)

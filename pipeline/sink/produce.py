@@ -44,7 +44,7 @@ _PRODUCER_OFFSET = 43
 TopicPartition = tuple[str, int]
 
 
-class Staged(NamedTuple):
+class StagedBatch(NamedTuple):
     """One batch to send: its file, its address in the file, and the sequence number of its first record."""
 
     file: StagedFile
@@ -52,7 +52,7 @@ class Staged(NamedTuple):
     base_sequence: int
 
 
-Queues = dict[TopicPartition, deque[Staged]]
+Queues = dict[TopicPartition, deque[StagedBatch]]
 
 
 class Producer(NamedTuple):
@@ -71,7 +71,7 @@ def queue_batches(files: Sequence[StagedFile]) -> Queues:
     for file in sort_by_task(files):
         for batch in file.batches:
             target = (batch.topic, batch.partition)
-            queues[target].append(Staged(file, batch, next_sequence[target]))
+            queues[target].append(StagedBatch(file, batch, next_sequence[target]))
             next_sequence[target] = increment_sequence(next_sequence[target], batch.records)
     return queues
 
@@ -131,14 +131,14 @@ class _UnderWay:
             self._failure = self._failure or error
 
 
-def _group_by_leader(cluster: Cluster, batches: Sequence[Staged]) -> dict[Address, list[Staged]]:
-    found: dict[Address, list[Staged]] = defaultdict(list)
+def _group_by_leader(cluster: Cluster, batches: Sequence[StagedBatch]) -> dict[Address, list[StagedBatch]]:
+    found: dict[Address, list[StagedBatch]] = defaultdict(list)
     for staged in batches:
         found[cluster.leader(staged.batch.topic, staged.batch.partition)].append(staged)
     return found
 
 
-def _request(producer: Producer, batches: Sequence[Staged]) -> ProduceRequest:
+def _request(producer: Producer, batches: Sequence[StagedBatch]) -> ProduceRequest:
     topics: dict[str, TopicProduceData] = {}
     for staged in batches:
         name = staged.batch.topic
@@ -153,7 +153,7 @@ def _request(producer: Producer, batches: Sequence[Staged]) -> ProduceRequest:
     )
 
 
-def _seal(staged: Staged, producer: Producer) -> bytearray:
+def _seal(staged: StagedBatch, producer: Producer) -> bytearray:
     """Read a staged batch and write the producer's id, epoch and sequence into it."""
     data = staged.file.read(staged.batch)
     if not RecordBatch(data).is_valid():
@@ -164,12 +164,12 @@ def _seal(staged: Staged, producer: Producer) -> bytearray:
     return data
 
 
-def _requests(queues: Queues) -> Iterator[list[Staged]]:
+def _requests(queues: Queues) -> Iterator[list[StagedBatch]]:
     """Yield the batches of each request: at most one per partition, and REQUEST_BYTES in all unless a single batch is
     larger.
     """
     while queues:
-        request: list[Staged] = []
+        request: list[StagedBatch] = []
         size = 0
         for target in list(queues):
             queue = queues[target]

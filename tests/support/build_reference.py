@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, Taken
+from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, TakenRows
 from tidelog.protocol.record.record_batch import Record, append_record
 
 _SEED = 0x9747B28C
@@ -52,7 +52,7 @@ def key_hashes(keys: ByteColumn) -> list[int]:
     return [-1 if key is None else murmur2(key) & 0x7FFFFFFF for key in found]
 
 
-def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: int) -> Taken:
+def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: int) -> TakenRows:
     """Count the rows from ``rows[first]`` on whose records section has at most ``limit_bytes``; at least one row, of
     any size. Returns their number, the section's size, and the base and the maximum timestamp.
     """
@@ -62,12 +62,12 @@ def take(columns: RecordColumns, rows: Sequence[int], first: int, limit_bytes: i
         before = len(section)
         append_record(section, record_of(columns, int(index), count), 0, base_timestamp)
         if count and len(section) > limit_bytes:
-            return Taken(count, before, base_timestamp, max_timestamp)
+            return TakenRows(count, before, base_timestamp, max_timestamp)
         max_timestamp = max(max_timestamp, int(columns.timestamp[index]))
-    return Taken(len(rows) - first, len(section), base_timestamp, max_timestamp)
+    return TakenRows(len(rows) - first, len(section), base_timestamp, max_timestamp)
 
 
-def encode(columns: RecordColumns, rows: Sequence[int], first: int, taken: Taken) -> bytearray:
+def encode(columns: RecordColumns, rows: Sequence[int], first: int, taken: TakenRows) -> bytearray:
     """Encode the records section of the rows ``take`` found from ``first`` on."""
     section = bytearray()
     for count in range(taken.rows):

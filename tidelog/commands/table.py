@@ -7,44 +7,44 @@ import sys
 
 import click
 
-from tidelog.commands.frame.commands import LazyGroup, Listed
+from tidelog.commands.frame.commands import LazyGroup, Listing
 from tidelog.commands.frame.completion_variable import COMPLETION_VARIABLE
 from tidelog.commands.frame.errors import describe_error
 from tidelog.commands.frame.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 
 COMMANDS = {
-    "serve": Listed("tidelog.commands.running.serve", "Run a broker."),
-    "format": Listed("tidelog.commands.files.format", "Format a node's log directories for a cluster."),
-    "ping": Listed("tidelog.commands.running.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
-    "status": Listed("tidelog.commands.manage.status", "Show in one screen what is in order and what is not."),
-    "topic": Listed("tidelog.commands.manage.topic", "List, describe, create, change and delete topics."),
-    "group": Listed("tidelog.commands.manage.group", "List, describe, reset and delete groups."),
-    "config": Listed("tidelog.commands.manage.config", "Show and change configurations of topics, brokers and groups."),
-    "user": Listed("tidelog.commands.manage.user", "List, create and delete users with a SCRAM password."),
-    "quota": Listed("tidelog.commands.manage.quota", "List, set and unset client quotas."),
-    "acl": Listed("tidelog.commands.manage.acl", "List, create and delete ACLs."),
-    "transaction": Listed("tidelog.commands.manage.transaction", "List, describe and abort transactions."),
-    "cluster": Listed(
+    "serve": Listing("tidelog.commands.running.serve", "Run a broker."),
+    "format": Listing("tidelog.commands.files.format", "Format a node's log directories for a cluster."),
+    "ping": Listing("tidelog.commands.running.ping", "Ask a broker for its API versions; exit code 0 when it answers."),
+    "status": Listing("tidelog.commands.manage.status", "Show in one screen what is in order and what is not."),
+    "topic": Listing("tidelog.commands.manage.topic", "List, describe, create, change and delete topics."),
+    "group": Listing("tidelog.commands.manage.group", "List, describe, reset and delete groups."),
+    "config": Listing("tidelog.commands.manage.config", "Show and change configs of topics, brokers and groups."),
+    "user": Listing("tidelog.commands.manage.user", "List, create and delete users with a SCRAM password."),
+    "quota": Listing("tidelog.commands.manage.quota", "List, set and unset client quotas."),
+    "acl": Listing("tidelog.commands.manage.acl", "List, create and delete ACLs."),
+    "transaction": Listing("tidelog.commands.manage.transaction", "List, describe and abort transactions."),
+    "cluster": Listing(
         "tidelog.commands.manage.cluster", "Show a cluster's id, brokers and features; run one for development."
     ),
-    "log-dirs": Listed(
+    "log-dirs": Listing(
         "tidelog.commands.manage.log_dirs", "Show brokers' log directories, and the bytes of each partition."
     ),
-    "produce": Listed(
+    "produce": Listing(
         "tidelog.commands.records.produce", "Write records to a topic: lines of standard input or of files."
     ),
-    "consume": Listed("tidelog.commands.records.consume", "Read records of topics."),
-    "find": Listed("tidelog.commands.records.find", "Find records by key, tag and time, newest first."),
-    "compaction": Listed("tidelog.commands.running.compaction", "Show what the cleaner does, or clean a topic now."),
-    "admin": Listed("tidelog.commands.running.admin", "Create tokens of the admin interface."),
-    "metadata": Listed("tidelog.commands.manage.metadata", "Describe the metadata of a KRaft cluster."),
-    "dump-log": Listed("tidelog.commands.files.dump_log", "Print segment files: batches, records, index entries."),
-    "check": Listed("tidelog.commands.files.check", "Verify the logs of a stopped broker."),
-    "adopt": Listed("tidelog.commands.files.adopt", "Take over the topics and offsets of a stopped Apache Kafka."),
-    "pipeline": Listed("tidelog.commands.pipeline", "Export, audit, index, compact, replay and backfill logs."),
-    "completion": Listed("tidelog.commands.completion", "Print the script that completes commands in a shell."),
-    "version": Listed("tidelog.commands.version", "Print the versions of Tidelog, its dependencies and Python."),
-    "help": Listed("tidelog.commands.help", "Show the help of a command."),
+    "consume": Listing("tidelog.commands.records.consume", "Read records of topics."),
+    "find": Listing("tidelog.commands.records.find", "Find records by key, tag and time, newest first."),
+    "compaction": Listing("tidelog.commands.running.compaction", "Show what the cleaner does, or clean a topic now."),
+    "admin": Listing("tidelog.commands.running.admin", "Create tokens of the admin interface."),
+    "metadata": Listing("tidelog.commands.manage.metadata", "Describe the metadata of a KRaft cluster."),
+    "dump-log": Listing("tidelog.commands.files.dump_log", "Print segment files: batches, records, index entries."),
+    "check": Listing("tidelog.commands.files.check", "Verify the logs of a stopped broker."),
+    "adopt": Listing("tidelog.commands.files.adopt", "Take over the topics and offsets of a stopped Apache Kafka."),
+    "pipeline": Listing("tidelog.commands.pipeline", "Export, audit, index, compact, replay and backfill logs."),
+    "completion": Listing("tidelog.commands.completion", "Print the script that completes commands in a shell."),
+    "version": Listing("tidelog.commands.version", "Print the versions of Tidelog, its dependencies and Python."),
+    "help": Listing("tidelog.commands.help", "Show the help of a command."),
 }
 root = LazyGroup(
     name="tidelog",

@@ -31,18 +31,18 @@ MAX_BYTES = 64 * 1024
 """A larger value is not decoded, because only a part of it could be shown."""
 
 
-class Decoded(NamedTuple):
+class DecodedValue(NamedTuple):
     """A decoded value as JSON, and the name of its schema for people."""
 
     value: Any
     schema: str
 
 
-Decode = Callable[[bytes], Decoded | None]
+Decode = Callable[[bytes], DecodedValue | None]
 """A function that decodes a value; None for a value that is shown as bytes."""
 
 
-def as_bytes(_content: bytes) -> Decoded | None:
+def as_bytes(_content: bytes) -> DecodedValue | None:
     """Return None: the value is not decoded."""
     return None
 
@@ -104,7 +104,7 @@ class Schemas:
         return str((await self._registry.parse_version(schema)).model["serialized"])
 
 
-def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> Decoded | None:
+def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) -> DecodedValue | None:
     """Decode a value that names a schema; None for other bytes. Raises ClientError."""
     if content[:1] != bytes([MAGIC]) or len(content) > MAX_BYTES:
         return None
@@ -114,7 +114,7 @@ def decode(content: bytes, schema_of: Callable[[int], RegisteredSchema | None]) 
         form = None if schema is None else form_of(schema)
         if schema is None or form is None:
             return None
-        return Decoded(form.read(payload), f"{schema.kind.lower()}, schema {number}")
+        return DecodedValue(form.read(payload), f"{schema.kind.lower()}, schema {number}")
     except UndecodableError:
         return None
 

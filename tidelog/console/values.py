@@ -22,7 +22,7 @@ MAX_JSON_BYTES = 64 * 1024
 _ESCAPED = {"&": 5, "<": 4, ">": 4, '"': 5, "'": 5}
 
 
-class Shown(NamedTuple):
+class ShownText(NamedTuple):
     """The text of some bytes; ``text`` is None for null."""
 
     text: str | None
@@ -38,22 +38,22 @@ def check_format(name: str) -> str:
     return name
 
 
-def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> Shown:
+def show(content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> ShownText:
     """Format bytes; ``limit`` is in bytes of HTML. With ``indent`` None JSON is in one line."""
     if content is None:
-        return Shown(None, TEXT, 0, False)
+        return ShownText(None, TEXT, 0, False)
     format_used, text = _format(content, AUTO if wanted == SCHEMA else wanted, limit, indent)
     cut = clip(text, limit)
-    return Shown(
+    return ShownText(
         cut, format_used, len(content), len(cut) < len(text) or _is_formatted_in_part(content, format_used, limit)
     )
 
 
-def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> Shown:
+def show_decoded(value: Any, name: str, size: int, limit: int, *, indent: int | None = 2) -> ShownText:
     """Format a value that was decoded by its schema: ``name`` of the schema, ``size`` of the value in bytes."""
     text, is_whole = _encode_beginning(value, indent, limit)
     cut = clip(text, limit)
-    return Shown(cut, name, size, not is_whole or len(cut) < len(text))
+    return ShownText(cut, name, size, not is_whole or len(cut) < len(text))
 
 
 def _encode_beginning(value: Any, indent: int | None, limit: int) -> tuple[str, bool]:

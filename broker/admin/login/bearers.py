@@ -16,7 +16,7 @@ from tidelog.broker.config.keys.security import listener_values
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.sasl.oauth.settings import Secured
+    from tidelog.broker.security.sasl.oauth.settings import SignedTokenCheck
 
 LONGEST_TOKEN = 16 * 1024
 
@@ -32,7 +32,7 @@ class Bearers:
         """Begin to read the keys of signed tokens in a thread, if such tokens are accepted. Raises ConfigError."""
         path = config.get(ADMIN_TOKENS_FILE)
         self._file = TokenFile(path) if path else None
-        self._signed: Secured | None = None
+        self._signed: SignedTokenCheck | None = None
         texts = bearer_texts(config)
         if texts:
             from tidelog.broker.security.sasl.oauth.settings import build_signed

@@ -31,7 +31,7 @@ from tidelog.broker.cluster.fetching.session import FetchKey, LeaderSession, Par
 from tidelog.broker.cluster.fetching.work import (
     Append,
     FetcherConfig,
-    Followed,
+    FollowedPartition,
     LogPosition,
     StartAt,
     TruncateTo,
@@ -86,7 +86,7 @@ class _Partition:
 
     __slots__ = ("delay_ms", "high_watermark", "leader_epoch", "not_before_ms", "position", "stage", "topic")
 
-    def __init__(self, followed: Followed) -> None:
+    def __init__(self, followed: FollowedPartition) -> None:
         self.topic, self.leader_epoch, self.position = followed
         self.stage = Stage.FETCHING
         self.high_watermark = -1
@@ -134,7 +134,7 @@ class LeaderFetcher:
         lags = (one.high_watermark - one.position.end_offset for one in self._partitions.values())
         return max(0, max(lags, default=0))  # a log may be ahead of the last high watermark
 
-    def set_partitions(self, partitions: Mapping[FetchKey, Followed]) -> None:
+    def set_partitions(self, partitions: Mapping[FetchKey, FollowedPartition]) -> None:
         """Fetch these partitions from now on. A partition that was fetched before keeps its position and stage, unless
         its leader epoch has changed.
         """

@@ -29,7 +29,7 @@ class LogPosition(NamedTuple):
     log_start_offset: int
 
 
-class Followed(NamedTuple):
+class FollowedPartition(NamedTuple):
     """A partition to fetch: its topic, its leader's epoch, and the position of this broker's log."""
 
     topic: str

@@ -22,7 +22,7 @@ from tidelog.broker.cluster.observing.metadata_tail import FetchPosition, Metada
 from tidelog.broker.cluster.observing.snapshot_download import SnapshotDownload, complete_batches
 from tidelog.broker.cluster.quorum import Address, QuorumView
 from tidelog.broker.metadata.metadata_image import MetadataImage
-from tidelog.broker.metadata.replay import MetadataReplay, Published, SnapshotId
+from tidelog.broker.metadata.replay import MetadataReplay, PublishedImage, SnapshotId
 from tidelog.broker.metadata.snapshot import SnapshotContent
 from tidelog.protocol import errors
 from tidelog.protocol.messages import fetch, fetch_snapshot
@@ -139,7 +139,7 @@ class Observer:
 
     def take_answer(
         self, response: fetch.FetchResponse | fetch_snapshot.FetchSnapshotResponse, now_ms: float
-    ) -> Published | None:
+    ) -> PublishedImage | None:
         """Take the answer to the last question; return the new image, if the answer leads to one.
 
         Raises ObserverError if the controller refuses this observer, and MetadataLostError. Records that cannot be
@@ -246,13 +246,13 @@ class Observer:
             )
         self._download = SnapshotDownload(snapshot, self.quorum.epoch)
 
-    def _replay_committed(self) -> Published | None:
+    def _replay_committed(self) -> PublishedImage | None:
         for batch in self._tail.take_committed(self.high_watermark):
             self._known.compare_batch(batch)
             self._replay.take_batch(batch)
         return self._replay.publish()
 
-    def _take_piece(self, partition: fetch_snapshot.PartitionSnapshotResponse) -> Published | None:
+    def _take_piece(self, partition: fetch_snapshot.PartitionSnapshotResponse) -> PublishedImage | None:
         """Add a piece of the snapshot; return its image when the snapshot is complete."""
         download = self._download
         if download is None:
@@ -261,9 +261,9 @@ class Observer:
         content = download.take_piece(partition.position, piece, partition.size)
         return None if content is None else self._replace_image(download.snapshot, content)
 
-    def _replace_image(self, snapshot: SnapshotId, content: SnapshotContent) -> Published:
+    def _replace_image(self, snapshot: SnapshotId, content: SnapshotContent) -> PublishedImage:
         self._known.compare_snapshot(snapshot)
-        published = Published(difference(self.image, content.image), content.image)
+        published = PublishedImage(difference(self.image, content.image), content.image)
         self._snapshot_offset = content.image.offset
         self._download = None
         self._replay = MetadataReplay(content.image)

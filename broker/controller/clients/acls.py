@@ -137,7 +137,7 @@ def plan_creation(
     return [VersionedRecord(acl_record(new_id(), rule)) for rule in new]
 
 
-class Found(NamedTuple):
+class FoundAcls(NamedTuple):
     """Rules that each filter of a request has found, and the ids of all these rules."""
 
     by_filter: list[list[AccessRule]]
@@ -150,11 +150,11 @@ class Found(NamedTuple):
         return [VersionedRecord(RemoveAccessControlEntryRecord(id=one)) for one in self.ids if one in present]
 
 
-def find_acls(acls: Mapping[bytes, AccessRule], filters: Sequence[AclFilter]) -> Steps[Found]:
+def find_acls(acls: Mapping[bytes, AccessRule], filters: Sequence[AclFilter]) -> Steps[FoundAcls]:
     """Find the rules of each filter, in steps. A filter that can match only one rule is looked up by that rule; each
     other filter is compared with every rule.
     """
-    found = Found([[] for _ in filters], set())
+    found = FoundAcls([[] for _ in filters], set())
     exact: dict[AccessRule, list[int]] = {}
     wide: list[int] = []
     for number, wanted in enumerate(filters):

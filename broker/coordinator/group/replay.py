@@ -22,7 +22,7 @@ Group = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 
 def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-    """Add or replace a classic group, or remove it for a tombstone (record 2)."""
+    """Add or replace a classic group, or remove it for a tombstone (GroupMetadata)."""
     if value is not None:
         groups[key.group] = classic_group_of(key.group, value)
     elif isinstance(groups.get(key.group), ClassicGroup):
@@ -32,7 +32,7 @@ def replay_classic_group(groups: dict[str, Group], key: GroupMetadataKey, value:
 def replay_consumer_group(
     groups: dict[str, Group], key: ConsumerGroupMetadataKey, value: ConsumerGroupMetadataValue | None
 ) -> None:
-    """Set the epoch of a consumer group, or remove the group for a tombstone (record 3)."""
+    """Set the epoch of a consumer group, or remove the group for a tombstone (ConsumerGroupMetadata)."""
     if value is None:
         if isinstance(groups.get(key.group_id), ConsumerGroup):
             del groups[key.group_id]

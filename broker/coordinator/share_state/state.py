@@ -92,7 +92,7 @@ class StateUpdate(NamedTuple):
     state_epoch: int = NO_EPOCH
 
 
-class _Held:
+class _StoredState:
     """A state, the offset of its snapshot, the number of updates since, and the time of its last change."""
 
     __slots__ = ("changed_ms", "snapshot_offset", "state", "updates")
@@ -121,7 +121,7 @@ class ShareStateShard:
         self._time = time
         self._updates_per_snapshot = updates_per_snapshot
         self._delete_before = delete_before
-        self._held: dict[StateKey, _Held] = {}
+        self._held: dict[StateKey, _StoredState] = {}
         self._next_offset = 0
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class ShareStateShard:
         if record.value is None:
             self._held.pop(key, None)
         elif record.key.__class__ is ShareSnapshotKey:
-            self._held[key] = _Held(snapshot_state(record.value), context.offset, self._time.monotonic_ms())
+            self._held[key] = _StoredState(snapshot_state(record.value), context.offset, self._time.monotonic_ms())
         else:
             self._replay_update(key, record.value)
 

@@ -59,7 +59,11 @@ class Comparison:
         one, other = _expand(reader, self._reader_types), _expand(writer, self._writer_types)
         kind, written = _kind(one), _kind(other)
         if kind != written:
-            return [] if (kind, written) in PROMOTIONS else [_fault("TYPE_MISMATCH", path, f"{kind} reads {written}")]
+            return (
+                []
+                if (kind, written) in PROMOTIONS
+                else [_fault("TYPE_MISMATCH", path, f"the reader's type {kind} cannot read {written}")]
+            )
         judge = _JUDGES.get(kind)
         return judge(self, one, other, path) if judge is not None else []
 
@@ -109,7 +113,11 @@ class Comparison:
     def _fixed_faults(self, reader: Any, writer: Any, path: str) -> list[str]:
         found = _name_faults(reader, writer, path)
         if reader["size"] != writer["size"]:
-            found.append(_fault("FIXED_SIZE_MISMATCH", path, f"{reader['size']} bytes read {writer['size']}"))
+            found.append(
+                _fault(
+                    "FIXED_SIZE_MISMATCH", path, f"the reader has {reader['size']} bytes, the writer {writer['size']}"
+                )
+            )
         return found
 
 
@@ -134,7 +142,7 @@ def _name_faults(reader: Any, writer: Any, path: str) -> list[str]:
     """Compare names without their namespace, as Avro's Java library does."""
     if reader["name"].rpartition(".")[2] == writer["name"].rpartition(".")[2] or writer["name"] in reader["aliases"]:
         return []
-    return [_fault("NAME_MISMATCH", path, f"{reader['name']} reads {writer['name']}")]
+    return [_fault("NAME_MISMATCH", path, f"the reader has {reader['name']}, the writer {writer['name']}")]
 
 
 def _fault(kind: str, path: str, description: str) -> str:

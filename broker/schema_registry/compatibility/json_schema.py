@@ -41,22 +41,22 @@ MAX_COMPARISONS = 5_000
 """Largest number of pairs of schemas in one comparison: nested combinations grow exponentially."""
 
 
-class Located(NamedTuple):
+class LocatedSchema(NamedTuple):
     """A schema, and the document in which its references are resolved."""
 
     node: Any
     document: Any
 
-    def inner(self, node: Any) -> Located:
+    def inner(self, node: Any) -> LocatedSchema:
         """Return a schema within this one."""
-        return Located(node, self.document)
+        return LocatedSchema(node, self.document)
 
 
 def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     """Collect reasons why data of ``writer`` cannot be read by ``reader``."""
     original, update = writer.model, reader.model
     comparison = Comparison(original["documents"], update["documents"])
-    roots = Located(original["root"], original["root"]), Located(update["root"], update["root"])
+    roots = LocatedSchema(original["root"], original["root"]), LocatedSchema(update["root"], update["root"])
     return comparison.faults(*roots, "#")
 
 
@@ -80,7 +80,7 @@ class Comparison:
         self._documents = (original_documents, update_documents)
         self._progress = progress or Progress()
 
-    def faults(self, original: Located, update: Located, path: str) -> list[str]:
+    def faults(self, original: LocatedSchema, update: LocatedSchema, path: str) -> list[str]:
         """Collect reasons why the update does not accept all values of the original."""
         old, new = _follow(original, self._documents[0]), _follow(update, self._documents[1])
         pair = (id(old.node), id(new.node))
@@ -97,7 +97,7 @@ class Comparison:
         finally:
             self._progress.under_way.discard(pair)
 
-    def _compare(self, old: Located, new: Located, path: str) -> list[str]:
+    def _compare(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         found = self._of_combinations(old, new, path)
         if found is not None:
             return found
@@ -111,7 +111,7 @@ class Comparison:
 
     # ---- combinations
 
-    def _of_combinations(self, old: Located, new: Located, path: str) -> list[str] | None:
+    def _of_combinations(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str] | None:
         """Collect reasons if a side is a combination; return None if both can be compared by their keywords."""
         before, after = _combination(old.node), _combination(new.node)
         if after is not None and before is None:
@@ -130,7 +130,7 @@ class Comparison:
             return rest + self._check_cover(_branches(old, before), _branches(new, after), where)
         return rest + self._check_each(old, before, lambda one: self._check_covered(one, _branches(new, after), where))
 
-    def _of_new_combination(self, old: Located, new: Located, after: str, path: str) -> list[str]:
+    def _of_new_combination(self, old: LocatedSchema, new: LocatedSchema, after: str, path: str) -> list[str]:
         branches = _branches(new, after)
         if after == "allOf":
             found = [one for branch in branches for one in self.faults(old, branch, f"{path}/{after}")]
@@ -139,16 +139,16 @@ class Comparison:
             old, _drop_keyword(new, after), path
         )
 
-    def _check_each(self, old: Located, name: str, judge: Callable[[Located], list[str]]) -> list[str]:
+    def _check_each(self, old: LocatedSchema, name: str, judge: Callable[[LocatedSchema], list[str]]) -> list[str]:
         return [one for branch in _branches(old, name) for one in judge(branch)]
 
-    def _check_covered(self, old: Located, branches: list[Located], path: str) -> list[str]:
+    def _check_covered(self, old: LocatedSchema, branches: list[LocatedSchema], path: str) -> list[str]:
         """Return the reason if no branch accepts all values of ``old``."""
         if any(not self.faults(old, branch, path) for branch in branches):
             return []
         return [fault("COMBINED_TYPE_SUBSCHEMAS_CHANGED", path)]
 
-    def _check_cover(self, originals: list[Located], updates: list[Located], path: str) -> list[str]:
+    def _check_cover(self, originals: list[LocatedSchema], updates: list[LocatedSchema], path: str) -> list[str]:
         """Return the reason if one of ``updates`` may refuse values that all of ``originals`` accept."""
         if all(any(not self.faults(old, new, path) for old in originals) for new in updates):
             return []
@@ -156,7 +156,7 @@ class Comparison:
 
     # ---- objects
 
-    def _of_properties(self, old: Located, new: Located, path: str) -> list[str]:
+    def _of_properties(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         """Collect reasons in the properties that a side lists, then in all others."""
         if not _can_share(old.node, new.node, "object"):
             return []
@@ -172,7 +172,7 @@ class Comparison:
                 found += self.faults(old.inner(before[name]), new.inner(after[name]), where)
         return found + self._of_others(old, new, path)
 
-    def _of_removed(self, old: Located, new: Located, name: str, path: str) -> list[str]:
+    def _of_removed(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
         rest = rest_of(new.node, name)
         if rest is True:
             return []
@@ -181,7 +181,7 @@ class Comparison:
         found = self.faults(old, new.inner(rest), path)
         return [*found, fault("PROPERTY_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path)] if found else []
 
-    def _of_added(self, old: Located, new: Located, name: str, path: str) -> list[str]:
+    def _of_added(self, old: LocatedSchema, new: LocatedSchema, name: str, path: str) -> list[str]:
         rest, added = rest_of(old.node, name), new.node["properties"][name]
         if rest is True:
             is_open = takes_all(_follow(new.inner(added), self._documents[1]).node)
@@ -193,7 +193,7 @@ class Comparison:
             found.append(fault("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
         return found
 
-    def _of_others(self, old: Located, new: Located, path: str) -> list[str]:
+    def _of_others(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         before, after = old.node.get("additionalProperties", True), new.node.get("additionalProperties", True)
         where = f"{path}/additionalProperties"
         if before is not False and after is False:
@@ -202,13 +202,13 @@ class Comparison:
             return [fault("ADDITIONAL_PROPERTIES_NARROWED", where)]
         return self.faults(old.inner(before), new.inner(after), where)
 
-    def _of_required(self, old: Located, new: Located, path: str) -> list[str]:
+    def _of_required(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         before, after = _schemas(old.node, "properties"), _schemas(new.node, "properties")
         came = _names(new.node.get("required")) - _names(old.node.get("required"))
         wrong = sorted(name for name in came if name in before and name in after and not has_default(after[name]))
         return [fault("REQUIRED_ATTRIBUTE_ADDED", f"{path}/required/{name}") for name in wrong]
 
-    def _of_dependencies(self, old: Located, new: Located, path: str) -> list[str]:
+    def _of_dependencies(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         """Collect reasons in what the presence of a property requires: it may be weakened or removed."""
         found: list[str] = []
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
@@ -226,7 +226,7 @@ class Comparison:
 
     # ---- arrays
 
-    def _of_items(self, old: Located, new: Located, path: str) -> list[str]:
+    def _of_items(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         """Collect reasons in the items of arrays: position by position, then in all further ones."""
         if not _can_share(old.node, new.node, "array"):
             return []
@@ -240,7 +240,7 @@ class Comparison:
             found += self.faults(old.inner(one), new.inner(other), f"{path}/items/{number}")
         return found + self.faults(old.inner(rest_before), new.inner(rest_after), f"{path}/items")
 
-    def _of_not(self, old: Located, new: Located, path: str) -> list[str]:
+    def _of_not(self, old: LocatedSchema, new: LocatedSchema, path: str) -> list[str]:
         if "not" not in new.node:
             return []
         if "not" not in old.node:
@@ -383,15 +383,15 @@ def _combination(node: Mapping[str, Any]) -> str | None:
     return next((name for name in COMBINED if isinstance(node.get(name), list)), None)
 
 
-def _branches(located: Located, name: str) -> list[Located]:
+def _branches(located: LocatedSchema, name: str) -> list[LocatedSchema]:
     return [located.inner(one) for one in located.node[name]]
 
 
-def _drop_keyword(located: Located, name: str) -> Located:
+def _drop_keyword(located: LocatedSchema, name: str) -> LocatedSchema:
     return located.inner({each: one for each, one in located.node.items() if each != name})
 
 
-def _follow(located: Located, documents: Mapping[str, Any]) -> Located:
+def _follow(located: LocatedSchema, documents: Mapping[str, Any]) -> LocatedSchema:
     """Follow ``$ref``; one without a target, or in a cycle, accepts every value."""
     for _ in range(100):
         reference = located.node.get("$ref") if isinstance(located.node, dict) else None
@@ -400,5 +400,5 @@ def _follow(located: Located, documents: Mapping[str, Any]) -> Located:
         found = resolve(reference, located.document, documents)
         if found is None:
             break
-        located = Located(*found)
-    return Located(True, located.document)
+        located = LocatedSchema(*found)
+    return LocatedSchema(True, located.document)

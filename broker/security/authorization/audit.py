@@ -38,7 +38,7 @@ class Audit:
         self._lines = 0
         self._left_out = 0
 
-    def note(self, level: int, client: Client, asked: Asked, decision: Decision) -> None:
+    def note(self, level: int, client: Client, asked: AskedOperation, decision: Decision) -> None:
         """Write the line of one decision, if the level is enabled."""
         if logger.isEnabledFor(level) and (decision.is_allowed or level < logging.INFO or self._has_room()):
             logger.log(level, "%s", audit_line(client, asked, decision))
@@ -54,7 +54,7 @@ class Audit:
         return self._lines <= LINES_PER_SECOND
 
 
-class Asked:
+class AskedOperation:
     """Subject of a decision: an operation on a resource, for a request that refers to the resource ``count`` times."""
 
     __slots__ = ("api_key", "count", "name", "operation", "resource_type")
@@ -67,7 +67,7 @@ class Asked:
         self.count = count
 
 
-def audit_line(client: Client, asked: Asked, decision: Decision) -> str:
+def audit_line(client: Client, asked: AskedOperation, decision: Decision) -> str:
     """Return Kafka's line about one decision. Control characters of names are escaped."""
     resource_type = member_of(ResourceType, asked.resource_type)
     return escape(

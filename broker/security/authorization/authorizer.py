@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from tidelog.broker.config.keys.authorizer import ALLOW_WITHOUT_ACL, SUPER_USERS, principals_of
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.authorization.acls import Acls
-from tidelog.broker.security.authorization.audit import TRACE, Asked, Audit, is_audited
+from tidelog.broker.security.authorization.audit import TRACE, AskedOperation, Audit, is_audited
 from tidelog.broker.security.authorization.decision import (
     ANY_NAME,
     DEFAULT_ALLOW,
@@ -140,12 +140,14 @@ class Authorizer:
         decision = self._decide(context, operation, resource_type, name)
         if decision.is_allowed:
             if is_audited(logging.DEBUG):
-                self._note(logging.DEBUG, context, Asked(operation, resource_type, name, context.api_key, count))
+                self._note(
+                    logging.DEBUG, context, AskedOperation(operation, resource_type, name, context.api_key, count)
+                )
             return True
         self.denied_total += not is_filter
         level = TRACE if is_filter else logging.INFO
         if is_audited(level):
-            self._note(level, context, Asked(operation, resource_type, name, context.api_key, count))
+            self._note(level, context, AskedOperation(operation, resource_type, name, context.api_key, count))
         return False
 
     def learn(self, context: RequestContext, operation: int, topic: str, key: str | bytes) -> bool:
@@ -208,7 +210,7 @@ class Authorizer:
             decision = self._decide(context, operation, resource_type, name)
             bits |= decision.is_allowed << operation
             if is_audited(TRACE):
-                self._note(TRACE, context, Asked(operation, resource_type, name, context.api_key))
+                self._note(TRACE, context, AskedOperation(operation, resource_type, name, context.api_key))
         return bits
 
     def _decide(self, context: RequestContext, operation: int, resource_type: int, name: str) -> Decision:
@@ -260,7 +262,7 @@ class Authorizer:
             grants = self._grants[client] = Grants(principal, client, self.generation, is_super=is_super)
         return grants
 
-    def _note(self, level: int, context: RequestContext, asked: Asked) -> None:
+    def _note(self, level: int, context: RequestContext, asked: AskedOperation) -> None:
         decision = self._decide(context, asked.operation, asked.resource_type, asked.name)
         self._audit.note(level, self._grants_of(context).client, asked, decision)
 

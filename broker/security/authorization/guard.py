@@ -1,7 +1,7 @@
 """Authorization of one request: checks before its handler, and removal of refused elements from request and response.
 
-Most handlers know nothing of authorization. If an authorizer is configured, the dispatcher calls a :class:`Guarded`
-handler in their place. The guarded handler refuses the whole request, or passes the handler a copy without the refused
+Most handlers know nothing of authorization. If an authorizer is configured, the dispatcher calls a
+:class:`GuardedHandler` in their place. It refuses the whole request, or passes the handler a copy without the refused
 elements. It adds the refused elements to the response as the handler's own ``error_response`` writes them. So each
 check is made once, by the rows of ``tidelog.broker.security.authorization.table``, and a broker without an authorizer
 makes none. Some handlers call the authorizer themselves: fetches, for example, because their partitions are in
@@ -136,7 +136,7 @@ Edit = Callable[[Call, Any], Steps[None]]
 """Function that changes a response in steps."""
 
 
-class Guarded:
+class GuardedHandler:
     """A handler module with checks before its handler. It has the attributes that a route reads of a handler module."""
 
     __slots__ = ("Request", "_around", "_authorizer", "_before", "_module", "error_response", "handle")

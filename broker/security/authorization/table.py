@@ -20,7 +20,7 @@ from tidelog.broker.security.authorization.guard import (
     Around,
     Before,
     Call,
-    Guarded,
+    GuardedHandler,
     Need,
     Shortcut,
     cluster,
@@ -259,7 +259,7 @@ def guard_handler(authorizer: Authorizer, api_key: int, module: Any) -> Any:
     row = ROWS[ApiKey(api_key)]
     if row is _NOTHING or row is _TOKENS:
         return module
-    return Guarded(authorizer, module, row.before, row.around, row.shortcut)
+    return GuardedHandler(authorizer, module, row.before, row.around, row.shortcut)
 
 
 def page() -> str:

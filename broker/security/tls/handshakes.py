@@ -1,14 +1,15 @@
 """Handshakes of all TLS listeners: OpenSSL works in one thread, waiting for clients happens on the loop.
 
-    waiting --first byte is a handshake's--> in thread --wants bytes or room--> waiting --...--> done: ``on_ready``
+    waiting --first byte is a handshake's--> in thread --must read or write--> waiting --...--> done: ``on_ready``
        |    --any other byte: not TLS-----> failed     --refused by either side--> failed
        '--------------- the deadline -----> failed
 
-A handshake takes up to 2 ms of processor time, and OpenSSL's calls release the interpreter: in a thread it delays the
-other connections little. The thread gives up the interpreter after 0.5 ms of Python, in place of the usual 5. As there
-is one thread, handshakes queue, and the acceptor pauses while too many do (``is_full``). Handshakes that wait for their
-clients delay no others. If too many handshakes are under way, of one address or in all, the oldest that waits for its
-client is closed. Either the loop or the thread uses a socket, never both. Loop thread only, except ``_Handshake.step``.
+A handshake takes up to 2 ms of processor time. OpenSSL's calls release the interpreter lock, so in a thread it delays
+the other connections little. For the thread's Python code the switch interval is 0.5 ms, in place of the usual 5. As
+there is one thread, handshakes queue, and the acceptor pauses while too many do (``is_full``). Handshakes that wait for
+their clients delay no others. If too many handshakes are under way, of one address or in all, the oldest that waits for
+its client is closed. Either the loop or the thread uses a socket, never both. Loop thread only, except
+``_Handshake.step``.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Step(Enum):
 
     DONE = 0
     WANTS_BYTES = 1
+    """It continues when the client has sent more."""
     WANTS_ROOM = 2
+    """It continues when the socket's send buffer has room."""
 
 
 class HandshakeError(Exception):
@@ -130,14 +133,14 @@ class _Handshake:
 
     def __init__(
         self,
-        all_of_them: Handshakes,
+        handshakes: Handshakes,
         sock: socket.socket,
         listener: TlsListener,
         host: str,
         on_ready: OnReady,
         on_failed: Callable[[], None],
     ) -> None:
-        self._all = all_of_them
+        self._handshakes = handshakes
         self._sock = sock
         self._listener = listener
         self.host = host
@@ -148,21 +151,21 @@ class _Handshake:
         self._principal = ANONYMOUS
         self.in_thread = self._ended = False
         self._waits_for: Step | None = None
-        self._deadline = all_of_them.timers.schedule(
+        self._deadline = handshakes.timers.schedule(
             DEADLINE_MS, partial(self.fail, f"no handshake within {DEADLINE_MS} ms")
         )
 
     def wait(self, wanted: Step) -> None:
         """Wait until the socket can be read or written, as OpenSSL wants it."""
         self._waits_for = wanted
-        loop, descriptor = self._all.loop, self._sock.fileno()
+        loop, descriptor = self._handshakes.loop, self._sock.fileno()
         if wanted is Step.WANTS_BYTES:
             loop.add_reader(descriptor, self._on_event)
         else:
             loop.add_writer(descriptor, self._on_event)
 
     def _stop_waiting(self) -> None:
-        loop, descriptor = self._all.loop, self._sock.fileno()
+        loop, descriptor = self._handshakes.loop, self._sock.fileno()
         if self._waits_for is Step.WANTS_BYTES:
             loop.remove_reader(descriptor)
         elif self._waits_for is Step.WANTS_ROOM:
@@ -186,12 +189,12 @@ class _Handshake:
                 self.fail(f"it does not speak TLS, which listener {self._listener.name} asks for")
                 return
         try:
-            future = self._all.loop.run_in_executor(self._all.executor, self.step)
+            future = self._handshakes.loop.run_in_executor(self._handshakes.executor, self.step)
         except (MemoryError, RuntimeError) as error:
             self.abort(f"no thread can be started for its TLS handshake ({error})")
             return
         self.in_thread = True
-        self._all.in_thread += 1
+        self._handshakes.in_thread += 1
         future.add_done_callback(self._on_step)
 
     def step(self) -> Step:
@@ -218,9 +221,9 @@ class _Handshake:
 
     def _on_step(self, future: Future[Step]) -> None:
         self.in_thread = False
-        self._all.in_thread -= 1
+        self._handshakes.in_thread -= 1
         if self._ended:
-            self._forget()
+            self._close_failed()
             return
         error = None if future.cancelled() else future.exception()
         if error is not None:
@@ -230,8 +233,8 @@ class _Handshake:
         elif self._tls is not None:
             self._ended = True
             self._deadline.cancel()
-            self._all.end(self)
-            self._on_ready(TlsSocket(self._tls, self._all.scratch), self._principal)
+            self._handshakes.end(self)
+            self._on_ready(TlsSocket(self._tls, self._handshakes.scratch), self._principal)
 
     def fail(self, reason: str) -> None:
         """End the handshake, and log why. If TLS has begun, the connection is closed after CLOSE_DELAY_MS, so that the
@@ -246,17 +249,18 @@ class _Handshake:
         if self.in_thread:
             return
         if self._tls is None:
-            self._forget()
+            self._close_failed()
         else:
-            self._all.timers.schedule(CLOSE_DELAY_MS, self._forget)
+            self._handshakes.timers.schedule(CLOSE_DELAY_MS, self._close_failed)
 
     def abort(self, reason: str) -> None:
         """End the handshake and close the connection now, or when the thread has finished with it."""
         self.fail(reason)
         if not self.in_thread:
-            self._forget()
+            self._close_failed()
 
-    def _forget(self) -> None:
-        if self._all.end(self):
+    def _close_failed(self) -> None:
+        """Close the connection of a failed handshake, unless that was done."""
+        if self._handshakes.end(self):
             self._sock.close()
             self._on_failed()

@@ -36,7 +36,7 @@ class Identity(NamedTuple):
     """SHA-256 of the certificate."""
 
 
-class Prepared(NamedTuple):
+class StoreContents(NamedTuple):
     """Everything that a listener has read from its stores."""
 
     context: ssl.SSLContext
@@ -66,7 +66,7 @@ class TlsListener:
         """The context of the next handshake."""
         return self.prepared.context
 
-    def prepare_again(self, values: Mapping[str, Any], *, even_if_unchanged: bool) -> Prepared | None:
+    def prepare_again(self, values: Mapping[str, Any], *, even_if_unchanged: bool) -> StoreContents | None:
         """Read the stores that these values of the keys name; return None if values and files have not changed, unless
         ``even_if_unchanged``. Any thread. Raises ConfigError.
         """
@@ -82,11 +82,11 @@ class TlsListener:
         return Principal(USER, self._rules.name_of(subject_of(certificate))) if certificate else ANONYMOUS
 
 
-def prepare(values: Mapping[str, Any]) -> Prepared:
+def prepare(values: Mapping[str, Any]) -> StoreContents:
     """Read the stores and build their context. Any thread. Raises ConfigError."""
     stamps = stamps_of(values)  # first, so that a change meanwhile is noticed later
     store = read_key_store(values)
-    return Prepared(build_context(values, store), identity_of(store), stamps, values)
+    return StoreContents(build_context(values, store), identity_of(store), stamps, values)
 
 
 def identity_of(store: KeyStore) -> Identity:

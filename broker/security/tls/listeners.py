@@ -21,7 +21,7 @@ from tidelog.broker.loop.timers import Timer, TimerQueue
 from tidelog.broker.metrics.registry import Sample
 from tidelog.broker.security.audit import record
 from tidelog.broker.security.tls.handshakes import Handshakes, OnReady
-from tidelog.broker.security.tls.listener import Prepared, TlsListener
+from tidelog.broker.security.tls.listener import StoreContents, TlsListener
 from tidelog.protocol.config_def import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class TlsListeners:
         self._reading.add(listener.name)
         future.add_done_callback(partial(self._take, listener))
 
-    def _take(self, listener: TlsListener, future: Future[Prepared | None]) -> None:
+    def _take(self, listener: TlsListener, future: Future[StoreContents | None]) -> None:
         self._reading.discard(listener.name)
         if future.cancelled():
             return
@@ -148,7 +148,7 @@ class TlsListeners:
         if listener.name in self._asked_meanwhile:
             self._read(listener, even_if_unchanged=self._asked_meanwhile.pop(listener.name))
 
-    def _replace(self, listener: TlsListener, found: Prepared) -> None:
+    def _replace(self, listener: TlsListener, found: StoreContents) -> None:
         """Use the newly read stores for new connections."""
         is_same = found.identity == listener.prepared.identity
         listener.prepared = found

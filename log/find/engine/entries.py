@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from tidelog.log.find.engine.reference import ChainQuery, FileLayout, PutResult, Restored
+from tidelog.log.find.engine.reference import ChainQuery, FileLayout, PutResult, RestoredSlots
 from tidelog.protocol.compiled import words
 from tidelog.protocol.compiled.words import Buffer
 
@@ -71,7 +71,7 @@ def put_tags(rows: Rows, start: int, end: int) -> None:
     words.release(entries)
 
 
-def restore_slots(front: bytearray, slots: int, entries: Buffer, restored: Restored) -> Restored:
+def restore_slots(front: bytearray, slots: int, entries: Buffer, restored: RestoredSlots) -> RestoredSlots:
     """See :func:`tidelog.log.find.engine.reference.restore_slots`."""
     number, last_offset = restored.next_entry, restored.last_offset
     held, found = words.hold_writable(front), words.hold(entries)
@@ -81,7 +81,7 @@ def restore_slots(front: bytearray, slots: int, entries: Buffer, restored: Resto
         )
     words.release(found)
     words.release(held)
-    return Restored(damaged, number, last_offset)
+    return RestoredSlots(damaged, number, last_offset)
 
 
 def write_pieces(descriptor: int, data: Buffer, position: int, piece: int) -> int:

@@ -92,7 +92,7 @@ class FileLayout(NamedTuple):
     begin_timestamp: int
 
 
-class Restored(NamedTuple):
+class RestoredSlots(NamedTuple):
     """Progress of rebuilding slots: the number of a damaged entry or 0, the next entry's number, and the last offset
     (-1 at first)."""
 
@@ -223,17 +223,17 @@ def put_entries(front: bytearray, rows: Rows, layout: FileLayout, start: int, en
     return PutResult(number, end, low, high, last_offset)
 
 
-def restore_slots(front: bytearray, slots: int, entries: bytes | memoryview, restored: Restored) -> Restored:
+def restore_slots(front: bytearray, slots: int, entries: bytes | memoryview, restored: RestoredSlots) -> RestoredSlots:
     """Rebuild slots from ``entries``, the next ones of a file; each is checked against those before it."""
     number, last_offset = restored.next_entry, restored.last_offset
     for hashed, offset, diff, previous in INDEX_ENTRY.iter_unpack(entries):
         slot = INDEX_HEADER_BYTES + 4 * (hashed % slots)
         if hashed < 0 or diff < 0 or offset <= last_offset or previous != SLOT.unpack_from(front, slot)[0]:
-            return Restored(number, number, last_offset)
+            return RestoredSlots(number, number, last_offset)
         SLOT.pack_into(front, slot, number)
         last_offset = offset
         number += 1
-    return Restored(0, number, last_offset)
+    return RestoredSlots(0, number, last_offset)
 
 
 def put_tags(rows: Rows, start: int, end: int) -> None:

@@ -133,7 +133,9 @@ class Fetcher:
         start = self.positions.get(topic_partition)
         if start is None or not data.records:
             return
-        aborted = _Aborted(data.aborted_transactions or []) if self._isolation_level == READ_COMMITTED else None
+        aborted = (
+            _AbortedProducers(data.aborted_transactions or []) if self._isolation_level == READ_COMMITTED else None
+        )
         for batch in iter_batches(cast(Buffer, data.records)):
             if batch.next_offset <= start:
                 continue
@@ -155,7 +157,7 @@ class Fetcher:
                 self.positions[topic_partition] = record.offset + 1
 
 
-class _Aborted:
+class _AbortedProducers:
     """The producers that are in an aborted transaction at the current batch of a partition."""
 
     def __init__(self, transactions: list[AbortedTransaction]) -> None:

@@ -47,7 +47,7 @@ class OutgoingRecord(NamedTuple):
     timestamp: int = 0
 
 
-class Appended(NamedTuple):
+class AppendedRecords(NamedTuple):
     """The records that a broker has appended to a partition: first and last offset, and their number."""
 
     first_offset: int
@@ -72,7 +72,7 @@ class Producer:
         self._bytes = 0
         self._sequences: dict[int, int] = defaultdict(int)
         self._turn = 0
-        self.appended: dict[int, Appended] = {}
+        self.appended: dict[int, AppendedRecords] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -181,8 +181,8 @@ class Producer:
         """Note where the broker appended the next batch of a partition; its records no longer wait."""
         count = len(self._next_records(number))
         self._sequences[number] = increment_sequence(self._sequences[number], count)
-        before = self.appended.get(number, Appended(base_offset, -1, 0))
-        self.appended[number] = Appended(before.first_offset, base_offset + count - 1, before.records + count)
+        before = self.appended.get(number, AppendedRecords(base_offset, -1, 0))
+        self.appended[number] = AppendedRecords(before.first_offset, base_offset + count - 1, before.records + count)
         del self._waiting[number][:count]
         if not self._waiting[number]:
             del self._waiting[number]

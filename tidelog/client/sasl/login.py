@@ -18,7 +18,7 @@ from tidelog.protocol.schema.fields import Message
 _Response = TypeVar("_Response", bound=Message)
 
 
-class Connected(Protocol):
+class BrokerConnection(Protocol):
     """A new connection to a broker, ``tidelog.client.connection.Client``."""
 
     bootstrap: str
@@ -28,7 +28,7 @@ class Connected(Protocol):
         ...
 
 
-def log_in(client: Connected, credentials: Credentials | BearerCredentials) -> int:
+def log_in(client: BrokerConnection, credentials: Credentials | BearerCredentials) -> int:
     """Log in, and return the session's lifetime in ms; 0: unlimited. Raises ClientError, KafkaError."""
     exchange = _begin(credentials)
     _choose_mechanism(client, credentials.mechanism)
@@ -53,7 +53,7 @@ def _begin(credentials: Credentials | BearerCredentials) -> Generator[bytes, byt
     return begin_exchange(credentials, secrets.token_urlsafe(NONCE_BYTES))
 
 
-def _choose_mechanism(client: Connected, mechanism: str) -> None:
+def _choose_mechanism(client: BrokerConnection, mechanism: str) -> None:
     """Choose the mechanism with SaslHandshake. Raises ClientError, KafkaError."""
     answer = client.call(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse)
     if answer.error_code == UnsupportedSaslMechanismError.code:
@@ -66,6 +66,6 @@ def _choose_mechanism(client: Connected, mechanism: str) -> None:
         raise kind(f"{client.bootstrap} accepts no login: {kind.default_message}")
 
 
-def _refusal(client: Connected, credentials: Credentials | BearerCredentials, reason: str) -> str:
+def _refusal(client: BrokerConnection, credentials: Credentials | BearerCredentials, reason: str) -> str:
     """Write the message of a refused login in one line, even if the broker's text has several."""
     return f"{client.bootstrap}, login of {credentials.user}: {' '.join(reason.split())}"

@@ -27,7 +27,7 @@ _SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 Fields = dict[str, Any]
 
 
-class Shown(NamedTuple):
+class DumpOptions(NamedTuple):
     """The options that choose what is printed: keys and values, every record, or only whether indices fit their
     segment."""
 
@@ -80,7 +80,7 @@ def command(
     The form is that of Kafka's DumpLogSegments, for .log, .index, .timeindex, .txnindex and .snapshot files; with
     --json an object a line, with Kafka's names.
     """
-    shown = Shown(print_data_log, deep_iteration, index_sanity_check)
+    shown = DumpOptions(print_data_log, deep_iteration, index_sanity_check)
     complaints = 0
     for path in files:
         if not as_json:
@@ -91,7 +91,7 @@ def command(
     return 1 if complaints else 0
 
 
-def _dump(dump: Dump, shown: Shown) -> None:
+def _dump(dump: Dump, shown: DumpOptions) -> None:
     path = dump.path
     name, suffix = os.path.splitext(os.path.basename(path))
     if not (len(name) == 20 and name.isdigit()) or suffix not in _SUFFIXES:
@@ -144,7 +144,7 @@ def _open(path: str) -> OpenFile:
     return OsFileSystem().open_file(path, writable=False)
 
 
-def _dump_log(dump: Dump, base_offset: int, shown: Shown) -> None:
+def _dump_log(dump: Dump, base_offset: int, shown: DumpOptions) -> None:
     from tidelog.log.segment.batch_scan import crc_matches, iter_batches
 
     dump.say(Entry("segment", {"startOffset": base_offset}, f"Log starting offset: {base_offset}"))
@@ -266,7 +266,7 @@ def _dump_transactions(dump: Dump, base_offset: int) -> None:
     index.close()
 
 
-def _dump_index(dump: Dump, base_offset: int, shown: Shown) -> None:
+def _dump_index(dump: Dump, base_offset: int, shown: DumpOptions) -> None:
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem
 

@@ -15,7 +15,7 @@ import click
 from tidelog.commands.frame.errors import CommandFailedError, WrongUseError
 
 
-class Listed(NamedTuple):
+class Listing(NamedTuple):
     """The module that has a command as ``command``, and its help line in the list of commands."""
 
     module: str
@@ -76,7 +76,7 @@ class Group(click.Group):
 class LazyGroup(Group):
     """A group whose commands are modules, imported when they are called."""
 
-    def __init__(self, *, listed: Mapping[str, Listed], **options: Any) -> None:
+    def __init__(self, *, listed: Mapping[str, Listing], **options: Any) -> None:
         super().__init__(**options)
         self.listed = listed
 

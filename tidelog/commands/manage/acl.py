@@ -55,7 +55,7 @@ def resource_of(named: dict[str, Any]) -> tuple[str, str] | None:
 
 @command.command("list")
 @resource_options
-@click.option("--principal", metavar="TYPE:NAME", help="of this principal alone, such as User:alice")
+@click.option("--principal", metavar="TYPE:NAME", help="ACLs of this principal alone, such as User:alice")
 @json_option
 @client_options()
 def list_all(
@@ -123,10 +123,10 @@ def create(
 
 @command.command("delete")
 @resource_options
-@click.option("--principal", metavar="TYPE:NAME", help="of this principal alone")
-@click.option("--host", metavar="ADDRESS", help="of this host alone")
-@click.option("--operation", type=click.Choice(OPERATIONS), help="for this operation alone")
-@click.option("--permission", type=click.Choice(["allow", "deny"]), help="of this kind alone")
+@click.option("--principal", metavar="TYPE:NAME", help="ACLs of this principal alone")
+@click.option("--host", metavar="ADDRESS", help="ACLs of this host alone")
+@click.option("--operation", type=click.Choice(OPERATIONS), help="ACLs for this operation alone")
+@click.option("--permission", type=click.Choice(["allow", "deny"]), help="ACLs of this kind alone")
 @json_option
 @client_options()
 def delete(

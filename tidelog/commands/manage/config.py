@@ -23,7 +23,7 @@ name_argument = click.argument("name", metavar="NAME")
 
 @click.group(cls=Group)
 def command() -> None:
-    """Show and change configurations of topics, brokers and groups."""
+    """Show and change configs of topics, brokers and groups."""
 
 
 @command.command("get")

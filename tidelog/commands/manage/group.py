@@ -124,8 +124,10 @@ class Target(NamedTuple):
 
 @command.command("reset")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC[:N,...]", help="of this topic, or of these partitions")
-@click.option("--all-topics", is_flag=True, help="of all topics that the group has offsets of")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC[:N,...]", help="offsets of this topic, or of these partitions"
+)
+@click.option("--all-topics", is_flag=True, help="offsets of all topics that the group has offsets of")
 @click.option("--to-earliest", is_flag=True, help="to the start of each log")
 @click.option("--to-latest", is_flag=True, help="to the end of each log")
 @click.option("--to-current", is_flag=True, help="to the committed offsets, which stay as they are")
@@ -258,7 +260,7 @@ def delete(*, settings: ClientSettings, names: tuple[str, ...], as_json: bool) -
 @command.command("delete-offsets")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option("--topic", "topics", multiple=True, required=True, metavar="TOPIC[:N,...]",
-              help="of this topic, or of these partitions; may be repeated")  # fmt: skip
+              help="offsets of this topic, or of these partitions; may be repeated")  # fmt: skip
 @json_option
 @client_options()
 def delete_offsets(*, settings: ClientSettings, name: str, topics: tuple[str, ...], as_json: bool) -> None:

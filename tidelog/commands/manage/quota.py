@@ -24,15 +24,15 @@ def command() -> None:
 
 def entity_options(function: _Function) -> _Function:
     """Add the options that name an entity."""
-    decorated = click.option("--user", metavar="NAME", help="of this user")(function)
-    decorated = click.option("--client-id", metavar="ID", help="of this client id")(decorated)
-    decorated = click.option("--ip", metavar="ADDRESS", help="of this address")(decorated)
+    decorated = click.option("--user", metavar="NAME", help="quotas of this user")(function)
+    decorated = click.option("--client-id", metavar="ID", help="quotas of this client id")(decorated)
+    decorated = click.option("--ip", metavar="ADDRESS", help="quotas of this address")(decorated)
     return click.option(
         "--default",
         "defaults",
         type=click.Choice(ENTITY_TYPES),
         multiple=True,
-        help="of all entities of this type that have no quota of their own; may be repeated",
+        help="quotas of all entities of this type that have no quota of their own; may be repeated",
     )(decorated)
 
 

@@ -60,7 +60,7 @@ def command(*, settings: ClientSettings, as_json: bool) -> int:
     return EXIT_FAILED if status["leaderless"] or status["under_replicated"] or status["problems"] else 0
 
 
-class Asked(NamedTuple):
+class ClusterAnswers(NamedTuple):
     """Groups and log directories of all brokers, and a line for each failure."""
 
     groups: list[ListedGroup]
@@ -68,13 +68,13 @@ class Asked(NamedTuple):
     problems: list[str]
 
 
-def ask_brokers(cluster: Cluster) -> Asked:
+def ask_brokers(cluster: Cluster) -> ClusterAnswers:
     """Ask each broker for its groups and directories. Raises ClientError if none answers."""
     from tidelog.client.admin.groups import groups_at
     from tidelog.client.admin.nodes import log_dirs_at
     from tidelog.client.cluster import Trouble
 
-    found = Asked([], [], [])
+    found = ClusterAnswers([], [], [])
     for node, address in sorted(cluster.brokers().items()):
         try:
             found.groups.extend(groups_at(cluster, address))
@@ -85,7 +85,7 @@ def ask_brokers(cluster: Cluster) -> Asked:
     return found
 
 
-def describe_groups(cluster: Cluster, asked: Asked) -> list[Group]:
+def describe_groups(cluster: Cluster, asked: ClusterAnswers) -> list[Group]:
     """Describe up to MAX_GROUPS groups, and add a problem for each failure.
 
     A group that was deleted meanwhile is left out.

@@ -28,7 +28,7 @@ def command() -> None:
     type=click.Choice(STATES, case_sensitive=False),
     multiple=True,
     metavar="STATE",
-    help="in this state alone, such as Ongoing",
+    help="transactions in this state alone, such as Ongoing",
 )
 @json_option
 @client_options()

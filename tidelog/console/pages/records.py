@@ -17,7 +17,7 @@ from tidelog.client.admin.topics import Topic, describe_topics
 from tidelog.client.records.fetcher import Fetcher
 from tidelog.console.local_client import wait_for
 from tidelog.console.schemas import Decode, as_bytes
-from tidelog.console.values import AUTO, FORMATS, SCHEMA, Shown, check_format, show, show_decoded
+from tidelog.console.values import AUTO, FORMATS, SCHEMA, ShownText, check_format, show, show_decoded
 from tidelog.console.view import Page, View, parse_number
 from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
 from tidelog.log.find.times import parse_time
@@ -43,12 +43,12 @@ class RecordRow(NamedTuple):
     partition: int
     offset: int
     timestamp: int
-    key: Shown
-    value: Shown
+    key: ShownText
+    value: ShownText
     headers: int
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """Records of a page; ``older`` and ``newer`` are where the neighbouring pages begin, None if there is none."""
 
     rows: list[RecordRow]
@@ -83,7 +83,7 @@ def describe_topic(view: View, name: str, partition: int) -> Topic:
     return topic
 
 
-def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
+def read_records(view: View, topic: str, wanted: str, isolation: int) -> FoundRecords:
     """Read records of a partition from an offset or a time on; by default the last ones."""
     topic_partition = (topic, view.number("partition") or 0)
     start, end = (
@@ -96,7 +96,7 @@ def read_records(view: View, topic: str, wanted: str, isolation: int) -> Found:
     except OffsetOutOfRangeError:  # retention deleted the records meanwhile
         records, following = [], end
     rows = [row_of(topic_partition[1], record, wanted, view.decode) for record in records]
-    return Found(
+    return FoundRecords(
         rows,
         older=str(max(start, begin - MAX_RECORDS)) if begin > start else None,
         newer=str(following) if following < end else None,
@@ -134,7 +134,7 @@ def fetch_from(
     return before_end, following if before_end or following > begin else end
 
 
-def find_records(view: View, topic: str, wanted: str) -> Found:
+def find_records(view: View, topic: str, wanted: str) -> FoundRecords:
     """Find records by key or tag, newest first. Raises ValueError, ClientError, KafkaError."""
     broker = view.sender.broker
     request = find_request(topic, view.parameters, broker.time.milliseconds())
@@ -143,8 +143,8 @@ def find_records(view: View, topic: str, wanted: str) -> Found:
         answer = view.sender.run_in_loop(lambda: plan(broker, request))
         rows = [row_of(found.partition, found.record, wanted, view.decode) for found in answer]
     except (NotIndexedError, IndexBehindError) as error:
-        return Found([], problem=str(error))
-    return Found(rows, older=answer.next)
+        return FoundRecords([], problem=str(error))
+    return FoundRecords(rows, older=answer.next)
 
 
 def find_request(topic: str, parameters: Mapping[str, str], now_ms: int) -> FindRequest:
@@ -174,7 +174,7 @@ def row_of(partition: int, record: Record, wanted: str, decode: Decode = as_byte
     )  # fmt: skip
 
 
-def show_value(decode: Decode, content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> Shown:
+def show_value(decode: Decode, content: bytes | None, wanted: str, limit: int, *, indent: int | None = 2) -> ShownText:
     """Format a value, decoded by the schema that it names unless another format is wanted."""
     decoded = decode(bytes(content)) if content is not None and wanted in (AUTO, SCHEMA) else None
     if content is None or decoded is None:

@@ -60,7 +60,7 @@ class ClassicSpec:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A member's subscription and identity, as it sent them (ConsumerGroupMemberMetadata, record 5). ``classic`` is
+    """A member's subscription and identity, as it sent them (ConsumerGroupMemberMetadata). ``classic`` is
     None for a member of the consumer protocol."""
 
     instance_id: str | None = None
@@ -76,7 +76,8 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """Current assignment of a member (record 8): its epoch, its partitions, and those it must still revoke."""
+    """Current assignment of a member (ConsumerGroupCurrentMemberAssignment): its epoch, its partitions, and those it
+    must still revoke."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -92,8 +93,8 @@ NEW_MEMBER = CurrentAssignment()
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a pattern matched (record 16), with the version of the metadata and the time at which they
-    were matched."""
+    """The topics that a pattern matched (ConsumerGroupRegularExpression), with the version of the metadata and the
+    time at which they were matched."""
 
     topics: tuple[str, ...]
     version: int
@@ -175,7 +176,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
     # -- changes by replay --------------------------------------------------------------------------------------
 
     def put_member(self, member_id: str, subscription: Subscription) -> None:
-        """Add a member, or replace its subscription (record 5)."""
+        """Add a member, or replace its subscription (ConsumerGroupMemberMetadata)."""
         member = self.members.get(member_id)
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
@@ -185,7 +186,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             self.static_members[subscription.instance_id] = member_id
 
     def remove_member(self, member_id: str) -> None:
-        """Apply the tombstone of record 5."""
+        """Remove a member (a tombstone of ConsumerGroupMemberMetadata)."""
         member = self.members.pop(member_id, None)
         if member is None:
             return
@@ -195,7 +196,8 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
             del self.static_members[instance_id]
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
-        """Set a member's current assignment (record 8). A tombstone resets it to that of a new member."""
+        """Set a member's current assignment (ConsumerGroupCurrentMemberAssignment). A tombstone resets it to that of a
+        new member."""
         member = self.members.get(member_id)
         if member is None:
             return

@@ -28,14 +28,14 @@ class Subscriptions(NamedTuple):
     partition_counts: PartitionCounts
 
 
-class Assigned(NamedTuple):
+class ComputedAssignment(NamedTuple):
     """Result of the assignor: member id -> partitions, and the input from which it was computed."""
 
     subscriptions: Subscriptions
     target: Mapping[str, Assignment]
 
 
-def assign_simple(subscriptions: Subscriptions) -> Steps[Assigned]:
+def assign_simple(subscriptions: Subscriptions) -> Steps[ComputedAssignment]:
     """Assign partitions to all members."""
     members, counts = subscriptions
     wanted = {member_id: frozenset(spec.topics & counts.keys()) for member_id, spec in members.items()}
@@ -52,7 +52,7 @@ def assign_simple(subscriptions: Subscriptions) -> Steps[Assigned]:
     target = {}
     for member_id, owned in assigned.items():
         target[member_id] = yield from _group_by_topic(owned)
-    return Assigned(subscriptions, target)
+    return ComputedAssignment(subscriptions, target)
 
 
 def _list_partitions(topics: Mapping[bytes, Iterable[int]]) -> Steps[list[Partition]]:

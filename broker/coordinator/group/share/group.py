@@ -33,7 +33,7 @@ class ShareGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShareSubscription:
-    """Subscription and metadata that a member sent (record 10)."""
+    """Subscription and metadata that a member sent (ShareGroupMemberMetadata)."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -43,7 +43,7 @@ class ShareSubscription:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """Current assignment of a member (record 14)."""
+    """Current assignment of a member (ShareGroupCurrentMemberAssignment)."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -54,7 +54,7 @@ NEW_SHARE_MEMBER = ShareAssignment()
 
 
 class InitializedTopic(NamedTuple):
-    """A topic's partitions that have a state (record 15)."""
+    """A topic's partitions that have a state (ShareGroupStatePartitionMetadata)."""
 
     name: str
     partitions: frozenset[int]

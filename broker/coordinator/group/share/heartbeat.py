@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.group.assignment_interval import AssignmentInterval, assign_at_once, may_assign
 from tidelog.broker.coordinator.group.assignors import Assignment, MemberSpec
-from tidelog.broker.coordinator.group.share.assignor import Assigned, Subscriptions
+from tidelog.broker.coordinator.group.share.assignor import ComputedAssignment, Subscriptions
 from tidelog.broker.coordinator.group.share.group import (
     NEW_SHARE_MEMBER,
     Initialized,
@@ -129,7 +129,7 @@ class ShareHeartbeats:
         self._interval_ms = interval_ms
 
     def heartbeat(
-        self, context: RequestContext, request: ShareGroupHeartbeatRequest, assigned: Assigned | None = None
+        self, context: RequestContext, request: ShareGroupHeartbeatRequest, assigned: ComputedAssignment | None = None
     ) -> Decision:
         """Return the decision on a heartbeat. ``assigned`` is the assignor's result for the previous decision on this
         heartbeat.
@@ -264,7 +264,7 @@ class ShareHeartbeats:
         interval_ms = self._interval_ms("share", group.group_id)
         return may_assign(group.assigned_at_ms, interval_ms, self._time.milliseconds())
 
-    def _update_target(self, draft: Draft, assigned: Assigned | None) -> Subscriptions | None:
+    def _update_target(self, draft: Draft, assigned: ComputedAssignment | None) -> Subscriptions | None:
         """Add the records of a new target. If ``assigned`` is not the assignor's result for the current input, nothing
         is added, and the input is returned."""
         group = draft.group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog.broker.coordinator.group.streams.group import StreamsAssignment, TaskSet
 from tidelog.broker.coordinator.group.streams.records import task_set
-from tidelog.broker.coordinator.group.streams.topology import Configured, check_topology, topology_of
+from tidelog.broker.coordinator.group.streams.topology import ConfiguredTopology, check_topology, topology_of
 from tidelog.protocol.errors import FencedMemberEpochError, InvalidRequestError
 from tidelog.protocol.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 
@@ -86,7 +86,7 @@ def check_epoch(current: StreamsAssignment, request: StreamsGroupHeartbeatReques
     )
 
 
-def check_tasks(configured: Configured, request: StreamsGroupHeartbeatRequest) -> None:
+def check_tasks(configured: ConfiguredTopology, request: StreamsGroupHeartbeatRequest) -> None:
     """Check that the tasks that a member reports are tasks of the topology. Raises InvalidRequestError."""
     parts = configured.subtopologies or {}
     for role in (request.active_tasks, request.standby_tasks, request.warmup_tasks):

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from tidelog.broker.coordinator.group.consumer.group import FIRST_COMMIT_WITH_EPOCH
 from tidelog.broker.coordinator.group.modern_group import EpochGroup
-from tidelog.broker.coordinator.group.streams.topology import Configured, Topology
+from tidelog.broker.coordinator.group.streams.topology import ConfiguredTopology, Topology
 from tidelog.broker.coordinator.runtime.committer import Committer, committing_member
 from tidelog.protocol.errors import StaleMemberEpochError, UnsupportedVersionError
 
@@ -96,7 +96,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamsMemberSpec:
-    """Metadata that a member sent (record 19)."""
+    """Metadata that a member sent (StreamsGroupMemberMetadata)."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -110,7 +110,7 @@ class StreamsMemberSpec:
 
 @dataclass(frozen=True, slots=True)
 class StreamsAssignment:
-    """Current assignment of a member (record 22)."""
+    """Current assignment of a member (StreamsGroupCurrentMemberAssignment)."""
 
     epoch: int = 0
     previous_epoch: int = 0
@@ -157,7 +157,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         self.topology: Topology | None = None
         self.validated_epoch = -1
         self.assignment_configs: Mapping[str, str] = {}
-        self.configured: Configured | None = None
+        self.configured: ConfiguredTopology | None = None
         self.endpoint_epoch = 0
         self.shutdown_member: str | None = None
 
@@ -181,7 +181,7 @@ class StreamsGroup(EpochGroup[StreamsMember, TaskSet]):
         return bool(self.members) and self.topology is not None and self.topology.reader_of(topic) is not None
 
     def remove_member(self, member_id: str) -> None:
-        """Apply the tombstone of record 19."""
+        """Remove a member (a tombstone of StreamsGroupMemberMetadata)."""
         self.members.pop(member_id, None)
         if not self.members:
             self.shutdown_member = None

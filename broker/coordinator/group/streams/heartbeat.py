@@ -46,7 +46,7 @@ from tidelog.broker.coordinator.group.streams.group import (
     StreamsMemberState,
     TaskSet,
 )
-from tidelog.broker.coordinator.group.streams.reconciliation import Held, find_held_by_others, reconcile_tasks
+from tidelog.broker.coordinator.group.streams.reconciliation import HeldTasks, find_held_by_others, reconcile_tasks
 from tidelog.broker.coordinator.group.streams.records import (
     GroupEpoch,
     streams_current_record,
@@ -59,7 +59,7 @@ from tidelog.broker.coordinator.group.streams.records import (
 )
 from tidelog.broker.coordinator.group.streams.response import endpoints_response, tasks_response, update_spec
 from tidelog.broker.coordinator.group.streams.topology import (
-    Configured,
+    ConfiguredTopology,
     InternalTopic,
     Status,
     StatusCode,
@@ -116,7 +116,7 @@ class Draft:
     assignment_epoch: int
     endpoint_epoch: int
     shutdown_member: str | None
-    configured: Configured = Configured()  # noqa: RUF009 - immutable
+    configured: ConfiguredTopology = ConfiguredTopology()  # noqa: RUF009 - immutable
     records: list[CoordinatorRecord] = field(default_factory=list)
     statuses: list[Status] = field(default_factory=list)
 
@@ -303,7 +303,7 @@ class StreamsHeartbeats:
         group: StreamsGroup,
         epoch: int,
         processes: Mapping[str, str],
-        configured: Configured,
+        configured: ConfiguredTopology,
         records: list[CoordinatorRecord],
     ) -> dict[str, TaskSet]:
         """Compute the targets of all members, which are empty while topics are missing, and add their records."""
@@ -472,7 +472,7 @@ def move_towards_target(draft: Draft, owned: TaskSet | None) -> None:
     """Move the member one step towards its target. ``owned`` are the tasks that it reports, None without a report."""
     group = draft.group
 
-    def find_held() -> Held:
+    def find_held() -> HeldTasks:
         return find_held_by_others(group.members.values(), draft.member_id, draft.spec.process_id)
 
     after = reconcile_tasks(

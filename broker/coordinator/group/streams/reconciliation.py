@@ -31,7 +31,7 @@ from tidelog.broker.coordinator.group.streams.group import (
 
 
 @dataclass(slots=True)
-class Held:
+class HeldTasks:
     """Tasks of other members, also those that they must still revoke. ``active`` has the active tasks of all of them,
     ``in_process`` the tasks in any role of those in one process."""
 
@@ -39,9 +39,9 @@ class Held:
     in_process: set[TaskId] = field(default_factory=set)
 
 
-def find_held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> Held:
+def find_held_by_others(members: Iterable[StreamsMember], member_id: str, process_id: str) -> HeldTasks:
     """Return the tasks of all members except one, which belongs to this process."""
-    held = Held()
+    held = HeldTasks()
     for member in members:
         if member.member_id == member_id:
             continue
@@ -55,7 +55,7 @@ def find_held_by_others(members: Iterable[StreamsMember], member_id: str, proces
 
 def reconcile_tasks(
     current: StreamsAssignment,
-    find_held_by_others: Callable[[], Held],
+    find_held_by_others: Callable[[], HeldTasks],
     *,
     target: TaskSet,
     target_epoch: int,

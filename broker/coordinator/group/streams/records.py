@@ -25,7 +25,7 @@ Record = CoordinatorRecord
 
 
 class GroupEpoch(NamedTuple):
-    """Value of record 17: the group's epoch, and the values whose change raises it."""
+    """Value of StreamsGroupMetadata: the group's epoch, and the values whose change raises it."""
 
     epoch: int
     metadata_hash: int

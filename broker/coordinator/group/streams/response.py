@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.broker.coordinator.group.streams.group import Endpoint, StreamsAssignment, StreamsMemberSpec, Tasks
-from tidelog.broker.coordinator.group.streams.topology import Configured, PartitionCounts
+from tidelog.broker.coordinator.group.streams.topology import ConfiguredTopology, PartitionCounts
 from tidelog.protocol.messages.streams_group_heartbeat import (
     EndpointResponse,
     EndpointToPartitions,
@@ -45,7 +45,9 @@ def tasks_response(tasks: Tasks) -> list[TaskIdsResponse]:
 
 
 def endpoints_response(
-    members: Iterable[tuple[StreamsMemberSpec, StreamsAssignment]], configured: Configured, count_of: PartitionCounts
+    members: Iterable[tuple[StreamsMemberSpec, StreamsAssignment]],
+    configured: ConfiguredTopology,
+    count_of: PartitionCounts,
 ) -> list[EndpointToPartitions]:
     """Return the endpoint of each member that has one, with the partitions that its tasks read."""
     return [
@@ -59,7 +61,7 @@ def endpoints_response(
     ]
 
 
-def _inputs(tasks: Tasks, configured: Configured, count_of: PartitionCounts) -> Iterator[TopicPartition]:
+def _inputs(tasks: Tasks, configured: ConfiguredTopology, count_of: PartitionCounts) -> Iterator[TopicPartition]:
     parts = configured.subtopologies or {}
     for name, partitions in sorted(tasks.items()):
         for topic in parts[name].inputs if name in parts else ():

@@ -126,7 +126,7 @@ class ConfiguredSubtopology:
 
 
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredTopology:
     """A topology compared with the existing topics. It is ready if ``problem`` is None. ``missing`` are topics to
     create."""
 
@@ -148,7 +148,7 @@ class ConfigurationError(Exception):
 
 
 def topology_of(message: Any) -> Topology:
-    """Convert the topology of a heartbeat or of record 23, which have the same fields."""
+    """Convert the topology of a heartbeat or of a StreamsGroupTopology record, which have the same fields."""
     parts = (
         Subtopology(
             part.subtopology_id,
@@ -197,7 +197,7 @@ def check_topology(topology: Topology) -> None:
                     )
 
 
-def configure(topology: Topology, existing: PartitionCounts) -> Configured:
+def configure(topology: Topology, existing: PartitionCounts) -> ConfiguredTopology:
     """Compute the partition counts and the missing topics. Raises StreamsInvalidTopologyError if no partition counts
     are possible.
     """
@@ -207,11 +207,11 @@ def configure(topology: Topology, existing: PartitionCounts) -> Configured:
         parts = {part.subtopology_id: _configure(part, existing, counts) for part in topology.subtopologies}
         missing = _find_missing(parts.values(), existing)
     except ConfigurationError as error:
-        return Configured(problem=error.status)
+        return ConfiguredTopology(problem=error.status)
     if not missing:
-        return Configured(parts)
+        return ConfiguredTopology(parts)
     detail = "Internal topics are missing: " + summary(topic.name for topic in missing)
-    return Configured(parts, missing, Status(StatusCode.MISSING_INTERNAL_TOPICS, detail))
+    return ConfiguredTopology(parts, missing, Status(StatusCode.MISSING_INTERNAL_TOPICS, detail))
 
 
 def _check_sources(topology: Topology, existing: PartitionCounts) -> None:

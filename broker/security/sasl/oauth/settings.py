@@ -65,7 +65,7 @@ class Tokens(Protocol):
         ...
 
 
-class Unsecured(UnsecuredTokens):
+class UnsecuredTokenCheck(UnsecuredTokens):
     """Check of unsecured tokens, for which there are no keys to read."""
 
     def begin(self) -> None:
@@ -75,7 +75,7 @@ class Unsecured(UnsecuredTokens):
         """Do nothing."""
 
 
-class Secured:
+class SignedTokenCheck:
     """Check of signed tokens, and the thread that imports PyJWT and reads their keys."""
 
     def __init__(self, values: Mapping[str, Any], context: ssl.SSLContext | None) -> None:
@@ -140,7 +140,7 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
     handler = values[HANDLER_KEY]
     if handler == UNSECURED_HANDLER:
         try:
-            return Unsecured(rules_of(module.options))
+            return UnsecuredTokenCheck(rules_of(module.options))
         except ValueError as error:
             raise refuse(JAAS_KEY, "[hidden]", "unsecuredValidatorAllowableClockSkewMs as a number from 0") from error
     if handler != SECURED_HANDLER:
@@ -151,7 +151,7 @@ def build_tokens(listener: str, texts: Mapping[str, str]) -> Tokens:
     return build_signed(values, trust_of(module.options))
 
 
-def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, prefix: str = "") -> Secured:
+def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, prefix: str = "") -> SignedTokenCheck:
     """Build the check of signed tokens. ``context`` is for TLS to the endpoint of the keys; an error about the
     endpoint's URL names the configuration key with ``prefix``. Raises ConfigError.
     """
@@ -159,7 +159,7 @@ def build_signed(values: Mapping[str, Any], context: ssl.SSLContext | None, pref
     for name in _MODULES:
         if find_spec(name) is None:
             raise refuse("sasl.enabled.mechanisms", OAUTHBEARER, "it only with `pip install tidelog[oauth]`")
-    return Secured(values, context)
+    return SignedTokenCheck(values, context)
 
 
 def check_endpoint(endpoint: Endpoint, texts: Mapping[str, str]) -> None:

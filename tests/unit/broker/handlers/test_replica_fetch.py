@@ -61,7 +61,7 @@ def test_only_the_arrival_of_a_fetch_shows_that_its_follower_lives(node: Replica
     assert state_of(node, 2) == before
 
 
-class Throttled:
+class ThrottledAnswer:
     """A broker whose follower 3 is outside of the ISR, with a limit of 100 bytes a second for the replicas of ``t``."""
 
     def __init__(self, directory: Path, replicas: str) -> None:
@@ -80,13 +80,13 @@ class Throttled:
 
 
 @pytest.fixture
-def throttled(tmp_path: Path) -> Iterator[Throttled]:
-    made = Throttled(tmp_path, "0:1")
+def throttled(tmp_path: Path) -> Iterator[ThrottledAnswer]:
+    made = ThrottledAnswer(tmp_path, "0:1")
     yield made
     made.node.close()
 
 
-def test_a_follower_outside_of_the_isr_gets_no_more_than_the_limit(throttled: Throttled) -> None:
+def test_a_follower_outside_of_the_isr_gets_no_more_than_the_limit(throttled: ThrottledAnswer) -> None:
     assert throttled.get(3)
     assert not throttled.get(3)
     throttled.node.loop.advance(10_000)
@@ -95,13 +95,13 @@ def test_a_follower_outside_of_the_isr_gets_no_more_than_the_limit(throttled: Th
     assert throttled.get(3)
 
 
-def test_a_member_of_the_isr_is_never_throttled(throttled: Throttled) -> None:
+def test_a_member_of_the_isr_is_never_throttled(throttled: ThrottledAnswer) -> None:
     """Otherwise it would leave the ISR, and produce requests with acks=all would wait for it until then."""
     assert all(throttled.get(2) for _ in range(3))
     assert not throttled.get(3), "what it was sent counts"
 
 
-def test_a_follower_that_was_proposed_for_the_isr_is_not_throttled(throttled: Throttled) -> None:
+def test_a_follower_that_was_proposed_for_the_isr_is_not_throttled(throttled: ThrottledAnswer) -> None:
     """Produce requests with acks=all already wait for it, until the controller has answered."""
     assert throttled.get(3)
     assert throttled.node.fetch(3, 1)[3] == b"", "it has all"
@@ -114,13 +114,13 @@ def test_a_follower_that_was_proposed_for_the_isr_is_not_throttled(throttled: Th
 
 
 def test_replicas_that_no_topic_names_are_not_throttled(tmp_path: Path) -> None:
-    made = Throttled(tmp_path, "1:1,0:2")
+    made = ThrottledAnswer(tmp_path, "1:1,0:2")
     assert all(made.get(3) for _ in range(3))
     assert made.quota.byte_rate(made.node.time.monotonic_ms()) == 0
     made.node.close()
 
 
-def test_a_throttled_fetch_waits_and_still_shows_that_its_follower_lives(throttled: Throttled) -> None:
+def test_a_throttled_fetch_waits_and_still_shows_that_its_follower_lives(throttled: ThrottledAnswer) -> None:
     assert throttled.get(3)
     throttled.node.loop.advance(1)
     waiting = throttled.node.ask(3, 0, wait_ms=500)

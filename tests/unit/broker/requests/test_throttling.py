@@ -19,7 +19,7 @@ from tidelog.broker.loop.steps import StepRunner
 from tidelog.broker.quota.quotas import PRODUCE, throttled_samples
 from tidelog.broker.requests.registry import REGISTRY
 from tidelog.broker.requests.route import Parts, Pending, Route
-from tidelog.broker.requests.throttling import Measure, Throttled, response_class_of, write_int32
+from tidelog.broker.requests.throttling import Measure, ThrottledAnswer, response_class_of, write_int32
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import (
     NONE,
@@ -238,7 +238,7 @@ def test_a_fetch_that_waits_can_be_abandoned(wire: ThrottledWire) -> None:
     assert isinstance(answer, Pending)
     answer.abandon()
     assert len(wire.data.purgatory) == 0
-    Throttled(b"").abandon()
+    ThrottledAnswer(b"").abandon()
 
 
 def metric(wire: ThrottledWire, name: str, quota: str) -> float:

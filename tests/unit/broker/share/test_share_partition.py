@@ -18,7 +18,7 @@ from tidelog.broker.share.share_partition import (
     RELEASE,
     RENEW,
     AcknowledgementBatch,
-    Acquired,
+    AcquiredRun,
     AcquireRequest,
     BatchRange,
     Limits,
@@ -44,7 +44,7 @@ def acquire(
     limits: Limits = LIMITS,
     batches: Sequence[BatchRange] | None = None,
     **fields: Any,
-) -> list[Acquired]:
+) -> list[AcquiredRun]:
     offset = partition.next_fetch_offset
     values = {"max_records": 500, "batch_size": 500, "strict": False, **fields}
     found = batches_from(offset, end) if batches is None else batches
@@ -62,37 +62,37 @@ def acknowledge(
 
 def test_fresh_records_are_acquired_once() -> None:
     partition = SharePartition(0)
-    assert acquire(partition, end=30) == [Acquired(0, 29, 1)]
+    assert acquire(partition, end=30) == [AcquiredRun(0, 29, 1)]
     assert (partition.start_offset, partition.end_offset, partition.next_fetch_offset) == (0, 29, 30)
     assert acquire(partition, end=30) == []
 
 
 def test_whole_batches_are_acquired_though_fewer_records_were_asked_for() -> None:
-    assert acquire(SharePartition(0), max_records=15) == [Acquired(0, 19, 1)]
+    assert acquire(SharePartition(0), max_records=15) == [AcquiredRun(0, 19, 1)]
 
 
 def test_a_strict_request_gets_no_record_too_many() -> None:
     partition = SharePartition(0)
-    assert acquire(partition, max_records=15, strict=True) == [Acquired(0, 14, 1)]
-    assert acquire(partition, max_records=15, strict=True) == [Acquired(15, 29, 1)]
+    assert acquire(partition, max_records=15, strict=True) == [AcquiredRun(0, 14, 1)]
+    assert acquire(partition, max_records=15, strict=True) == [AcquiredRun(15, 29, 1)]
 
 
 def test_acquired_runs_are_cut_at_the_batch_size() -> None:
     assert acquire(SharePartition(0), end=50, batch_size=20) == [
-        Acquired(0, 19, 1),
-        Acquired(20, 39, 1),
-        Acquired(40, 49, 1),
+        AcquiredRun(0, 19, 1),
+        AcquiredRun(20, 39, 1),
+        AcquiredRun(40, 49, 1),
     ]
 
 
 def test_a_batch_that_begins_before_the_start_offset_is_acquired_from_there() -> None:
-    assert acquire(SharePartition(5), end=10) == [Acquired(5, 9, 1)]
+    assert acquire(SharePartition(5), end=10) == [AcquiredRun(5, 9, 1)]
 
 
 def test_no_more_than_the_lock_limit_is_in_flight() -> None:
     partition = SharePartition(0)
     limits = LIMITS._replace(record_locks=25)
-    assert acquire(partition, limits=limits) == [Acquired(0, 29, 1)]  # rounded up to a whole batch
+    assert acquire(partition, limits=limits) == [AcquiredRun(0, 29, 1)]  # rounded up to a whole batch
     assert not partition.can_acquire(limits)
     assert acquire(partition, limits=limits) == []
 
@@ -103,7 +103,7 @@ def test_released_records_are_acquired_even_at_the_lock_limit() -> None:
     acquire(partition, limits=limits)
     acknowledge(partition, 10, 19, RELEASE)
     assert partition.can_acquire(limits)
-    assert acquire(partition, "other", limits=limits) == [Acquired(10, 19, 2)]
+    assert acquire(partition, "other", limits=limits) == [AcquiredRun(10, 19, 2)]
     assert partition.end_offset == 29
 
 
@@ -137,7 +137,7 @@ def test_each_record_may_have_its_own_acknowledgement() -> None:
         Span(5, 5, ARCHIVED, 1),
     ]
     assert partition.next_fetch_offset == 2
-    assert acquire(partition, "other", end=10) == [Acquired(2, 3, 2)]
+    assert acquire(partition, "other", end=10) == [AcquiredRun(2, 3, 2)]
 
 
 def test_a_renewed_record_is_held_for_longer_and_nothing_is_stored() -> None:
@@ -214,7 +214,7 @@ def test_records_of_an_expired_lock_are_available_again() -> None:
     late = partition.expire(LIMITS, 1_000.0)
     assert late.batches == [Span(0, 9, AVAILABLE, 1)]
     partition.commit(late)
-    assert acquire(partition, "other", end=10) == [Acquired(0, 9, 2)]
+    assert acquire(partition, "other", end=10) == [AcquiredRun(0, 9, 2)]
     with pytest.raises(InvalidRecordStateError):
         acknowledge(partition, 0, 9, ACCEPT)
 
@@ -232,7 +232,7 @@ def test_a_record_is_archived_at_the_delivery_count_limit() -> None:
     limits = LIMITS._replace(delivery_count=2)
     one = [BatchRange(0, 0)]
     for count in (1, 2):
-        assert acquire(partition, batches=one, limits=limits) == [Acquired(0, 0, count)]
+        assert acquire(partition, batches=one, limits=limits) == [AcquiredRun(0, 0, count)]
         partition.commit(partition.acknowledge("m", [AcknowledgementBatch(0, 0, [RELEASE])], limits, 0.0))
     assert (partition.start_offset, partition.spans) == (1, [])
 
@@ -254,14 +254,14 @@ def test_records_that_the_log_no_longer_has_are_archived() -> None:
     partition = SharePartition(0)
     acquire(partition, end=30)
     partition.commit(partition.release("m", LIMITS))
-    assert acquire(partition, batches=[BatchRange(20, 29)]) == [Acquired(20, 29, 2)]
+    assert acquire(partition, batches=[BatchRange(20, 29)]) == [AcquiredRun(20, 29, 2)]
     assert partition.start_offset == 20
 
 
 def test_offsets_between_batches_are_never_acquired() -> None:
     partition = SharePartition(0)
     acquire(partition, batches=[BatchRange(0, 9)])
-    assert acquire(partition, batches=[BatchRange(50, 59)]) == [Acquired(50, 59, 1)]
+    assert acquire(partition, batches=[BatchRange(50, 59)]) == [AcquiredRun(50, 59, 1)]
     acknowledge(partition, 0, 9, ACCEPT)
     assert partition.start_offset == 50
 
@@ -270,7 +270,7 @@ def test_records_of_aborted_transactions_are_archived() -> None:
     partition = SharePartition(0)
     acquired = acquire(partition, end=30)
     left = partition.drop_aborted([BatchRange(0, 9), BatchRange(15, 16)], acquired)
-    assert left == [Acquired(10, 14, 1), Acquired(17, 29, 1)]
+    assert left == [AcquiredRun(10, 14, 1), AcquiredRun(17, 29, 1)]
     assert partition.start_offset == 10
     acknowledge(partition, 10, 14, ACCEPT)
     assert partition.start_offset == 17
@@ -301,7 +301,7 @@ def test_records_whose_state_was_not_stored_are_available_after_a_restart() -> N
         (30, 39, ARCHIVED, 5),
     ]
     assert (partition.next_fetch_offset, partition.end_offset) == (13, 39)
-    assert acquire(partition, end=40)[0] == Acquired(13, 19, 1)
+    assert acquire(partition, end=40)[0] == AcquiredRun(13, 19, 1)
 
 
 class Model:
@@ -405,9 +405,9 @@ def test_take_back_undoes_an_acquisition_and_its_delivery_count() -> None:
     assert acquire(partition, "n", max_records=10) == first
     acknowledge(partition, 0, 4, RELEASE, member="n")
     again = acquire(partition, "n", max_records=5)
-    assert again == [Acquired(0, 4, 2)]
+    assert again == [AcquiredRun(0, 4, 2)]
     partition.take_back("m", again)
-    partition.take_back("n", [Acquired(0, 4, 1)])
+    partition.take_back("n", [AcquiredRun(0, 4, 1)])
     assert [span.state for span in partition.spans] == [ACQUIRED, ACQUIRED], (
         "m does not hold them any more; n has them in their second delivery"
     )

@@ -17,7 +17,7 @@ from tests.support.extensions import uncompiled
 from tests.support.records import NOW_MS, record_lists
 from tidelog.pipeline.sink import build
 from tidelog.pipeline.sink import sections as compiled
-from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, Taken, byte_column, read_only
+from tidelog.pipeline.sink.build import ByteColumn, RecordColumns, TakenRows, byte_column, read_only
 from tidelog.protocol.record.record_batch import BatchOptions, BatchTimes, Record, RecordBatch, assemble_batch
 
 PLAIN = uncompiled(compiled)
@@ -145,7 +145,7 @@ def test_buffers_are_released() -> None:
         zero = read_only(np.zeros(1, np.int64))
         columns = RecordColumns(field, field, zero, zero, zero, none, none)
         module.write_key_hashes(field, hashes)
-        taken = Taken(*module.take(columns, rows, 0, 100))
+        taken = TakenRows(*module.take(columns, rows, 0, 100))
         assert module.encode(columns, rows, 0, taken.rows, out) == taken.section_bytes
         for used in (data, out, hashes, rows):
             used.append(0)  # raises BufferError while it is held

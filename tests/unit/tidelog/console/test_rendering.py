@@ -32,7 +32,7 @@ from tidelog.console.pages.records import (
     PARAMETERS,
     WHOLE_KEY_LIMIT,
     WHOLE_VALUE_LIMIT,
-    Found,
+    FoundRecords,
     row_of,
 )
 from tidelog.console.pages.topics import PartitionRow, TopicRow
@@ -119,7 +119,7 @@ def models(text: str) -> Iterator[Page]:
     for by_index in (False, True):
         yield Page("records.html", text, {
             "section": "topics", "topic": topic, "formats": FORMATS, "fields": fields, "by_index": by_index,
-            "found": Found([row_of(0, record, "text")], text, text, text)})  # fmt: skip
+            "found": FoundRecords([row_of(0, record, "text")], text, text, text)})  # fmt: skip
     yield Page("record.html", text, {
         "section": "topics", "topic": text, "partition": 0, "offset": 5, "format": "text", "formats": FORMATS,
         "record": record, "key": shown, "value": shown, "headers": [(text, shown)]})  # fmt: skip
@@ -211,7 +211,7 @@ def test_pages_of_records_keep_the_budget(text: str, wanted: str) -> None:
     }  # fmt: skip
     rows = [row_of(0, record, wanted)] * MAX_RECORDS
     topic = Topic("t" * 249, "id", False, [PARTITION])
-    table = render(Page("records.html", "t", {**values, "topic": topic, "found": Found(rows, "1", "2")}))
+    table = render(Page("records.html", "t", {**values, "topic": topic, "found": FoundRecords(rows, "1", "2")}))
     one = render(Page("record.html", "t", {
         **values, "topic": topic.name, "record": record, "key": show(content, wanted, WHOLE_KEY_LIMIT),
         "value": show(content, wanted, WHOLE_VALUE_LIMIT),

@@ -11,7 +11,7 @@ import pytest
 from tidelog.broker.schema_registry import records
 from tidelog.broker.schema_registry.records import Reference, schema_record
 from tidelog.broker.schema_registry.state import State
-from tidelog.console.schemas import MAX_BYTES, Decoded, Schemas, decode
+from tidelog.console.schemas import MAX_BYTES, DecodedValue, Schemas, decode
 from tidelog.pipeline.values.registry import RegisteredSchema, UndecodableError
 
 TEXT = RegisteredSchema(1, "AVRO", '"string"')
@@ -31,8 +31,8 @@ def value(number: int, payload: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (value(1, b"\x02a"), Decoded("a", "avro, schema 1")),
-        (value(5, b'{"a": null}'), Decoded({"a": None}, "json, schema 5")),
+        (value(1, b"\x02a"), DecodedValue("a", "avro, schema 1")),
+        (value(5, b'{"a": null}'), DecodedValue({"a": None}, "json, schema 5")),
         (value(1, b"\x02"), None),
         (value(9, b"\x02a"), None),
         (value(4, b"\x02a"), None),
@@ -48,7 +48,7 @@ def value(number: int, payload: bytes) -> bytes:
     ids=["avro", "json", "cut", "unknown", "no schema", "free items", "deep", "recursive", "large", "nested", "short",
          "text", "empty"],
 )  # fmt: skip
-def test_a_value_without_a_known_schema_stays_bytes(content: bytes, expected: Decoded | None) -> None:
+def test_a_value_without_a_known_schema_stays_bytes(content: bytes, expected: DecodedValue | None) -> None:
     assert decode(content, KNOWN.get) == expected
 
 

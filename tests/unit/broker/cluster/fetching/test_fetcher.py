@@ -12,7 +12,7 @@ from tidelog.broker.cluster.fetching.session import FetchKey
 from tidelog.broker.cluster.fetching.work import (
     Append,
     FetcherConfig,
-    Followed,
+    FollowedPartition,
     LogPosition,
     StartAt,
     TruncateTo,
@@ -36,8 +36,8 @@ EMPTY = LogPosition(0, -1, 0)
 SEEDS = 300
 
 
-def followed(leader_epoch: int = 1, position: LogPosition = EMPTY) -> Followed:
-    return Followed(TOPIC, leader_epoch, position)
+def followed(leader_epoch: int = 1, position: LogPosition = EMPTY) -> FollowedPartition:
+    return FollowedPartition(TOPIC, leader_epoch, position)
 
 
 def fetcher_of(*keys: FetchKey, leader_epoch: int = 1) -> LeaderFetcher:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.model_quorum import NOT_LEADER, ModelQuorum, UnreachableError
 from tidelog.broker.cluster.observing.metadata_tail import MetadataLostError
 from tidelog.broker.cluster.observing.observer import MAX_BACKOFF_MS, Observer, ObserverConfig, ObserverError
-from tidelog.broker.metadata.replay import Published
+from tidelog.broker.metadata.replay import PublishedImage
 from tidelog.protocol.errors import CorruptMessageError, UnsupportedVersionError
 from tidelog.protocol.messages import fetch, fetch_snapshot
 from tidelog.protocol.metadata_records import records
@@ -38,7 +38,7 @@ class Driver:
         self.now_ms = 0.0
         self.asked: list[str] = []
 
-    def step(self, *, is_lost: bool = False) -> Published | None:
+    def step(self, *, is_lost: bool = False) -> PublishedImage | None:
         """Take one question and its answer, on the wire's format."""
         question = self.observer.next_question()
         self.now_ms = max(self.now_ms, question.not_before_ms)
@@ -60,7 +60,7 @@ class Driver:
             self.observer.take_failure(str(error), self.now_ms)
             return None
 
-    def catch_up(self, steps: int = 100) -> list[Published]:
+    def catch_up(self, steps: int = 100) -> list[PublishedImage]:
         """Step until the observer says that it has caught up; return what was published."""
         found = []
         for _ in range(steps):

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.unit.broker.security.authorization.test_decision import TOPIC, authorizer_of, context_of, rule
-from tidelog.broker.security.authorization.audit import LINES_PER_SECOND, TRACE, Asked, Audit, audit_line
+from tidelog.broker.security.authorization.audit import LINES_PER_SECOND, TRACE, AskedOperation, Audit, audit_line
 from tidelog.broker.security.authorization.decision import DEFAULT_DENY, SUPER_USER, Client, Decision
 from tidelog.protocol.acl import AclOperation
 
@@ -16,7 +16,7 @@ CLIENT = Client("User:bob", "10.0.0.7")
 
 
 def test_the_line_is_kafkas() -> None:
-    asked = Asked(AclOperation.READ, TOPIC, "orders", 1)
+    asked = AskedOperation(AclOperation.READ, TOPIC, "orders", 1)
     assert audit_line(CLIENT, asked, DEFAULT_DENY) == (
         "Principal = User:bob is Denied operation = READ from host = 10.0.0.7 on resource = Topic:LITERAL:orders "
         "for request = Fetch with resourceRefCount = 1 based on rule DefaultDeny"
@@ -29,7 +29,7 @@ def test_the_line_is_kafkas() -> None:
 
 
 def test_a_name_cannot_end_the_line() -> None:
-    asked = Asked(AclOperation.READ, TOPIC, "a\nPrincipal = User:admin\x9b", 2)
+    asked = AskedOperation(AclOperation.READ, TOPIC, "a\nPrincipal = User:admin\x9b", 2)
     line = audit_line(CLIENT, asked, DEFAULT_DENY)
     assert line.isprintable()
     assert "a\\nPrincipal" in line
@@ -55,10 +55,10 @@ def test_denials_are_bounded_and_counted(caplog: pytest.LogCaptureFixture) -> No
     audit = Audit(lambda: now)
     with caplog.at_level(logging.INFO, LOGGER):
         for number in range(LINES_PER_SECOND + 20):
-            audit.note(logging.INFO, CLIENT, Asked(AclOperation.READ, TOPIC, f"t{number}", 1), DEFAULT_DENY)
+            audit.note(logging.INFO, CLIENT, AskedOperation(AclOperation.READ, TOPIC, f"t{number}", 1), DEFAULT_DENY)
         assert len(caplog.records) == LINES_PER_SECOND
         now = 1000.0
-        audit.note(logging.INFO, CLIENT, Asked(AclOperation.READ, TOPIC, "last", 1), DEFAULT_DENY)
+        audit.note(logging.INFO, CLIENT, AskedOperation(AclOperation.READ, TOPIC, "last", 1), DEFAULT_DENY)
     assert [record.getMessage()[:40] for record in caplog.records[LINES_PER_SECOND:]] == [
         "20 denials within one second were not wr",
         "Principal = User:bob is Denied operation",

@@ -25,7 +25,7 @@ from tidelog.log.find.engine.reference import (
     FileLayout,
     MatchQuery,
     PutResult,
-    Restored,
+    RestoredSlots,
     RowSettings,
     WalkStop,
 )
@@ -175,14 +175,14 @@ def check_restored(front: bytes, slots: int, written: bytes) -> None:
         return
     for routines in (reference, *ENTRIES):
         rebuilt = bytearray(len(front))
-        restored = Restored(0, 1, -1)
+        restored = RestoredSlots(0, 1, -1)
         for piece in (written[: 20 * (count // 2)], written[20 * (count // 2) :]):
             restored = routines.restore_slots(rebuilt, slots, piece, restored)
-        assert (bytes(rebuilt), restored) == (front, Restored(0, count + 1, offsets[-1] if offsets else -1))
+        assert (bytes(rebuilt), restored) == (front, RestoredSlots(0, count + 1, offsets[-1] if offsets else -1))
         for number in range(count):
             broken = bytearray(written)
             broken[20 * number + 16] ^= 0x80
-            answer = routines.restore_slots(bytearray(len(front)), slots, bytes(broken), Restored(0, 1, -1))
+            answer = routines.restore_slots(bytearray(len(front)), slots, bytes(broken), RestoredSlots(0, 1, -1))
             assert answer.damaged_entry == number + 1
 
 
@@ -193,7 +193,7 @@ def test_slots_are_rebuilt_alike_from_any_entries(stored: bytes, slots: int) -> 
     answers = []
     for routines in (reference, *ENTRIES):
         front = bytearray(40 + 4 * slots)
-        answers.append((routines.restore_slots(front, slots, stored, Restored(0, 1, -1)), bytes(front)))
+        answers.append((routines.restore_slots(front, slots, stored, RestoredSlots(0, 1, -1)), bytes(front)))
     assert answers[0] == answers[1] == answers[2]
 
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 from tests.support.model_brokers import PLACES, Log, ModelCluster
 from tidelog.client.admin.offsets import READ_COMMITTED
 from tidelog.console.history import History
-from tidelog.console.pages.records import ROUNDS, Found, read_records
+from tidelog.console.pages.records import ROUNDS, FoundRecords, read_records
 from tidelog.console.view import View
 
 
-def page(log: Log, offset: str) -> Found:
+def page(log: Log, offset: str) -> FoundRecords:
     """Read the page of committed records that begins at an offset."""
     parameters = {"offset": offset}
     view = View(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.group.assignors import Assignment, MemberSpec
-from tidelog.broker.coordinator.group.share.assignor import Assigned, Subscriptions, assign_simple
+from tidelog.broker.coordinator.group.share.assignor import ComputedAssignment, Subscriptions, assign_simple
 from tidelog.broker.loop.steps import ITEMS_PER_STEP
 
 T, U = b"t" * 16, b"u" * 16
@@ -19,7 +19,7 @@ T, U = b"t" * 16, b"u" * 16
 def assign(members: dict[str, MemberSpec], counts: dict[bytes, int]) -> Mapping[str, Assignment]:
     """Run all steps of the assignor; return the assignment by member id."""
     assigned = response_of(assign_simple(Subscriptions(members, counts)))
-    assert isinstance(assigned, Assigned)
+    assert isinstance(assigned, ComputedAssignment)
     return assigned.target
 
 

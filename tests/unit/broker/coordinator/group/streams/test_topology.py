@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.broker.coordinator.group.streams.topology import (
-    Configured,
+    ConfiguredTopology,
     CopartitionGroup,
     InternalTopic,
     StatusCode,
@@ -16,11 +16,11 @@ from tidelog.broker.coordinator.group.streams.topology import (
 from tidelog.protocol.errors import StreamsInvalidTopologyError
 
 
-def configure_parts(*parts: Subtopology, **existing: int) -> Configured:
+def configure_parts(*parts: Subtopology, **existing: int) -> ConfiguredTopology:
     return configure(Topology(0, parts), existing.get)
 
 
-def sizes(found: Configured) -> dict[str, int]:
+def sizes(found: ConfiguredTopology) -> dict[str, int]:
     return {topic.name: topic.partitions for topic in found.missing}
 
 

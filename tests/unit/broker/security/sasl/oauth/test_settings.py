@@ -14,7 +14,7 @@ from tidelog.broker.config.keys.security import SECURED_HANDLER, UNSECURED_HANDL
 from tidelog.broker.security.policy import find_weaknesses
 from tidelog.broker.security.sasl.listener import check_listener
 from tidelog.broker.security.sasl.oauth.server import TokenRefusedError
-from tidelog.broker.security.sasl.oauth.settings import FIRST_KEYS_S, Secured, build_tokens
+from tidelog.broker.security.sasl.oauth.settings import FIRST_KEYS_S, SignedTokenCheck, build_tokens
 from tidelog.protocol.config_def import ConfigError
 
 HANDLER = "sasl.server.callback.handler.class"
@@ -109,7 +109,7 @@ def test_logins_do_not_each_wait_for_keys_that_do_not_come(tmp_path: Path, monke
     waits: list[float] = []
     now_s = [100.0]
     tokens = build_tokens("OUT", OWN | {URL: f"file://{tmp_path}/none"})
-    assert isinstance(tokens, Secured)
+    assert isinstance(tokens, SignedTokenCheck)
     monkeypatch.setattr("tidelog.broker.security.sasl.oauth.settings.monotonic", lambda: now_s[0])
 
     def wait(seconds: float) -> bool:
