@@ -158,10 +158,7 @@ class OffsetStore:
         if pending is None:
             return []
         for group_id, topics in pending.items():
-            producers = self._producers[group_id]
-            producers.discard(producer_id)
-            if not producers:
-                del self._producers[group_id]
+            self._forget_producer(group_id, producer_id)
             if committed:
                 self._materialize(group_id, topics)
             else:
@@ -191,10 +188,18 @@ class OffsetStore:
 
     def _remove(self, key: OffsetCommitKey) -> None:
         _remove_from(self._committed, key)
-        for producer_id in self._producers.get(key.group, ()):
-            topics = self._pending[producer_id].get(key.group, NO_OFFSETS)
-            topics.get(key.topic, {}).pop(key.partition, None)
+        for producer_id in list(self._producers.get(key.group, ())):
+            _remove_from(self._pending[producer_id], key)
+            if key.group not in self._pending[producer_id]:
+                self._forget_producer(key.group, producer_id)
         self._forget_unused(key.group, (key.topic,))
+
+    def _forget_producer(self, group_id: str, producer_id: int) -> None:
+        """Remove a producer that has no pending commits for the group any more."""
+        producers = self._producers[group_id]
+        producers.discard(producer_id)
+        if not producers:
+            del self._producers[group_id]
 
 
 def _remove_from(groups: dict[str, TopicOffsets], key: OffsetCommitKey) -> None:

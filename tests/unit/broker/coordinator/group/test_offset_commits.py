@@ -430,6 +430,21 @@ def test_offset_delete_errors() -> None:
         delete(other)
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_nothing_remains_of_a_pending_commit_whose_group_was_deleted(committed: bool) -> None:
+    """A fetch of all offsets named its topic without partitions."""
+    world = GroupWorld()
+    txn_commit(world, 9)
+    assert response_of(world.coordinator.delete_group("g")).error_code == NONE
+    offsets = world.runtime.shard_for("g").offsets
+    assert not offsets.has_open_transactions("g")
+    end(world, committed=committed)
+    assert offsets.of_group("g") == {}
+    assert offsets.groups_of("t") == []
+    txn_commit(world, 10)
+    assert offsets.has_open_transactions("g")
+
+
 def test_deleting_a_group_deletes_its_offsets_and_pending_ones() -> None:
     world = GroupWorld()
     commit(world, 5)
