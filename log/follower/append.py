@@ -92,11 +92,20 @@ def _next_part(log: UnifiedLog, records: memoryview, max_leader_epoch: int) -> _
     else:
         is_due = part.is_stopped and _needs_segment(active, _header_of(log, records))
     if is_due:
-        active = log.roll(_base_offset_of(records))
+        active = _roll(log, _base_offset_of(records))
         part = _walk(log, active, records, max_leader_epoch)
     if part.size == 0 and part.is_stopped:
         raise CorruptMessageError(_fault(log, _header_of(log, records)))
     return part
+
+
+def _roll(log: UnifiedLog, base_offset: int) -> LogSegment:
+    """Roll the log. A disk error is noted, as one of an append is: the log may then be out of service."""
+    try:
+        return log.roll(base_offset)
+    except LogStorageError as error:
+        log.note(error)
+        raise
 
 
 def _walk(log: UnifiedLog, segment: LogSegment, records: memoryview, max_leader_epoch: int) -> _Part:

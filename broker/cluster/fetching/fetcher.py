@@ -160,6 +160,7 @@ class LeaderFetcher:
         if partition is not None:
             partition.position = position
             partition.stage = Stage.FETCHING
+            partition.delay_ms = 0
 
     def delay(self, key: FetchKey, leader_epoch: int, position: LogPosition, now_ms: float) -> None:
         """Go on at ``position`` after a pause, as the work changed nothing: for example, records were damaged, or a
@@ -280,11 +281,12 @@ class LeaderFetcher:
             return None
         if answer.error_code == NONE:
             work = _work_of(key, partition, answer)
-            partition.delay_ms = 0
             if isinstance(work, TruncateToEpochEnd):
                 # The answer's high watermark is not used. In this session the leader would not send it again.
                 self._session.lose()
-            if work is not None:
+            if work is None:
+                partition.delay_ms = 0
+            else:
                 partition.stage = Stage.APPLYING
                 self._unfinished.add(key)
             return work

@@ -16,7 +16,7 @@ from tidelog.log.follower.append import append_as_follower
 from tidelog.log.follower.truncation import truncate_to_epoch_end
 from tidelog.log.unified_log import UnifiedLog
 from tidelog.log.validation.params import AppendOrigin
-from tidelog.protocol.errors import CorruptMessageError
+from tidelog.protocol.errors import CorruptMessageError, KafkaStorageError
 
 FOREVER = 1 << 30
 SIZES: dict[str, Any] = {"segment_bytes": 2000, "index_interval_bytes": 200, "file_delete_delay_ms": 0}
@@ -58,6 +58,17 @@ def pair(tmp_path: Path) -> Pair:
 def fill(log: UnifiedLog, count: int, epoch: int = 0) -> None:
     for number in range(count):
         append(log, batch(2, value=b"v%d" % log.log_end_offset, timestamp=NOW_MS + number), epoch=epoch)
+
+
+def test_a_log_whose_next_segment_cannot_be_created_is_out_of_service(pair: Pair) -> None:
+    """If the log only raised the error, its follower would fetch the same records again and again."""
+    fill(pair.leader, 2)
+    pair.copy()
+    fill(pair.leader, 60)
+    Path(pair.benches[1].directory).rename(f"{pair.benches[1].directory}-away")
+    with pytest.raises(KafkaStorageError):
+        pair.copy()
+    assert not pair.follower.is_serving
 
 
 class TestAppend:

@@ -255,6 +255,22 @@ class TestAnswers:
         assert asked_of(request) == {1: 1}
         assert [one.partitions for one in request.forgotten_topics_data] == [[0]]
 
+    def test_delays_double_while_the_work_of_each_answer_fails(self) -> None:
+        """On a full disk the same records would be fetched 20 times a second."""
+        fetcher, now_ms, waits = fetcher_of(KEY), 0.0, []
+        for is_done in (False, False, False, True, False):
+            fetch_of(fetcher, now_ms)
+            fetcher.take_answer(answer(data(0, b"\1")), now_ms)
+            if is_done:
+                fetcher.resume(KEY, 1, EMPTY)
+                continue
+            fetcher.delay(KEY, 1, EMPTY, now_ms)
+            wake_ms = fetcher.wake_ms
+            assert wake_ms is not None
+            waits.append(wake_ms - now_ms)
+            now_ms = wake_ms
+        assert waits == [50, 100, 200, 50]
+
     def test_a_failed_partition_waits_for_another_leader_epoch(self) -> None:
         fetcher = fetcher_of(KEY)
         fetch_of(fetcher)
