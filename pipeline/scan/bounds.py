@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from os import PathLike
+from typing import Any
 
 from tidelog.log.find.times import parse_time
 from tidelog.pipeline.errors import DataLossError, OptionError
@@ -15,6 +17,8 @@ Moment = int | str | datetime
 """Milliseconds since 1970, ISO 8601 text, or a datetime; text and datetime are in local time if they have no zone."""
 Span = tuple[int | None, int | None]
 """First offset, and the offset after the last; None stands for the log's own start or end."""
+_KINDS: dict[type, str] = {str: "text", bytes: "bytes", PathLike: "path"}
+"""Types of arguments -> their names in errors."""
 Offsets = Span | Mapping[int, Span]
 
 
@@ -82,8 +86,10 @@ def time_filter(times: tuple[Moment | None, Moment | None], key: bytes | None) -
 def _milliseconds(moment: Moment) -> int:
     """Return the first millisecond at or after a moment."""
     if isinstance(moment, datetime):
-        microseconds = round(moment.timestamp() * 1_000_000)
-        return -(-microseconds // 1000)
+        try:
+            return -(-round(moment.timestamp() * 1_000_000) // 1000)
+        except (OverflowError, ValueError):  # without a zone, at an end of the calendar
+            raise OptionError(f"times: {moment} is no time in the local zone") from None
     if isinstance(moment, str):
         try:
             return parse_time(moment)
@@ -95,6 +101,19 @@ def _milliseconds(moment: Moment) -> int:
 
 
 def key_bytes(keys: bytes | str | Iterable[bytes | str]) -> list[bytes]:
-    """Return the keys as bytes, each once; text is encoded as UTF-8."""
-    given = [keys] if isinstance(keys, bytes | str) else list(keys)
+    """Return the keys as bytes, each once; text is encoded as UTF-8. Raises OptionError."""
+    given = list_values("keys", keys, bytes, str)
     return list(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in given))
+
+
+def list_values(name: str, given: Any, *kinds: type) -> tuple[Any, ...]:
+    """Return the values of an argument that is one value of ``kinds``, or several. Raises OptionError, which calls it
+    ``name``."""
+    if isinstance(given, kinds):
+        return (given,)
+    found = tuple(given) if isinstance(given, Iterable) else (given,)
+    for one in found:
+        if not isinstance(one, kinds):
+            expected = " or ".join(_KINDS[kind] for kind in kinds)
+            raise OptionError(f"{name}: {one!r} is no {expected}")
+    return found

@@ -27,7 +27,7 @@ from tidelog.pipeline.options.options import OffsetSpec, SourceOptions, TopicCho
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.plan import OffsetRange, ReadRequest, SegmentSlice, plan
 from tidelog.pipeline.plan.request import find_bounds
-from tidelog.pipeline.scan.bounds import Moment, Offsets, key_bytes, offset_ranges, time_filter
+from tidelog.pipeline.scan.bounds import Moment, Offsets, key_bytes, list_values, offset_ranges, time_filter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ def scan(
     times: tuple[Moment | None, Moment | None] = (None, None),
     keys: Key | Iterable[Key] | None = None,
     isolation: str = "read_uncommitted",
-    columns: Iterable[str] | None = None,
+    columns: str | Iterable[str] | None = None,
     skip_damage: bool = False,
     fail_on_data_loss: bool = True,
 ) -> pa.RecordBatchReader:
@@ -70,7 +70,7 @@ def scan(
     returned reader raises PipelineError for damage, and for records that are deleted before it reads them.
     """
     _require_arrow()
-    wanted = Columns() if columns is None else Columns(tuple(columns))
+    wanted = Columns() if columns is None else Columns(list_values("columns", columns, str))
     asked = None if keys is None else key_bytes(keys)
     options = ReadOptions(
         isolation=_isolation(isolation),
@@ -98,7 +98,7 @@ def _isolation(text: str) -> Isolation:
 
 
 def _partitions(path: Paths, topic: Topics, isolation: Isolation) -> list[Partition]:
-    paths = (path,) if isinstance(path, str | os.PathLike) else tuple(path)
+    paths = list_values("path", path, str, os.PathLike)
     return find_bounds(
         SourceOptions(
             paths=tuple(os.fspath(one) for one in paths),
@@ -114,11 +114,19 @@ def _choice(topic: Topics) -> TopicChoice:
     if isinstance(topic, str):
         return TopicChoice(topics=(topic,))
     if isinstance(topic, Mapping):
-        return TopicChoice(partitions=tuple((name, number) for name, numbers in topic.items() for number in numbers))
-    names = tuple(dict.fromkeys(topic))
+        return TopicChoice(
+            partitions=tuple((name, one) for name, numbers in topic.items() for one in _numbers(numbers))
+        )
+    names = tuple(dict.fromkeys(list_values("topic", topic, str)))
     if not names:
         raise OptionError("topic is empty: expected a name, several, or topic -> partitions")
     return TopicChoice(topics=names)
+
+
+def _numbers(given: int | Iterable[int]) -> Iterable[int]:
+    if isinstance(given, int | Iterable):
+        return (given,) if isinstance(given, int) else given
+    raise OptionError(f"topic: {given!r} is no partition and no list of them")
 
 
 @dataclass(frozen=True, slots=True)

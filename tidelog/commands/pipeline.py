@@ -140,14 +140,18 @@ def name_flags(message: str) -> str:
 def _source(arguments: SimpleNamespace) -> LogSource:
     """Build the source of the logs that a job reads. Raises OptionError, BadRequestError."""
     from tidelog.client.connection import PLAIN
+    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.source import LogSource, choose
     from tidelog.pipeline.jobs.writing import check_addresses
 
     has_broker = getattr(arguments, "bootstrap", None) is not None
     if has_broker:
         check_addresses(arguments.bootstrap)
+    paths = tuple(path.strip() for path in arguments.path.split(","))
+    if not all(paths):  # an empty path would be the working directory
+        raise BadRequestError(f"--path {arguments.path!r}: expected directories, separated by commas")
     return LogSource(
-        tuple(path.strip() for path in arguments.path.split(",")),
+        paths,
         choose(arguments.topic, arguments.pattern, arguments.assign),
         getattr(arguments, "bootstrap", None),
         getattr(arguments, "isolation", "read_committed") == "read_committed",
@@ -205,9 +209,12 @@ def _export(arguments: SimpleNamespace) -> int:
 
 def _export_request(arguments: SimpleNamespace) -> ExportRequest:
     """Build the request of an export. Raises OptionError, BadRequestError."""
+    from tidelog.pipeline.job_errors import BadRequestError
     from tidelog.pipeline.jobs.exporting.request import ExportRequest
     from tidelog.pipeline.options.options import size_in_bytes
 
+    if not arguments.table:
+        raise BadRequestError("TABLE is empty: expected a directory, or with --catalog NAMESPACE.TABLE")
     return ExportRequest(
         source=_source(arguments),
         table=arguments.table,

@@ -165,6 +165,8 @@ def test_configuration_can_be_given(data: DataDirectory, capsys: pytest.CaptureF
     ("words", "message"),
     [
         (["export", "t", "--topic", "nothing"], "topic nothing has no partition below"),
+        (["export", ""], "TABLE is empty: expected a directory, or with --catalog"),
+        (["export", "t", "--path", "a,"], "--path 'a,': expected directories, separated by commas"),
         (["export", "t", "--file-bytes", "much"], "--file-bytes=much: expected a size"),
         (["export", "t", "--complete-before", "noon"], "--complete-before noon: expected ms since 1970 or an ISO"),
         (["export", "t", "--assign", "{"], "--assign {: expected JSON"),

@@ -12,7 +12,7 @@ from tidelog.pipeline.errors import DataLossError, OptionError
 from tidelog.pipeline.options.row_filter import MAX_TIME, MIN_TIME
 from tidelog.pipeline.plan.log_watch import Partition
 from tidelog.pipeline.plan.selection import PartitionDirectory
-from tidelog.pipeline.scan.bounds import key_bytes, offset_ranges, time_filter
+from tidelog.pipeline.scan.bounds import key_bytes, list_values, offset_ranges, time_filter
 
 
 def partition(number: int, start: int, end: int) -> Partition:
@@ -62,7 +62,8 @@ def test_times_have_an_end_that_is_not_included() -> None:
     assert (everything.min_time, everything.max_time) == (MIN_TIME, MAX_TIME)
 
 
-@pytest.mark.parametrize("times", [5, (1,), ("yesterday-ish", None), (None, True), (1.5, None), (None, MAX_TIME + 1)])
+@pytest.mark.parametrize("times", [5, (1,), ("yesterday-ish", None), (None, True), (1.5, None), (None, MAX_TIME + 1),
+                                   (datetime.min, None)])  # fmt: skip
 def test_times_that_mean_nothing(times: Any) -> None:
     with pytest.raises(OptionError, match="times"):
         time_filter(times, None)
@@ -72,3 +73,14 @@ def test_keys_are_bytes_each_once() -> None:
     assert key_bytes("ä") == ["ä".encode()]
     assert key_bytes(b"\xff") == [b"\xff"]
     assert key_bytes(["a", b"b", b"a"]) == [b"a", b"b"]
+    for keys in (5, [None], ["a", 1]):
+        with pytest.raises(OptionError, match=r"keys: .* is no bytes or text"):
+            key_bytes(keys)  # type: ignore[arg-type]
+
+
+def test_an_argument_is_one_value_or_several() -> None:
+    assert list_values("topic", "t", str) == ("t",)
+    assert list_values("topic", ["t", "u"], str) == ("t", "u")
+    for given in (None, 5, b"t", ["t", None]):
+        with pytest.raises(OptionError, match=r"topic: .* is no text"):
+            list_values("topic", given, str)
