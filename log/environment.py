@@ -136,7 +136,7 @@ class DirectoryState:
         try:
             self.sync_names(file_system, self._names_seen)
         except KafkaStorageError as error:
-            self.note(error, file_system)
+            self.note_error(error, file_system)
             raise
 
     def add_listener(self, listener: Callable[[DirectoryState], None]) -> None:
@@ -153,7 +153,7 @@ class DirectoryState:
         for listener in self._listeners:
             listener(self)
 
-    def note(self, error: KafkaStorageError, file_system: FileSystem) -> None:
+    def note_error(self, error: KafkaStorageError, file_system: FileSystem) -> None:
         """Take the directory offline if the error shows that its disk does not work.
 
         A failed sync shows that the disk does not work. A full disk or a lack of descriptors or permission does not: no
@@ -288,7 +288,8 @@ class LogEnvironment:
     """Partitions whose logs were taken out of service, refused or are served again, since this was last emptied, for
     the caller that reports their log directories."""
     failed_logs: int = 0
-    """Number of logs that were taken out of service. Other threads may lose one of several that fail at once."""
+    """Number of logs that were taken out of service. There is no lock: of several that fail at once, one may not be
+    counted."""
 
     def __post_init__(self) -> None:
         self.deletions = DeletionQueue(self.time)

@@ -117,7 +117,7 @@ def move_start(log: UnifiedLog, now_ms: int) -> bool:
             if log.config.retention_bytes >= 0:
                 _move_while(log, "beyond retention.bytes", _make_size_test(log, now_ms))
     except LogStorageError as error:
-        log.note(error)
+        log.note_error(error)
         raise
     finally:
         close_indices_until_lookup(log.segments)  # this function, readers and appends have opened them
@@ -135,7 +135,7 @@ def remove_below_start(log: UnifiedLog, durable_start: int) -> int:
             log.roll()
         remove_segments(log, removed, oldest_first=True)
     except LogStorageError as error:
-        log.note(error)
+        log.note_error(error)
         raise
     return len(removed)
 
@@ -291,5 +291,5 @@ def sync_swap(log: UnifiedLog) -> None:
 
 def _fail_swap(log: UnifiedLog, error: LogStorageError) -> None:
     """Take the log out of service: only some files are renamed, which the next load resolves."""
-    log.note(error)
+    log.note_error(error)
     log.take_out_of_service(error)

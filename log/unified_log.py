@@ -275,7 +275,7 @@ class UnifiedLog:
                 self.leader_epochs.assign(leader_epoch, next_offset)
             position = active.append(records, checked.indexed_offset, max_timestamp, checked.offset_of_max_timestamp)
         except LogStorageError as error:
-            self.note(error)
+            self.note_error(error)
             raise
         self.end = words.tuple_as(LogEnd, (last_offset + 1, active.base_offset, position + size))
         self.log_end_offset = last_offset + 1
@@ -332,14 +332,14 @@ class UnifiedLog:
             return KafkaStorageError(f"{self.topic_partition} takes no records: {self._directory_state.append_refusal}")
         return KafkaStorageError(f"{self.topic_partition} is offline: {failure}")
 
-    def note(self, error: LogStorageError) -> None:
+    def note_error(self, error: LogStorageError) -> None:
         """Note that an operation on a file of this log failed. If the disk does not work, take the directory offline,
         else only this log.
 
         An error that left everything as it was (a full disk) takes nothing out of service. Any thread.
         """
         state = self._directory_state
-        state.note(error, self.environment.file_system)
+        state.note_error(error, self.environment.file_system)
         if not error.is_recoverable:
             self.take_out_of_service(error)
 
@@ -546,7 +546,7 @@ class UnifiedLog:
             if is_changed:
                 return False
             if isinstance(error, LogStorageError):
-                self.note(error)
+                self.note_error(error)
             raise
         with self.lock:
             if self._cuts != cuts:

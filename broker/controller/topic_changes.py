@@ -1,5 +1,8 @@
 """Changes of topics and configs that do not block the loop: steps that wait for the disk run in a thread.
 
+A change commits records to the metadata log, which is then synced. The *first logs* of a topic are those that are made
+with it; the other partitions' logs are made at their first use. To *widen* a topic is to add partitions::
+
     create    commit                            -> sync in a thread -> first logs in a thread -> shown and answered
     widen     first logs in a thread -> commit  -> sync in a thread -> shown and answered
     delete    commit, hidden from every client  -> sync in a thread -> logs renamed in a thread -> name free
@@ -36,7 +39,7 @@ Forget = Callable[[TopicImage], Deferred[None]]
 """Function that makes the coordinators forget a deleted topic; its Deferred settles when they have, and never fails."""
 
 
-Created = Callable[[], None]
+AuditCreation = Callable[[], None]
 """Callback that writes the audit line of a created topic; called once."""
 
 
@@ -89,7 +92,7 @@ class TopicChanges:
         self._widening: dict[str, Change] = {}
         """Changes under way, by the topic's name."""
 
-    def create(self, new: NewTopic, created: Created | None = None) -> Change:
+    def create(self, new: NewTopic, created: AuditCreation | None = None) -> Change:
         """Create a topic, and call ``created`` when it exists.
 
         Raises what ``TopicManager.begin_create`` raises before anything is committed. A later failure fails ``done``,
@@ -105,7 +108,7 @@ class TopicChanges:
         self._continue_after(self._controller.when_synced(), self._make_logs, change)
         return change
 
-    def auto_create(self, name: str, created: Created | None = None) -> Change:
+    def auto_create(self, name: str, created: AuditCreation | None = None) -> Change:
         """Create a topic that a client named. If its creation is under way, return that change without calling
         ``created``.
 
@@ -287,7 +290,7 @@ class TopicChanges:
             forgotten.on_done(lambda _: change.done.fail(failure))
 
 
-def call_when_done(done: Deferred[TopicImage], created: Created | None) -> None:
+def call_when_done(done: Deferred[TopicImage], created: AuditCreation | None) -> None:
     """Call ``created`` once the topic is created, and not if that fails."""
     if created is not None:
         done.on_done(lambda done: None if error_of(done) else created())

@@ -199,8 +199,8 @@ class DelayedReplicaFetch:
     def __init__(self, fetch: FollowerFetch) -> None:
         self._fetch = fetch
         self._deferred: Deferred[FetchResponse] = Deferred()
-        find, session = fetch.broker.replica_manager, fetch.context.session
-        self._waited = [(partition_or_none(find, target), target) for target in fetch.context.active]
+        manager, session = fetch.broker.replica_manager, fetch.context.session
+        self._waited = [(partition_or_none(manager, target), target) for target in fetch.context.active]
         if session is not None:
             session.is_woken = False
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.broker.cluster.quorum import QuorumView
 from tidelog.broker.config.broker_config import BrokerConfig
-from tidelog.broker.controller.topic_changes import Change, Created, NewTopic, TopicChanges
+from tidelog.broker.controller.topic_changes import AuditCreation, Change, NewTopic, TopicChanges
 from tidelog.broker.controller.topics import TopicManager, internal_topic_settings, validate_topic_name
 from tidelog.broker.member.connections.channel import Channel, ChannelError
 from tidelog.broker.metadata.delta import MetadataDelta
@@ -60,19 +60,19 @@ class TopicCreation:
         self._asking = asyncio.Lock()
         self._under_way: set[str] = set()
 
-    def ensure(self, name: str, created: Created | None = None) -> None:
+    def ensure(self, name: str, created: AuditCreation | None = None) -> None:
         """Ask for an internal topic, unless it is asked for already. Raises InvalidRequestError for another name."""
         partitions, replicas, configs = internal_topic_settings(self._config, name)
         self.create(NewTopic(name, partitions, replicas, configs), created)
 
-    def create(self, new: NewTopic, created: Created | None = None) -> None:
+    def create(self, new: NewTopic, created: AuditCreation | None = None) -> None:
         """Ask for a topic, unless it is asked for already; ``created`` is called when the controller has created it."""
         if new.name in self._under_way or len(self._under_way) >= MAX_UNDER_WAY:
             return
         self._under_way.add(new.name)
         self._start(self._create(new, created))
 
-    async def _create(self, new: NewTopic, created: Created | None) -> None:
+    async def _create(self, new: NewTopic, created: AuditCreation | None) -> None:
         """Ask until the controller has decided, or TIMEOUT_MS is over."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + TIMEOUT_MS / 1000
@@ -87,7 +87,7 @@ class TopicCreation:
         finally:
             self._under_way.discard(new.name)
 
-    async def _ask(self, new: NewTopic, created: Created | None) -> str:
+    async def _ask(self, new: NewTopic, created: AuditCreation | None) -> str:
         """Ask the active controller; return why it must be asked again, an empty text once it has decided."""
         try:
             answer = await self._channel.ask(self._quorum.address, creation_request(new), CreateTopicsResponse)
@@ -124,7 +124,7 @@ class MemberTopicChanges(TopicChanges):
         super().__init__(*arguments)
         self._creation = creation
 
-    def auto_create(self, name: str, created: Created | None = None) -> Change:
+    def auto_create(self, name: str, created: AuditCreation | None = None) -> Change:
         """Begin to create a topic that a client named. Raises UnknownTopicOrPartitionError, as it does not exist yet,
         or InvalidTopicError.
         """
@@ -135,7 +135,7 @@ class MemberTopicChanges(TopicChanges):
             self._creation.create(NewTopic(name), created)
         raise UnknownTopicOrPartitionError
 
-    def create(self, new: NewTopic, created: Created | None = None) -> Change:
+    def create(self, new: NewTopic, created: AuditCreation | None = None) -> Change:
         """Begin to create a topic of a streams group. Raises UnknownTopicOrPartitionError, as it does not exist yet."""
         self._creation.create(new, created)
         raise UnknownTopicOrPartitionError

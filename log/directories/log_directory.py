@@ -98,7 +98,7 @@ class LogDirectory:
             try:
                 self.state.with_reserve(lambda: write_offset_checkpoint(file_system, path, offsets))
             except KafkaStorageError as error:
-                self.state.note(error, file_system)
+                self.state.note_error(error, file_system)
                 raise
             self._written[name] = offsets
 

@@ -161,7 +161,7 @@ def _write(log: UnifiedLog, part: _Part) -> None:
             log.leader_epochs.assign(epoch, base_offset)
         position = part.segment.append_batches(part.batches)
     except LogStorageError as error:
-        log.note(error)
+        log.note_error(error)
         raise
     log.end = LogEnd(part.end_offset, part.segment.base_offset, position + part.size)
     log.log_end_offset = part.end_offset

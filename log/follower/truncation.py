@@ -106,5 +106,5 @@ def sync_cut(log: UnifiedLog) -> None:
             log.segments.active.flush(with_indices=False)
             log.environment.file_system.sync_directory(log.directory)
     except LogStorageError as error:
-        log.note(error)
+        log.note_error(error)
         raise

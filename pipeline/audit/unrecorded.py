@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COLUMNS = ("topic", "partition", "offset")
 PartitionKey = tuple[str | None, int | None]
 """A row's topic and partition, each of which may be null."""
-Recorded = Mapping[PartitionKey, tuple[tuple[int, int], ...]]
+RecordedRanges = Mapping[PartitionKey, tuple[tuple[int, int], ...]]
 """The recorded ranges of each topic and partition: from the first offset to below the second."""
 
 
@@ -35,12 +35,12 @@ class UnrecordedRows:
     offsets: tuple[int, ...]
 
 
-def find_outside(batches: Iterable[pa.RecordBatch], recorded: Recorded) -> list[UnrecordedRows]:
+def find_outside(batches: Iterable[pa.RecordBatch], recorded: RecordedRanges) -> list[UnrecordedRows]:
     """Count the rows of ``batches`` (topic, partition, offset) outside the recorded ranges, by topic and partition."""
     return sum_partitions(rows for batch in batches for rows in _outside_of(batch, recorded))
 
 
-def _outside_of(batch: pa.RecordBatch, recorded: Recorded) -> Iterator[UnrecordedRows]:
+def _outside_of(batch: pa.RecordBatch, recorded: RecordedRanges) -> Iterator[UnrecordedRows]:
     import pyarrow as pa
     import pyarrow.compute as pc
 

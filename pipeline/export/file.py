@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-#: How many times the wanted bytes of the log a file may have before another file begins.
+#: Largest size of a file, as a multiple of the bytes of the log that it should have. The next file begins at that size.
 FILE_TOLERANCE = 1.25
 _SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
@@ -42,18 +42,18 @@ _SPLIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 class FilePlan:
     """One file to write: consecutive slices of one partition, and the directory to stage it in.
 
-    ``grows``: path and description of an earlier, small file, to which these rows are appended. ``ends_in_name``: the
-    file never grows, and its name has its end offset. ``split_by`` hour or day: one file for each hour or day of the
-    rows, which are then held in memory. ``latest``: only the last row of each key, including deletes. ``keep_damaged``:
-    damaged batches become dead letters; otherwise the first one is an error. ``store`` has the files; ``suffix`` ends
-    each name. ``values`` decodes values to columns.
+    ``earlier_file``: path and description of an earlier, small file, to which these rows are appended.
+    ``ends_in_name``: the file never grows, and its name has its end offset. ``split_by`` hour or day: one file for each
+    hour or day of the rows, which are then held in memory. ``latest``: only the last row of each key, including
+    deletes. ``keep_damaged``: damaged batches become dead letters; otherwise the first one is an error. ``store`` has
+    the files; ``suffix`` ends each name. ``values`` decodes values to columns.
     """
 
     slices: tuple[SegmentSlice, ...]
     staging: str
     start: int
     end: int
-    grows: tuple[str, TableFile] | None = None
+    earlier_file: tuple[str, TableFile] | None = None
     ends_in_name: bool = False
     headers: bool = True
     read_committed: bool = True
@@ -69,8 +69,8 @@ class FilePlan:
     def name(self) -> str:
         """The file's name, made of topic, topic id, partition and first offset; with ``ends_in_name`` also of the
         end."""
-        if self.grows is not None:
-            return self.grows[1].name
+        if self.earlier_file is not None:
+            return self.earlier_file[1].name
         return self.letters_name if self.ends_in_name else self._build_name((self.start,))
 
     @property
@@ -156,12 +156,13 @@ def write_file(plan: FilePlan) -> FileResult:
     """Write the plan's file into its staging directory. Raises PipelineError, OSError."""
     letters = DeadLetters()
     lost: list[LostRange] = []
-    batches, seen = _batches(plan, letters, lost), -1
-    if plan.split_by:  # before latest_rows: a record that is not a row must not replace an earlier one
+    batches, largest_read = _batches(plan, letters, lost), -1
+    # Before latest_rows: a record that becomes a dead letter must not replace an earlier row of its key.
+    if plan.split_by:
         batches = _keep_calendar_rows(batches, letters)
     if plan.latest:
         rows = latest_rows(batches, letters.add_keyless)
-        batches, seen = iter(rows.batches()), rows.largest_timestamp
+        batches, largest_read = iter(rows.batches()), rows.largest_timestamp
     if plan.values is not None:
         batches = _with_values(plan.values, batches, letters)
     own = replace(plan, suffix=plan.suffix + plan.store.attempt_suffix())
@@ -170,8 +171,8 @@ def write_file(plan: FilePlan) -> FileResult:
     if letters.rows:
         path = os.path.join(plan.staging, DEAD_LETTER, plan.letters_name)
         _write_dead_letters(path, letters, plan.store)
-        dead = table_file(replace(plan, grows=None, ends_in_name=True), path, len(letters.rows))
-    return FileResult(files, dead, max(largest, seen), tuple(lost))
+        dead = table_file(replace(plan, earlier_file=None, ends_in_name=True), path, len(letters.rows))
+    return FileResult(files, dead, max(largest, largest_read), tuple(lost))
 
 
 def _with_values(
@@ -235,8 +236,8 @@ def _write_split(plan: FilePlan, batches: Iterator[pa.RecordBatch]) -> tuple[tup
 def table_file(plan: FilePlan, path: str, rows: int) -> TableFile:
     """Describe the finished file at ``path``, with ``rows`` new rows, for a manifest."""
     first = plan.slices[0]
-    if plan.grows is not None:
-        return _extend(plan, plan.grows[1], rows=rows, size=plan.store.size_of(path))
+    if plan.earlier_file is not None:
+        return _extend(plan, plan.earlier_file[1], rows=rows, size=plan.store.size_of(path))
     return TableFile(
         name=plan.name,
         topic=first.topic,
@@ -257,13 +258,13 @@ def _extend(plan: FilePlan, earlier: TableFile, *, rows: int, size: int) -> Tabl
 
 
 def _open_writer(plan: FilePlan) -> tuple[FilePlan, RowWriter]:
-    """Open the writer of the plan's file; return the plan, without ``grows`` if the earlier file cannot grow, and the
+    """Open the writer of the plan's file; return the plan, without ``earlier_file`` if that cannot grow, and the
     writer."""
     writer = RowWriter(_staged_path(plan), _schema(plan), _origin(plan), plan.store)
-    if plan.grows is None or writer.begin_with(plan.grows[0]):
+    if plan.earlier_file is None or writer.begin_with(plan.earlier_file[0]):
         return plan, writer
     writer.give_up()
-    return _open_writer(replace(plan, grows=None))
+    return _open_writer(replace(plan, earlier_file=None))
 
 
 def _finish(plan: FilePlan, writer: RowWriter) -> TableFile | None:
@@ -273,7 +274,10 @@ def _finish(plan: FilePlan, writer: RowWriter) -> TableFile | None:
         writer.close()
         return table_file(plan, _staged_path(plan), writer.rows)
     writer.give_up()
-    return None if plan.grows is None else _extend(plan, plan.grows[1], rows=0, size=plan.grows[1].size)
+    if plan.earlier_file is None:
+        return None
+    _, earlier = plan.earlier_file
+    return _extend(plan, earlier, rows=0, size=earlier.size)
 
 
 def _staged_path(plan: FilePlan) -> str:
@@ -281,8 +285,9 @@ def _staged_path(plan: FilePlan) -> str:
 
 
 def _origin(plan: FilePlan) -> dict[str, str]:
+    """Return the key-value metadata of the Parquet file: the partition and the offsets from which its rows come."""
     first = plan.slices[0]
-    start = plan.start if plan.grows is None else plan.grows[1].start
+    start = plan.start if plan.earlier_file is None else plan.earlier_file[1].start
     return {
         "tidelog.topic": first.topic,
         "tidelog.topic-id": id_text(first.topic_id),

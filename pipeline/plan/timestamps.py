@@ -43,7 +43,7 @@ def first_offset_at_or_after(
                 if is_final and (largest_timestamp(segment, count) or timestamp) < timestamp:
                     continue
                 early = _early_offset(segment, timestamp, count) if is_final else segment.base_offset
-                found = _find(segment, timestamp, (max(start, early), end), count, is_long=not is_final)
+                found = _find(segment, timestamp, (max(start, early), end), count, reads_ahead=not is_final)
                 if found is not None:
                     return found
         except FileNotFoundError:
@@ -72,11 +72,13 @@ def _early_offset(segment: SegmentFile, timestamp: int, count: ReadCount | None)
 
 
 def _find(
-    segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: ReadCount | None, *, is_long: bool
+    segment: SegmentFile, timestamp: int, bounds: tuple[int, int], count: ReadCount | None, *, reads_ahead: bool
 ) -> int | None:
+    """Find the offset in one segment. ``reads_ahead``: all bytes up to its end are fetched ahead from an object store,
+    since all its headers are searched."""
     with OpenSegment(segment.path, count) as file:
         position = _position(segment, file, bounds[0], count)
-        if is_long:
+        if reads_ahead:
             file.expect(position, file.size)
         for header in headers(file, position, file.size):
             if header.magic == 2 and header.base_offset >= bounds[1]:

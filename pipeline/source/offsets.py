@@ -72,8 +72,8 @@ class StreamOffset:
 
 
 def shares(waiting: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Divide ``limit`` in proportion to ``waiting``, at least 1 for each that is not 0; all of it if the limit
-    suffices."""
+    """Divide ``limit`` in proportion to ``waiting``, at
+    least 1 for each that is not 0. Return ``waiting`` if its sum is within the limit."""
     total = sum(waiting.values())
     if total <= limit:
         return dict(waiting)

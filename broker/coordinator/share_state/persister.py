@@ -79,7 +79,7 @@ class QueuedCall:
                 answer.complete(outcome)
 
 
-Ended = tuple[QueuedCall, Outcome]
+EndedCall = tuple[QueuedCall, Outcome]
 """A call, and its result or error."""
 
 
@@ -123,7 +123,7 @@ class ShareStatePersister:
     def next_batch(self, now_ms: float) -> Batch | None:
         """Return the next calls to send. Returns None if there are none, or only calls for coordinators that have not
         answered a request yet."""
-        ended: list[Ended] = []
+        ended: list[EndedCall] = []
         found = self._gather(now_ms, ended)
         if found is not None:
             self._busy.add(found.node_id)
@@ -131,7 +131,7 @@ class ShareStatePersister:
         settle_all(ended)
         return found
 
-    def _gather(self, now_ms: float, ended: list[Ended]) -> Batch | None:
+    def _gather(self, now_ms: float, ended: list[EndedCall]) -> Batch | None:
         """Return the calls of the next request. Calls that have no coordinator, and whose deadline has passed, are
         added to ``ended``."""
         found: Batch | None = None
@@ -167,7 +167,7 @@ class ShareStatePersister:
         """Settle the calls of a batch by its results, or repeat them."""
         self._busy.discard(batch.node_id)
         self._under_way.difference_update(batch.calls)
-        ended: list[Ended] = []
+        ended: list[EndedCall] = []
         for key in batch.calls:
             outcome = results.get(key, errors.UnknownServerError("the share coordinator's response lacks a partition"))
             if isinstance(outcome, REPEATABLE):
@@ -176,7 +176,7 @@ class ShareStatePersister:
                 ended += self._end(key, outcome)
         settle_all(ended)
 
-    def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> list[Ended]:
+    def _ask_again(self, key: StateKey, error: errors.KafkaError, now_ms: float) -> list[EndedCall]:
         """Have the first call of a queue wait before it is repeated. If its deadline has passed, end the call. Returns
         the calls that ended."""
         call = self._queues[key][0]
@@ -186,7 +186,7 @@ class ShareStatePersister:
         call.backoff_ms = min(2 * call.backoff_ms, MAX_BACKOFF_MS)
         return []
 
-    def _end(self, key: StateKey, outcome: Outcome) -> list[Ended]:
+    def _end(self, key: StateKey, outcome: Outcome) -> list[EndedCall]:
         """Remove the first call from its queue, and those that end with it: changes after a refused change, repeated
         creations after a creation. Returns them."""
         queue = self._queues[key]
@@ -202,7 +202,7 @@ class ShareStatePersister:
         return [(call, outcome) for call in ended]
 
 
-def settle_all(ended: Iterable[Ended]) -> None:
+def settle_all(ended: Iterable[EndedCall]) -> None:
     """Settle these calls with their results or errors."""
     for call, outcome in ended:
         call.settle(outcome)

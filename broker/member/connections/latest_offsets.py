@@ -46,7 +46,7 @@ the leader's restart has closed.
 """
 CONSUMER = -1
 """Replica id in the requests of consumers."""
-Found = dict[tuple[str, int], int | KafkaError]
+FoundOffsets = dict[tuple[str, int], int | KafkaError]
 
 
 class PeerOffsets:
@@ -63,14 +63,14 @@ class PeerOffsets:
         self._start = start
         self._channels: dict[int, tuple[Channel, asyncio.Lock]] = {}
 
-    def find(self, asked: Iterable[tuple[str, int]]) -> Steps[Found]:
+    def find(self, asked: Iterable[tuple[str, int]]) -> Steps[FoundOffsets]:
         """Return the high watermark of each partition, or the KafkaError because of which it is not known."""
         by_leader: dict[int, list[tuple[str, int]]] = {}
         for number, one in enumerate(asked):
             by_leader.setdefault(self._leader(*one), []).append(one)
             if not number % ITEMS_PER_STEP:
                 yield None
-        found: Found = dict.fromkeys(by_leader.pop(NO_LEADER, ()), LeaderNotAvailableError())
+        found: FoundOffsets = dict.fromkeys(by_leader.pop(NO_LEADER, ()), LeaderNotAvailableError())
         waits = [
             self._begin(leader, led[first : first + MAX_PARTITIONS])
             for leader, led in by_leader.items()
@@ -84,8 +84,8 @@ class PeerOffsets:
         topic = self._controller.image.topic_by_name(name)
         return topic.partitions[index].leader if topic is not None and index < len(topic.partitions) else NO_LEADER
 
-    def _begin(self, leader: int, asked: Sequence[tuple[str, int]]) -> Deferred[Found]:
-        done: Deferred[Found] = Deferred()
+    def _begin(self, leader: int, asked: Sequence[tuple[str, int]]) -> Deferred[FoundOffsets]:
+        done: Deferred[FoundOffsets] = Deferred()
 
         async def ask() -> None:
             found = await self._ask(leader, asked)
@@ -95,7 +95,7 @@ class PeerOffsets:
         self._start(ask())
         return done
 
-    async def _ask(self, leader: int, asked: Sequence[tuple[str, int]]) -> Found:
+    async def _ask(self, leader: int, asked: Sequence[tuple[str, int]]) -> FoundOffsets:
         """Ask one leader, for LIMIT_S at most."""
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -103,7 +103,7 @@ class PeerOffsets:
         except TimeoutError:
             return dict.fromkeys(asked, LeaderNotAvailableError(f"broker {leader} does not answer in time"))
 
-    async def _attempt(self, leader: int, asked: Sequence[tuple[str, int]]) -> Found:
+    async def _attempt(self, leader: int, asked: Sequence[tuple[str, int]]) -> FoundOffsets:
         """Ask one leader, and again if it cannot be reached."""
         channel, lock = self._channels.setdefault(leader, (Channel(REQUEST_TIMEOUT_S, self._security), asyncio.Lock()))
         reason = ""
@@ -127,9 +127,9 @@ def request_of(asked: Iterable[tuple[str, int]]) -> ListOffsetsRequest:
     return ListOffsetsRequest(replica_id=CONSUMER, topics=listed)
 
 
-def found_in(asked: Iterable[tuple[str, int]], answer: ListOffsetsResponse) -> Found:
+def found_in(asked: Iterable[tuple[str, int]], answer: ListOffsetsResponse) -> FoundOffsets:
     """Return the offset or error that an answer has for each of these partitions."""
-    answered: Found = {
+    answered: FoundOffsets = {
         (topic.name, one.partition_index): one.offset if one.error_code == NONE else error_for_code(one.error_code)()
         for topic in answer.topics
         for one in topic.partitions

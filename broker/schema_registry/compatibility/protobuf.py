@@ -44,7 +44,7 @@ def reading_faults(reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
     original, update = _side(writer), _side(reader)
     comparison = Comparison(original, update)
     if original.file.package != update.file.package:
-        comparison.note("PACKAGE_CHANGED", "#/")
+        comparison.add_fault("PACKAGE_CHANGED", "#/")
     comparison.compare_messages(original.file.message_type, update.file.message_type, "#")
     return comparison.faults
 
@@ -72,7 +72,7 @@ class Comparison:
         self._compared: set[tuple[str, str]] = set()
         self.faults: list[str] = []
 
-    def note(self, kind: str, path: str) -> None:
+    def add_fault(self, kind: str, path: str) -> None:
         """Add a fault."""
         self.faults.append(f"{{errorType:'{kind}', path:'{path}'}}")
 
@@ -87,7 +87,7 @@ class Comparison:
                 self._compare_message(message, after[message.name], where)
                 self.compare_messages(message.nested_type, after[message.name].nested_type, where)
             else:
-                self.note("MESSAGE_REMOVED", where)
+                self.add_fault("MESSAGE_REMOVED", where)
 
     def _compare_message(self, original: DescriptorProto, update: DescriptorProto, path: str) -> None:
         before = {field.number: field for field in original.field}
@@ -98,9 +98,9 @@ class Comparison:
             if old is not None and new is not None:
                 self._compare_field(old, new, where)
             elif old is not None and old.label == FieldDescriptorProto.LABEL_REQUIRED:
-                self.note("REQUIRED_FIELD_REMOVED", where)
+                self.add_fault("REQUIRED_FIELD_REMOVED", where)
             elif new is not None and new.label == FieldDescriptorProto.LABEL_REQUIRED:
-                self.note("REQUIRED_FIELD_ADDED", where)
+                self.add_fault("REQUIRED_FIELD_ADDED", where)
 
     def _compare_oneofs(self, original: DescriptorProto, update: DescriptorProto, path: str) -> None:
         before, after = _oneofs(original), _oneofs(update)
@@ -109,25 +109,25 @@ class Comparison:
         for name, numbers in after.items():
             moved = alone & numbers
             if len(moved) > 1:
-                self.note("MULTIPLE_FIELDS_MOVED_TO_ONEOF", f"{path}/{name}")
+                self.add_fault("MULTIPLE_FIELDS_MOVED_TO_ONEOF", f"{path}/{name}")
             elif moved and in_oneof & numbers:
-                self.note("FIELD_MOVED_TO_EXISTING_ONEOF", f"{path}/{name}")
+                self.add_fault("FIELD_MOVED_TO_EXISTING_ONEOF", f"{path}/{name}")
         for name, numbers in before.items():
             for number in sorted(numbers - after.get(name, numbers)):
-                self.note("ONEOF_FIELD_REMOVED", f"{path}/{name}/{number}")
+                self.add_fault("ONEOF_FIELD_REMOVED", f"{path}/{name}/{number}")
 
     def _compare_field(self, old: FieldDescriptorProto, new: FieldDescriptorProto, path: str) -> None:
         old_entry, new_entry = self._entry(old, self._original), self._entry(new, self._update)
         kinds = _kind(old, old_entry), _kind(new, new_entry)
         if kinds[0] != kinds[1]:
-            self.note("FIELD_KIND_CHANGED", path)
+            self.add_fault("FIELD_KIND_CHANGED", path)
         elif old_entry is not None and new_entry is not None:
             for one, other in zip(old_entry.field, new_entry.field, strict=True):
                 self._compare_field(one, other, path)
         elif kinds[0] == "message":
             self._compare_types(old.type_name, new.type_name, path)
         elif GROUP_OF[SCALARS[old.type]] != GROUP_OF[SCALARS[new.type]]:
-            self.note("FIELD_SCALAR_KIND_CHANGED", path)
+            self.add_fault("FIELD_SCALAR_KIND_CHANGED", path)
 
     def _entry(self, field: FieldDescriptorProto, side: Side) -> DescriptorProto | None:
         found = side.messages.get(field.type_name)
@@ -138,15 +138,15 @@ class Comparison:
         before, after = self._original.messages.get(old), self._update.messages.get(new)
         if before is None or after is None:
             if old != new:
-                self.note("FIELD_NAMED_TYPE_CHANGED", path)
+                self.add_fault("FIELD_NAMED_TYPE_CHANGED", path)
         elif old.removeprefix(f".{before[1]}") != new.removeprefix(f".{after[1]}"):
-            self.note("FIELD_NAMED_TYPE_CHANGED", path)
+            self.add_fault("FIELD_NAMED_TYPE_CHANGED", path)
         elif (old, new) not in self._compared:
             self._compared.add((old, new))
             count = len(self.faults)
             self._compare_message(before[0], after[0], path)
             if len(self.faults) > count:
-                self.note("FIELD_NAMED_TYPE_CHANGED", path)
+                self.add_fault("FIELD_NAMED_TYPE_CHANGED", path)
 
 
 def _oneofs(message: DescriptorProto) -> dict[str, set[int]]:

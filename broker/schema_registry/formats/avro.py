@@ -1,8 +1,8 @@
 """Avro schemas, read by fastavro and written as Avro's own ``Schema.toString`` writes them.
 
 The text has attributes in a fixed order, names relative to the enclosing namespace, and no spaces. Documentation and
-attributes that Avro does not know are kept. ``model`` has the schema with full names as ``root``, and all named types
-by full name as ``types``.
+attributes that Avro does not know are kept. ``ParsedSchema.model`` has the schema with full names as ``root``, and all
+named types by full name as ``types``.
 """
 
 from __future__ import annotations

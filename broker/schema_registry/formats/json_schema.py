@@ -1,8 +1,8 @@
 """JSON Schema, checked by jsonschema, and written without spaces, with its fields in their original order.
 
-``model`` has the document as ``root``, and the documents that it refers to by their names in ``documents``. ``$schema``
-names the draft; without it, or with another than 4, 6, 7, 2019-09 and 2020-12, draft 7 applies, as in Confluent's
-registry.
+``ParsedSchema.model`` has the document as ``root``, and the documents that it refers to by their names in
+``documents``. ``$schema`` names the draft; without it, or with another than 4, 6, 7, 2019-09 and 2020-12, draft 7
+applies, as in Confluent's registry.
 """
 
 from __future__ import annotations

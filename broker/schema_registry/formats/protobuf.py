@@ -3,8 +3,8 @@
 protoc runs as a process of its own, in a directory with the schema and its imports alone. It takes 0.1 s, holds no lock
 of this process, and reports faults on its error output. A descriptor is first written as text (``proto_text``), the
 form in which Confluent's registry stores it. ``identity`` is the text written from the descriptor, so that schemas
-differing in comments and spaces are equal. ``model`` has the descriptor as ``file``, in base64 as ``serialized``, and
-those of imports as ``imports``.
+differing in comments and spaces are equal. ``ParsedSchema.model`` has the descriptor as ``file``, in base64 as
+``serialized``, and those of imports as ``imports``.
 """
 
 from __future__ import annotations

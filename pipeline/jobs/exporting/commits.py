@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Speed of a worker that is assumed at first, in bytes of the log per second.
 FIRST_SPEED = 4e6
 
-Planned = tuple[PartitionPlan, list[FilePlan]]
+PlannedFiles = tuple[PartitionPlan, list[FilePlan]]
 """A partition's plan and the files of its range, in order."""
 
 
@@ -116,7 +116,7 @@ def export_into(
     return looked.result(before, after, (result for plan in written for result in plan.results))
 
 
-def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int) -> list[Planned]:
+def _plan_files(plans: list[PartitionPlan], request: ExportRequest, workers: int) -> list[PlannedFiles]:
     """Plan the files of each partition, with a size by which every worker gets an equal share.
 
     A partition that has a single file of at most that size is not planned again.
@@ -145,12 +145,12 @@ def _workers(spark: SparkSession | None) -> int:
     return 1 if spark is None else max(1, context_of(spark).defaultParallelism)
 
 
-def _log_bytes(planned: list[Planned]) -> int:
+def _log_bytes(planned: list[PlannedFiles]) -> int:
     return sum(file.log_bytes for _, files in planned for file in files)
 
 
 def _commit_part(
-    spark: SparkSession | None, target: ExportTarget, part: list[Planned], before: Manifest, progress: Progress
+    spark: SparkSession | None, target: ExportTarget, part: list[PlannedFiles], before: Manifest, progress: Progress
 ) -> Manifest:
     staged = target.begin_run(uuid.uuid4().hex)
     try:
@@ -163,13 +163,15 @@ def _commit_part(
     return after
 
 
-def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> tuple[list[Planned], list[Planned]]:
+def _next_part(
+    waiting: list[PlannedFiles], pace: CommitPace, manifest: Manifest
+) -> tuple[list[PlannedFiles], list[PlannedFiles]]:
     """Split off the next part; returns it and the rest.
 
     Parts take partition after partition. So only the first waiting partition may have files that were committed before:
     its plan then continues from ``manifest``.
     """
-    part: list[Planned] = []
+    part: list[PlannedFiles] = []
     is_full = False
     while waiting and not is_full:
         (plan, files), waiting = waiting[0], waiting[1:]
@@ -181,7 +183,7 @@ def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> 
             end = some[-1].end
             lost = tuple(one for one in plan.lost if one[0] < end)
             part.append((replace(plan, end=end, lost=lost), some))
-            plan = replace(plan, start=end, grows=None, results=[])
+            plan = replace(plan, start=end, earlier_file=None, results=[])
         elif not rest:
             part.append((plan, some))
         if rest:
@@ -189,7 +191,7 @@ def _next_part(waiting: list[Planned], pace: CommitPace, manifest: Manifest) -> 
     return part, waiting
 
 
-def _split(files: list[FilePlan], pace: CommitPace, part: list[Planned]) -> tuple[list[FilePlan], list[FilePlan]]:
+def _split(files: list[FilePlan], pace: CommitPace, part: list[PlannedFiles]) -> tuple[list[FilePlan], list[FilePlan]]:
     """Split the files into those that still fit into a part, and the others."""
     count, size = sum(len(some) for _, some in part), _log_bytes(part)
     for number, file in enumerate(files):
@@ -210,7 +212,7 @@ def _continue_plan(plan: PartitionPlan, manifest: Manifest) -> PartitionPlan:
     return replace(plan, before=state, lost=tuple(dict.fromkeys((*known, *plan.lost))))
 
 
-def _write(spark: SparkSession | None, part: list[Planned], staged: StagingRun, progress: Progress) -> None:
+def _write(spark: SparkSession | None, part: list[PlannedFiles], staged: StagingRun, progress: Progress) -> None:
     tasks, owners = [], []
     for plan, files in part:
         for file_plan in files:
@@ -228,7 +230,7 @@ def _check_staged(plan: FilePlan, result: FileResult) -> None:
     if plan.store.attempt_suffix():
         return
     for file in result.files:
-        if plan.grows is not None and file.size == plan.grows[1].size:
+        if plan.earlier_file is not None and file.size == plan.earlier_file[1].size:
             continue  # no row was added
         size = plan.store.size_of(os.path.join(plan.staging, DATA, file.name))
         if size != file.size:

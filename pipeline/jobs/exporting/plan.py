@@ -37,8 +37,8 @@ class PartitionPlan:
     """The offsets from ``start`` to below ``end`` of one partition that a run adds to the table.
 
     ``before``: the partition's state in the table. ``lost``: ranges of offsets, in that state or found by this run,
-    whose records are gone. ``grows`` is a small file that gets the first rows; ``may_grow``: whether files of this
-    table grow. ``epochs``: the log's leader epochs.
+    whose records are gone. ``earlier_file`` is a small file that gets the first rows; ``may_grow``: whether files
+    of this table grow. ``epochs``: the log's leader epochs.
     """
 
     partition: Partition
@@ -46,7 +46,7 @@ class PartitionPlan:
     start: int
     end: int
     lost: tuple[tuple[int, int], ...] = ()
-    grows: TableFile | None = None
+    earlier_file: TableFile | None = None
     may_grow: bool = True
     epochs: tuple[EpochEntry, ...] = ()
     results: list[FileResult] = field(default_factory=list)
@@ -175,9 +175,9 @@ def plan_files(plan: PartitionPlan, request: ExportRequest, staging: str) -> lis
         )
         for number, group in enumerate(groups)
     ]
-    if plan.grows is not None and files:
-        path = ExportTable(request.table).directory(DATA, plan.grows.name)
-        files[0] = replace(files[0], grows=(path, plan.grows))
+    if plan.earlier_file is not None and files:
+        path = ExportTable(request.table).directory(DATA, plan.earlier_file.name)
+        files[0] = replace(files[0], earlier_file=(path, plan.earlier_file))
     return files
 
 

@@ -15,7 +15,7 @@ from tidelog.pipeline.audit.table import DeltaRows, IcebergRows, columns_of, del
 from tidelog.pipeline.audit.unrecorded import (
     COLUMNS,
     PartitionKey,
-    Recorded,
+    RecordedRanges,
     UnrecordedRows,
     find_outside,
     sum_partitions,
@@ -33,7 +33,7 @@ class SnapshotScan:
 
     name: str
     rows: IcebergRows | DeltaRows
-    recorded: Recorded
+    recorded: RecordedRanges
 
     @property
     def size(self) -> int:
@@ -63,7 +63,7 @@ class ScanResult:
     unread: list[tuple[str, str]] = field(default_factory=list)
 
 
-def recorded_ranges(manifest: Manifest) -> Recorded:
+def recorded_ranges(manifest: Manifest) -> RecordedRanges:
     """Collect the ranges of offsets in a table's state, including those of deleted topics of the same name."""
     found: dict[PartitionKey, list[tuple[int, int]]] = {}
     for earlier in manifest.earlier:
@@ -112,5 +112,5 @@ def _scan_file(table: str, file: TableFile, found: ScanResult) -> None:
         found.unrecorded += outside
 
 
-def _range_of(file: TableFile) -> Recorded:
+def _range_of(file: TableFile) -> RecordedRanges:
     return {(file.topic, file.partition): ((file.start, file.end),)}

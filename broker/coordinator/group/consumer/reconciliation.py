@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.consumer.group import CurrentAssignment, MemberState
 
-Owned = Mapping[bytes, frozenset[int]] | None
+OwnedPartitions = Mapping[bytes, frozenset[int]] | None
 """Topic id -> partitions that a member reports to own; None if its request has no report."""
 
 
@@ -31,7 +31,7 @@ def reconcile(
     *,
     target: Assignment,
     target_epoch: int,
-    owned: Owned,
+    owned: OwnedPartitions,
 ) -> CurrentAssignment:
     """Compute a member's next assignment; the same object if nothing changes. ``owned`` is its report, or None."""
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
@@ -48,7 +48,7 @@ def reconcile(
     return _change(current, target_epoch, state, _merge(keep, gain), {})
 
 
-def _holds(owned: Owned, partitions: Assignment) -> bool:
+def _holds(owned: OwnedPartitions, partitions: Assignment) -> bool:
     """Return whether the member may still own one of these partitions."""
     if owned is None:
         return True
@@ -95,7 +95,7 @@ def _change(
     return current if changed == current else changed
 
 
-def is_subset(owned: Owned, assigned: Assignment) -> bool:
+def is_subset(owned: OwnedPartitions, assigned: Assignment) -> bool:
     """Return whether the member reports only partitions of ``assigned``; False without a report."""
     if owned is None:
         return False

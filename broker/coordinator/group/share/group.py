@@ -60,9 +60,9 @@ class InitializedTopic(NamedTuple):
     partitions: frozenset[int]
 
 
-Initialized = Mapping[bytes, InitializedTopic]
+InitializedTopics = Mapping[bytes, InitializedTopic]
 """Topic id -> the topic's partitions that have a state."""
-Deleting = Mapping[bytes, str]
+DeletingTopics = Mapping[bytes, str]
 """Topic id -> name of a topic whose states are being deleted."""
 
 
@@ -85,8 +85,8 @@ class ShareGroup(ModernGroup[ShareMember]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.initialized: Initialized = {}
-        self.deleting: Deleting = {}
+        self.initialized: InitializedTopics = {}
+        self.deleting: DeletingTopics = {}
 
     @property
     def state(self) -> ShareGroupState:

@@ -23,8 +23,8 @@ from tidelog.broker.coordinator.group.assignors import Assignment, MemberSpec
 from tidelog.broker.coordinator.group.share.assignor import ComputedAssignment, Subscriptions
 from tidelog.broker.coordinator.group.share.group import (
     NEW_SHARE_MEMBER,
-    Initialized,
     InitializedTopic,
+    InitializedTopics,
     ShareAssignment,
     ShareGroup,
     ShareSubscription,
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 JOIN_EPOCH, LEAVE_EPOCH = 0, -1
 
 HeartbeatResult = CoordinatorResult[ShareGroupHeartbeatResponse]
-Uninitialized = dict[bytes, frozenset[int]]
+UninitializedPartitions = dict[bytes, frozenset[int]]
 """Topic id -> partitions that need a state."""
 
 
@@ -78,7 +78,7 @@ class Decision:
 
     result: HeartbeatResult
     epoch: int = 0
-    uninitialized: Uninitialized | None = None
+    uninitialized: UninitializedPartitions | None = None
     unassigned: Subscriptions | None = None
 
 
@@ -94,7 +94,7 @@ class Draft:
     target: Assignment
     epoch: int
     assignment_epoch: int
-    initialized: Initialized
+    initialized: InitializedTopics
 
     def subscriptions(self) -> dict[str, ShareSubscription]:
         """Return the subscriptions of all members after the change, by member id."""
@@ -236,14 +236,14 @@ class ShareHeartbeats:
 
     # -- 3. states of share partitions --------------------------------------------------------------------------
 
-    def _initialize(self, draft: Draft) -> Uninitialized | None:
+    def _initialize(self, draft: Draft) -> UninitializedPartitions | None:
         """Add a record that lists subscribed partitions without a share state as initialized, and return them.
 
         Returns None if the group's epoch has not risen: then neither topics nor subscriptions have changed.
         """
         if draft.epoch == draft.group.epoch:
             return None
-        missing: Uninitialized = {}
+        missing: UninitializedPartitions = {}
         initialized = dict(draft.initialized)
         for image in self._images(draft):
             known = initialized.get(image.topic_id)

@@ -9,9 +9,9 @@ from tidelog.broker.coordinator.group.assignors import Assignment
 from tidelog.broker.coordinator.group.modern_group import assignment_of, iterate_sorted
 from tidelog.broker.coordinator.group.share.group import (
     NEW_SHARE_MEMBER,
-    Deleting,
-    Initialized,
+    DeletingTopics,
     InitializedTopic,
+    InitializedTopics,
     ShareAssignment,
     ShareGroup,
     ShareMember,
@@ -91,7 +91,7 @@ def share_current_record(group_id: str, member_id: str, current: ShareAssignment
     return Record(ShareGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), value)
 
 
-def initialized_record(group_id: str, initialized: Initialized, deleting: Deleting) -> Record:
+def initialized_record(group_id: str, initialized: InitializedTopics, deleting: DeletingTopics) -> Record:
     """Build the record of the partitions that have a state, and of the topics whose states are being deleted."""
     topics = [
         TopicPartitionsInfo(topic_id=topic_id, topic_name=topic.name, partitions=sorted(topic.partitions))

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog.broker.coordinator.group.share.group import Deleting, Initialized, ShareGroup
+from tidelog.broker.coordinator.group.share.group import DeletingTopics, InitializedTopics, ShareGroup
 from tidelog.broker.coordinator.group.share.records import initialized_record
 from tidelog.broker.coordinator.runtime.result import CoordinatorResult
 from tidelog.broker.coordinator.share_state.state import StateKey
@@ -83,7 +83,7 @@ class StateChanges:
         yield from self.delete_states(group, group.topics_with_states())
         return finish()
 
-    def delete_states(self, group: ShareGroup, topics: Deleting) -> Steps[None]:
+    def delete_states(self, group: ShareGroup, topics: DeletingTopics) -> Steps[None]:
         """Delete the group's states for these topics, and wait until that is committed.
 
         The group's record, which lists the topics as being deleted, is committed first: otherwise a power loss could
@@ -101,7 +101,7 @@ class StateChanges:
         partitions.update(range(0 if image is None else image.partition_count))
         return [StateKey(group.group_id, topic_id, partition) for partition in sorted(partitions)]
 
-    def note_states(self, group_id: str, initialized: Initialized, deleting: Deleting) -> Deferred[None]:
+    def note_states(self, group_id: str, initialized: InitializedTopics, deleting: DeletingTopics) -> Deferred[None]:
         """Append the lists of partitions with a state and of topics whose states are being deleted, if they changed.
         The Deferred completes when they are committed. Raises KafkaError.
         """

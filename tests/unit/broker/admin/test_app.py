@@ -108,7 +108,7 @@ async def test_full_directories_and_refused_logs_are_reported_and_refused_logs_c
         manager = pages.parts.log_manager
         with pytest.raises(KafkaStorageError), opening_expected():
             manager.get_log(TopicPartition(TOPIC, 0))
-        manager.directories[0].state.note(LogStorageError("write", str(tmp_path), errno.ENOSPC), OsFileSystem())
+        manager.directories[0].state.note_error(LogStorageError("write", str(tmp_path), errno.ENOSPC), OsFileSystem())
 
         status, text = await pages.get("/readyz")
 
