@@ -104,7 +104,7 @@ def _roll(log: UnifiedLog, base_offset: int) -> LogSegment:
     try:
         return log.roll(base_offset)
     except LogStorageError as error:
-        log.note(error)
+        log.note_error(error)
         raise
 
 
