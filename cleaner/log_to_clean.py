@@ -73,7 +73,8 @@ def measure_log(log: UnifiedLog, checkpoint: int | None, now_ms: int) -> LogToCl
     """Measure the sections of a log. Any thread, no lock: appends may change them meanwhile. Raises
     KafkaStorageError."""
     first_dirty = first_dirty_offset(log, checkpoint)
-    uncleanable = max(_first_uncleanable_offset(log, first_dirty, now_ms), first_dirty)
+    uncleanable = _first_uncleanable_offset(log, first_dirty, now_ms)
+    first_dirty = min(first_dirty, uncleanable)  # the checkpoint may be within the tail, after a lost or truncated end
     segments = [s for s in log.segments.values(log.log_start_offset, uncleanable) if s.base_offset < uncleanable]
     dirty: list[LogSegment] = []
     clean_bytes = 0

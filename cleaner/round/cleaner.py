@@ -176,7 +176,8 @@ class CleaningRound:
             self._index.build(self._reader, clean, dirty, self._transactions)
         self.stats.bytes_indexed = self._reader.bytes_read
         if not dry_run:
-            self._log.flush(end)  # a power loss must not take a record after the ones that it superseded are gone
+            # A power loss must take no record after those that it superseded are gone, nor a marker in the tail.
+            self._log.flush()
         self._copy(Section([*clean.segments, *dirty.segments], [*clean.ends, *dirty.ends]), dry_run=dry_run)
         self._sum_up(end)
         return self.stats

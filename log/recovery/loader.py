@@ -457,6 +457,7 @@ class LogLoader:
             self._epochs.load()
         except CheckpointCorruptError as error:
             logger.warning("leader epochs are read from the records instead: %s", error)
+            self._epochs.is_unsaved = True
             return False
         return True
 

@@ -142,6 +142,8 @@ class SegmentRecovery:
             logger.warning("%s: cutting %d bytes from byte %d on", segment.records.path, size - self.valid, self.valid)
             self.damage.cut_bytes += size - self.valid
             segment.records.truncate_to(self.valid)
+            # No later flush may concern this file, and a second power loss must not bring the bytes back.
+            segment.records.flush()
         self.builder.finish()
         write_if_room(segment.transaction_index.save, "aborted transactions are kept in memory")
         if self._progress is not None:

@@ -50,3 +50,22 @@ def test_each_key_has_a_value_after_a_power_loss_at_any_moment_of_a_round(tmp_pa
         recovered.close()
         number += 1
     assert number > 10
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_power_loss_takes_no_marker_because_of_which_records_were_removed(tmp_path: Path, commit: bool) -> None:
+    """The marker lies in the active segment, which a round does not clean."""
+    disk = FaultyFileSystem(str(tmp_path))
+    log = open_log(tmp_path, compacted(), disk)
+    writer = LogWriter(log)
+    writer.append([(b"a", b"synced")])
+    writer.transactional(5, [(b"a", b"later"), (b"b", b"later")])
+    writer.append([(b"c", b"")])
+    writer.roll()
+    log.flush()
+    writer.end(5, commit=commit)
+    CLEANER.clean(whole(log), NOW_MS)
+    disk.crash(keep_names=True)
+    recovered = open_log(tmp_path, compacted(), disk)
+    assert [record.value for record in records_of(recovered)] == ([b"later"] * 2 if commit else [b"synced"]) + [b""]
+    assert len(records_of(recovered, control=True)) == 1

@@ -18,6 +18,8 @@ from tidelog.cleaner.cleaner_manager import (
     LogCleanerManager,
     RoundReport,
 )
+from tidelog.cleaner.engine.engine import ReferenceEngine
+from tidelog.cleaner.round.cleaner import Cleaner, CleanerOptions
 from tidelog.log.system.file_system import LogStorageError, OsFileSystem
 from tidelog.log.system.time import ManualTime
 from tidelog.log.unified_log import UnifiedLog
@@ -99,6 +101,27 @@ def test_an_offset_beyond_the_log_counts_as_its_start(tmp_path: Path) -> None:
     bench.manager.checkpoint.save(bench.log, 99)
 
     assert bench.manager.measure(bench.log).first_dirty_offset == 0
+
+
+def test_an_offset_within_the_active_segment_gives_a_round_nothing_of_that_segment(tmp_path: Path) -> None:
+    """A recovery has dropped the log's end, up to which it was clean. The active segment may not be swapped."""
+    log = open_log(tmp_path, compacted())
+    writer = LogWriter(log)
+    writer.append([(b"a", b"1"), (b"b", b"1")])
+    writer.roll()
+    for _ in range(3):
+        writer.append([(b"a", b"2")])
+    manager = LogCleanerManager(lambda: [log], OsFileSystem(), ManualTime(NOW_MS))
+    manager.checkpoint.begin_round(log)
+    manager.checkpoint.save(log, 4)
+
+    found = manager.measure(log)
+
+    assert (found.first_dirty_offset, found.first_uncleanable_offset, found.cleanable_bytes) == (2, 2, 0)
+    assert manager.grab_filthiest() is None
+    stats = Cleaner(ReferenceEngine(), CleanerOptions(map_bytes=64 * 1024)).clean(found, NOW_MS)
+    assert stats.unreadable_batches == 0
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
 @pytest.mark.parametrize("saves", [True, False])

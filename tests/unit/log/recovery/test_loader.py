@@ -253,3 +253,24 @@ def test_a_wrong_delta_hides_no_later_batches_at_a_clean_start(tmp_path: Path, n
     assert offsets == sorted(set(offsets) - {damaged.last_offset})
     assert len(offsets) >= 2
     assert offsets[-1] < 10
+
+
+def test_a_second_power_loss_does_not_bring_back_what_a_recovery_cut(tmp_path: Path) -> None:
+    """All records that are left were synced before, so no later flush concerns their file."""
+    disk = FaultyFileSystem(str(tmp_path))
+    bench = LogBench(str(tmp_path), disk)
+    log = bench.open()
+    append(log, batch(2))
+    log.flush()
+    path, size = log.segments.active.records.path, log.segments.active.size
+    disk.kill()
+    with open(path, "ab") as file:
+        file.write(bytes(70))
+    disk.adopt()
+    log = bench.open(recovery_point=2)
+    log.roll()
+    append(log, batch(1))
+    log.flush()
+    disk.crash(keep_names=True)
+    assert os.path.getsize(path) == size
+    assert list(values(bench.open(recovery_point=3))) == [0, 1, 2]
