@@ -1,13 +1,14 @@
 """Fetch of many partitions, in steps: read, wait, read again, answer.
 
 ``tidelog.broker.handlers.fetch`` does the same in one turn for a few partitions. If there is too little to read, the
-fetch is parked in the purgatory under all its partitions. Once one of them has records or moves its offsets, all are
-read again, as in Kafka. They are read again in steps, too, so that the append that causes this does not wait for it.
+fetch waits in the purgatory under all its partitions. Once one of them has records or moves its offsets, all are read
+again, as in Kafka. They are read again in steps, too, so that the append that causes this does not wait for it.
 Slices that were read are released when the connection closes.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.broker.loop.deferred import Deferred
@@ -15,6 +16,7 @@ from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
 from tidelog.broker.replica.fetching.fetch_session import FetchTarget
 from tidelog.broker.replica.keys_wait import KeysWait
 from tidelog.broker.replica.opening import opening_of
+from tidelog.protocol.errors import KafkaError
 from tidelog.protocol.messages.fetch import FetchResponse
 from tidelog.protocol.schema.engine import blank
 
@@ -57,16 +59,6 @@ def fetch_in_steps(
         return converted_response(broker, context, params, read)
     response = yield from response_in_steps(context, read.results)
     return with_endpoints(broker, client, read, response)
-
-
-def wait_until_moved(broker: Broker, partitions: list[Partition], until_ms: float) -> Steps[bool]:
-    """Wait until one of the partitions changes, or until ``until_ms``; return whether the fetch is to be answered."""
-    wait = KeysWait(broker.purgatory, partitions, until_ms - broker.timers.monotonic_ms())
-    try:
-        yield wait.ended
-    finally:
-        wait.cancel()
-    return wait.is_over
 
 
 def context_in_steps(cache: FetchSessionCache, version: int, request: FetchRequest) -> Steps[FetchContext]:
@@ -140,33 +132,58 @@ def read_in_steps(read: TargetRead, targets: list[FetchTarget]) -> Steps[ReadRes
 
 def read_until_enough(broker: Broker, context: FetchContext, params: ReadParams, max_wait_ms: int) -> Steps[ReadResult]:
     """Read, wait and read again until there are ``min_bytes``, but no longer than ``max_wait_ms``. For the check of a
-    transaction index, wait up to PROOF_WAIT_MS."""
+    transaction index, wait up to PROOF_WAIT_MS.
+
+    Each wait begins before the partitions are read, so that no append between the read and the wait is missed.
+    """
     from tidelog.broker.handlers.fetch import PartitionRead, release_results
 
     clock = broker.timers.monotonic_ms
     until_ms = clock() + max_wait_ms
     until_proven_ms = clock() + max(max_wait_ms, PROOF_WAIT_MS)
+    partitions = yield from partitions_of(broker, context)
     is_over = False
     while True:
-        read = yield from read_in_steps(PartitionRead(broker, params), context.targets)
-        limit_ms = until_ms if read.proof is None else until_proven_ms
-        if is_over or read.is_enough(params.min_bytes) or clock() >= limit_ms:
-            return read
-        release_results(read.results)
-        if read.proof is not None and read.proof.done:
-            continue  # the proof ended between two steps
-        partitions = yield from partitions_of(broker, context)
-        is_over = yield from wait_until_moved(broker, partitions, limit_ms)
+        left_ms = 0 if is_over else until_ms - clock()
+        wait = KeysWait(broker.purgatory, partitions, left_ms) if left_ms > 0 else None
+        try:
+            read = yield from read_in_steps(PartitionRead(broker, params), context.targets)
+            limit_ms = until_ms if read.proof is None else until_proven_ms
+            if is_over or read.is_enough(params.min_bytes) or clock() >= limit_ms:
+                return read
+            release_results(read.results)
+            if read.proof is not None:
+                is_over = yield from wait_for_proof(broker, read.proof, partitions, limit_ms)
+            elif wait is not None:
+                yield wait.ended
+                is_over = wait.is_over
+        finally:
+            if wait is not None:
+                wait.cancel()
+
+
+def wait_for_proof(broker: Broker, proof: Deferred[None], partitions: list[Partition], until_ms: float) -> Steps[bool]:
+    """Wait until one of the partitions changes, as it does when ``proof`` ends, or until ``until_ms``. Return whether
+    the fetch is to be answered."""
+    if proof.done:
+        return False  # it ended between two steps
+    wait = KeysWait(broker.purgatory, partitions, until_ms - broker.timers.monotonic_ms())
+    try:
+        yield wait.ended
+    finally:
+        wait.cancel()
+    return wait.is_over
 
 
 def partitions_of(broker: Broker, context: FetchContext) -> Steps[list[Partition]]:
-    """Find the partitions that a fetch waits for. Raises UnknownTopicOrPartitionError, UnknownTopicIdError."""
+    """Find the partitions that a fetch waits for. Those that do not exist are left out: the read has their errors."""
     manager = broker.replica_manager
     partitions = []
     for target in context.targets:
-        if target.topic:
-            partitions.append(manager.partition(target.topic, target.index))
-        else:
-            partitions.append(manager.partition_by_id(target.topic_id, target.index))
+        with suppress(KafkaError):
+            if target.topic:
+                partitions.append(manager.partition(target.topic, target.index))
+            else:
+                partitions.append(manager.partition_by_id(target.topic_id, target.index))
         yield None
     return partitions
