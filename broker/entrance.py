@@ -14,7 +14,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.admin.login.access import LISTENER, check_access
@@ -22,7 +22,7 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
 from tidelog.broker.network.connection import Connection
-from tidelog.broker.network.listening import set_buffers
+from tidelog.broker.network.listening import set_buffers, to_plain_address
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import PlainSocket, Transport
 from tidelog.broker.requests.context import RequestContext
@@ -92,7 +92,7 @@ class Entrance:
         set_buffers(client, self._config)
         self._per_ip[host] += 1
         context = RequestContext(
-            client_host=host, client_port=port, local_host=local[0], local_port=local[1],
+            client_host=host, client_port=port, local_host=to_plain_address(local[0]), local_port=local[1],
             listener_name=endpoint.listener_name,
         )  # fmt: skip
         if endpoint.security_protocol in PLAIN_PROTOCOLS:
@@ -136,12 +136,20 @@ class Entrance:
             self._tls.reload()
 
     def _limit_for(self, host: str) -> int:
-        overrides = self._config.get_str("max.connections.per.ip.overrides")
-        for entry in filter(None, map(str.strip, overrides.split(","))):
-            address, _, count = entry.rpartition(":")
-            if address == host:
-                return int(count)
-        return self._config.get_int("max.connections.per.ip")
+        overrides = parse_limits(self._config.get_str("max.connections.per.ip.overrides"))
+        return overrides.get(host, self._config.get_int("max.connections.per.ip"))
+
+
+@lru_cache(maxsize=1)
+def parse_limits(text: str) -> dict[str, int]:
+    """Parse the value of max.connections.per.ip.overrides. An address has several spellings; the key of a limit is the
+    one that sockets have."""
+    if not text:
+        return {}
+    from tidelog.broker.security.client_address import to_canonical_address  # only brokers with overrides need it
+
+    entries = (entry.strip().rpartition(":") for entry in text.split(",") if entry.strip())
+    return {to_canonical_address(address): int(count) for address, _, count in entries}
 
 
 def build_tls(broker: Broker) -> TlsListeners | None:

@@ -21,6 +21,7 @@ jobs.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.find.indexing import indexing_of, is_indexed
@@ -48,7 +49,8 @@ PAUSE_MS = 5
 """Least time between two jobs at the end of the log. A job takes 0.2 to 0.3 ms of CPU time even if it finds nothing: at
 a thousand appends a second the pause saves most of them, and delays a matching record by PAUSE_MS at most."""
 KEEP_MS = 2_000
-"""Age from which on a result with records is not returned: cleaning may have removed them from the log."""
+"""Age from which on a result with records is not returned, as cleaning may have removed them from the log, and is
+dropped: it holds a megabyte of memory, or a file that may have been deleted."""
 MAX_RESULTS = 8
 """Largest number of results that are kept for one virtual partition."""
 MAX_RESULT_BYTES = 1024 * 1024
@@ -117,8 +119,11 @@ class FilteredLog:
 
     def _is_old(self, result: _Result) -> bool:
         """Return whether cleaning may have removed a result's records from the log by now."""
-        is_gap = result.matching is not None and result.matching.is_gap
-        return not is_gap and self._broker.time.monotonic_ms() - result.made_ms > KEEP_MS
+        return not self._is_gap(result) and self._broker.time.monotonic_ms() - result.made_ms > KEEP_MS
+
+    @staticmethod
+    def _is_gap(result: _Result) -> bool:
+        return result.matching is not None and result.matching.is_gap
 
     def _hand_out(self, result: _Result, key: Key, upper: int, nothing: FetchDataInfo) -> FetchDataInfo:
         """Return a result's records, or its gap; ``nothing`` for a gap at the end of the log that is too new. If the
@@ -184,14 +189,23 @@ class FilteredLog:
             matching = join(key[0], matching)
             if matching.is_gap:
                 made_ms = before.made_ms  # the client has waited since then
+        elif before is not None:
+            self._drop(before)
         if matching is not None and matching.next_offset >= upper:
             self._pause_until_ms = self._broker.time.monotonic_ms() + PAUSE_MS
-        self._results[key] = _Result(matching, error, upper, made_ms)
+        result = self._results[key] = _Result(matching, error, upper, made_ms)
+        if not self._is_gap(result):
+            self._broker.timers.schedule(KEEP_MS, partial(self._forget, key, result))
         while len(self._results) > MAX_RESULTS:
             self._drop(self._results.popitem(last=False)[1])
         if matching is not None and matching.is_gap and matching.next_offset >= upper:
             self._broker.timers.schedule(GAP_WAIT_MS, self._touch)
         self._touch()
+
+    def _forget(self, key: Key, result: _Result) -> None:
+        """Drop a result that is too old to be returned, unless another one has replaced it."""
+        if self._results.get(key) is result:
+            self._drop(self._results.pop(key))
 
     def _touch_after_pause(self) -> None:
         self._touch_is_due = False

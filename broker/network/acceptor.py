@@ -24,6 +24,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tidelog.broker.loop.timers import Timer, TimerQueue
+from tidelog.broker.network.listening import to_plain_address
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class Acceptor:
             client.setblocking(False)
             self._rate.count()
             descriptor = client.fileno()
-            self._on_accept(client, address[0])
+            self._on_accept(client, to_plain_address(address[0]))
             if self._reserve.is_touched(descriptor) and not self._go_on("only the reserve of descriptors is left"):
                 return
             if self._timers.monotonic_ms() >= until_ms:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import PartitionState
     from tidelog.broker.requests.context import RequestContext
 
-_MAPPED_IPV4 = "::ffff:"  # prefix of an IPv4 address on a dual-stack socket
-
 
 class LoneNode:
     """A broker that is the only node of its cluster, and its own controller."""
@@ -56,7 +54,6 @@ class LoneNode:
 def address_for_client(config: BrokerConfig, context: RequestContext) -> tuple[str, int]:
     """Return the host and port at which the client of this request reaches this broker."""
     advertised = config.advertised_listeners.get(context.listener_name)
-    reached = context.local_host.removeprefix(_MAPPED_IPV4)
     if advertised is None:
-        return reached, context.local_port
-    return advertised.host or reached, advertised.port or context.local_port
+        return context.local_host, context.local_port
+    return advertised.host or context.local_host, advertised.port or context.local_port

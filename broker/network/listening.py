@@ -7,6 +7,15 @@ import socket
 
 from tidelog.broker.config.broker_config import BrokerConfig, Endpoint
 
+_MAPPED_IPV4 = "::ffff:"
+
+
+def to_plain_address(address: str) -> str:
+    """Return the address of one end of a connection as text: of IPv4 in its own form, also on a socket for IPv4 and
+    IPv6, where it has a prefix. Limits, quotas and ACLs name it so."""
+    rest = address.removeprefix(_MAPPED_IPV4)
+    return rest if "." in rest and ":" not in rest else address
+
 
 def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
     """Open a listening, non-blocking socket for an endpoint. Raises OSError."""

@@ -91,6 +91,15 @@ class TokenBucket:
         return self._tokens >= self._capacity
 
 
+MAX_WAIT_MS = 2**31 - 1
+"""Longest wait: ``throttle_time_ms`` in answers is an int32."""
+
+
+def compute_wait_ms(meter: Meter, now_ms: float) -> int:
+    """Return how long a client has to wait, in whole milliseconds, at most MAX_WAIT_MS."""
+    return round(min(meter.wait_ms(now_ms), MAX_WAIT_MS))
+
+
 Meter = Rate | TokenBucket
 Client = tuple[str, str]
 """User and client id."""
@@ -147,7 +156,8 @@ class Quotas:
     def set(self, entities: Mapping[Entity, Mapping[str, float]]) -> None:
         """Replace all quotas. What clients have used so far stays counted, against the new limits."""
         self._limits = {
-            key: {entity: values[key] for entity, values in entities.items() if key in values} for key in ALL_QUOTAS
+            key: {to_canonical(entity): values[key] for entity, values in entities.items() if key in values}
+            for key in ALL_QUOTAS
         }
         self._found.clear()
 
@@ -195,7 +205,7 @@ class Quotas:
             return 0
         now_ms = self.monotonic_ms()
         meter.record(value, now_ms)
-        return round(meter.wait_ms(now_ms))
+        return compute_wait_ms(meter, now_ms)
 
     def record_request(self, client: Client, seconds: float) -> int:
         """Count seconds of the loop's thread, each as 100. Returns the wait, at most the length of one sample
@@ -215,7 +225,7 @@ class Quotas:
         now_ms = self.monotonic_ms()
         is_first = not meter.total(now_ms)
         meter.record(size, now_ms)
-        wait_ms = 0 if is_first else round(meter.wait_ms(now_ms))
+        wait_ms = 0 if is_first else compute_wait_ms(meter, now_ms)
         if wait_ms:
             meter.record(-size, now_ms)
         return wait_ms
@@ -262,6 +272,16 @@ def candidates(client: Client) -> Iterable[tuple[Entity, Client]]:
     yield ((CLIENT_ID, None),), ("", client_id)
 
 
+def to_canonical(entity: Entity) -> Entity:
+    """Return an entity with its address, if it is one, in the spelling that sockets have."""
+    kind, name = entity[0]
+    if kind != IP or name is None:
+        return entity
+    from tidelog.broker.security.client_address import to_canonical_address  # only quotas of addresses need it
+
+    return ((IP, to_canonical_address(name)),)
+
+
 def addresses(client: Client) -> Iterable[tuple[Entity, Client]]:
     """Yield the entities that may have the quota of an address, which ``client`` has in place of the client id."""
     yield ((IP, client[1]),), client
@@ -302,7 +322,7 @@ class MutationQuota:
         if self._quotas is None or not self._is_strict:
             return
         meter = self._quotas.meter(MUTATION, self._client)
-        wait_ms = 0 if meter is None else round(meter.wait_ms(self._quotas.monotonic_ms()))
+        wait_ms = 0 if meter is None else compute_wait_ms(meter, self._quotas.monotonic_ms())
         if wait_ms:
             self._wait(wait_ms)
             raise ThrottlingQuotaExceededError

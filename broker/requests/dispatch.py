@@ -29,7 +29,7 @@ from tidelog.broker.requests.bounds import max_bytes
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.requests.direct import DirectDispatcher
 from tidelog.broker.requests.registry import REGISTRY, HandlerEntry
-from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, InSteps, Route, wait_for_frame
+from tidelog.broker.requests.route import _PREFIX, Answer, FrameSteps, InSteps, Pending, Route, wait_for_frame
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
@@ -88,10 +88,10 @@ class Dispatcher(DirectDispatcher):
         steps = self._answer_in_steps(route, context, own_frame(frame), position)
         if len(frame) > LARGE_BYTES and route.api_key not in WAITING_APIS:
             return InSteps(route.api_key, self.runner.queue(queue_key_of(context), steps))
-        return route.run(steps)
+        return mute_after(context, route.run(steps))
 
     def _answer_many(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> Answer:
-        return route.run(self._answer_in_steps(route, context, own_frame(frame), position))
+        return mute_after(context, route.run(self._answer_in_steps(route, context, own_frame(frame), position)))
 
     def _answer_in_steps(self, route: Route, context: RequestContext, frame: memoryview, position: int) -> FrameSteps:
         """Decode and answer a request in steps. ``frame`` is in memory of its own, as the steps take several turns."""
@@ -126,6 +126,16 @@ class Dispatcher(DirectDispatcher):
 
             module = guard_handler(self._broker.authorizer, api_key, module)
         return module
+
+
+def mute_after(context: RequestContext, answer: Answer) -> Answer:
+    """Return the answer to a request in steps. If it came in the first slice and its client is over a quota, the
+    connection is muted after it."""
+    if not context.throttle_ms or isinstance(answer, Pending):
+        return answer
+    from tidelog.broker.requests.throttling import ThrottledAnswer  # only brokers whose clients have quotas need it
+
+    return ThrottledAnswer(answer)
 
 
 def queue_key_of(context: RequestContext) -> str | Principal:

@@ -5,6 +5,16 @@ from __future__ import annotations
 import ipaddress
 
 
+def to_canonical_address(text: str) -> str:
+    """Return an address in the spelling that sockets have; another text as it is."""
+    try:
+        address = ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return text
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
 def source_of(host: str) -> str:
     """Return the address under which a client is counted: for IPv6 its /64 network, as one client may have all
     addresses in it.

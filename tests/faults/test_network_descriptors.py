@@ -16,11 +16,20 @@ import pytest
 
 from tests.support import raw_client
 from tests.support.admin import Admin
-from tests.support.broker import TidelogProcess
+from tests.support.broker import TidelogProcess, free_port
 from tidelog.broker.network.acceptor import RESERVED_MINIMUM
 from tidelog.commands.running.compaction import admin_address
 
 DESCRIPTORS = 256
+
+
+class OpenProcess(TidelogProcess):
+    """A broker that listens on all addresses of the machine, of IPv4 and IPv6."""
+
+    def command(self) -> list[str]:
+        command = super().command()
+        port = command.index("--port")
+        return [*command[:port], "--override", f"listeners=PLAINTEXT://:{free_port()}", *command[port + 2 :]]
 
 
 class ScarceProcess(TidelogProcess):
@@ -120,6 +129,33 @@ def test_the_limits_on_connections_hold(tmp_path: Path) -> None:
             assert time.monotonic() < deadline, "the place that came free is not given away"
         for connection in connections:
             connection.close()
+
+
+def connect_when_free(address: str, port: int) -> socket.socket:
+    """Connect, and be answered: an earlier connection may count for a moment after its end."""
+    deadline = time.monotonic() + raw_client.TIMEOUT_S
+    while True:
+        connection = socket.create_connection((address, port), raw_client.TIMEOUT_S)
+        try:
+            connection.sendall(raw_client.api_versions())
+            raw_client.receive_frame(connection)
+        except (EOFError, ConnectionError):
+            connection.close()
+            assert time.monotonic() < deadline
+        else:
+            return connection
+
+
+def test_an_ipv4_client_of_a_listener_on_all_addresses_has_the_limit_of_its_address(tmp_path: Path) -> None:
+    """Such a listener is a socket for IPv6, whose IPv4 clients have addresses with a prefix."""
+    limits = {"max.connections.per.ip.overrides": "127.0.0.1:1,[0:0:0:0:0:0:0:1]:2"}
+    with OpenProcess(tmp_path, limits) as broker:
+        for address, most in (("127.0.0.1", 1), ("::1", 2)):
+            opened = [connect_when_free(address, broker.port) for _ in range(most)]
+            with socket.create_connection((address, broker.port), raw_client.TIMEOUT_S) as refused:
+                assert raw_client.is_closed(refused), "one too many is closed"
+            for connection in opened:
+                connection.close()
 
 
 def test_max_connections_leaves_the_next_in_the_backlog(tmp_path: Path) -> None:

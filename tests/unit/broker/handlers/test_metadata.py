@@ -168,13 +168,6 @@ def test_without_an_advertised_host_responses_have_the_address_that_the_client_r
     assert (node.host, node.port) == ("10.0.0.5", 443)
 
 
-def test_an_ipv4_address_of_an_ipv6_socket_is_written_as_ipv4(admin: AdminBroker) -> None:
-    context = context_of(1)
-    context.local_host = "::ffff:10.1.2.3"
-    (node,) = drive(admin.broker, MetadataRequest(topics=[]), MetadataResponse, 1, context).brokers
-    assert node.host == "10.1.2.3"
-
-
 def test_an_error_for_the_whole_answer() -> None:
     from tidelog.broker.handlers import metadata
 

@@ -188,6 +188,14 @@ def test_connections_of_an_address_are_a_rate() -> None:
     assert fixture.quotas.record_connection("10.0.0.1") == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "host"), [("2001:DB8:0::1", "2001:db8::1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("10.0.0.1", "10.0.0.1")]
+)
+def test_an_address_may_be_spelled_in_any_way(name: str, host: str) -> None:
+    fixture = Fixture({entity(ip=name): {"connection_creation_rate": 1.0}})
+    assert [fixture.quotas.record_connection(host) for _ in range(11)] == [0] * 10 + [1000]
+
+
 def test_each_address_has_the_default_for_itself() -> None:
     fixture = Fixture({entity(ip=None): {"connection_creation_rate": 1.0}})
     for host in ("10.0.0.1", "10.0.0.2"):

@@ -132,6 +132,49 @@ def test_a_producer_over_its_quota_is_told_and_muted(wire: ThrottledWire, versio
     assert wire.data.replica_manager.partition("t", 0).local_log.log_end_offset == 2
 
 
+@pytest.mark.parametrize("size", [1, 500, 40_000])
+def test_a_long_request_mutes_its_connection_like_a_short_one(wire: ThrottledWire, size: int) -> None:
+    """One of 500 names is decoded in steps that end in the first slice."""
+    wire.set("request_percentage", 1e-9)
+    topics = [MetadataRequestTopic(name=f"topic-{number:06d}") for number in range(size)]
+    answer = wire.send(MetadataRequest(topics=topics, allow_auto_topic_creation=False), 12)
+    assert isinstance(answer, Pending), "the connection observes the wait when it takes such an answer"
+    frames: list[bytes | Parts | None] = []
+    answer.on_answer(frames.append)
+    while wire.data.loop.soon and not frames:
+        wire.data.loop.run_soon()
+    (frame,) = frames
+    assert wire.context.throttle_ms > 0
+    assert wire.decoded(frame, MetadataResponse, 12).throttle_time_ms == wire.context.throttle_ms
+
+
+def test_a_produce_request_of_many_partitions_mutes_its_connection(wire: ThrottledWire) -> None:
+    wire.set("producer_byte_rate", 1.0)
+    parts = [PartitionProduceData(index=index, records=memoryview(b"")) for index in range(1, 1200)]
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name="t", partition_data=parts)])
+    assert isinstance(wire.send(request, 9), Pending)
+    assert wire.context.throttle_ms > 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("producer_byte_rate", 1.0), ("controller_mutation_rate", 1e-9), ("controller_mutation_rate", 1e-306)],
+)
+def test_a_wait_is_no_longer_than_its_field_can_hold(wire: ThrottledWire, key: str, value: float) -> None:
+    """Else the answer could not be written: the connection closed, and the producer sent its records again."""
+    longest = 2**31 - 1
+    wire.set(key, value)
+    if key == "producer_byte_rate":
+        answers = [wire.ask(produce_request(wire, 900_000), ProduceResponse, 9) for _ in range(4)]
+        assert answers[-1].throttle_time_ms == wire.muted_ms == longest
+        return
+    for name, version in (("x", 5), ("y", 5), ("z", 6)):
+        topic = CreatableTopic(name=name, num_partitions=5, replication_factor=1)
+        created = wire.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), CreateTopicsResponse, version)
+        assert created.throttle_time_ms == wire.muted_ms == longest
+        assert created.topics[0].error_code == (ThrottlingQuotaExceededError.code if name == "z" else NONE)
+
+
 def test_a_version_without_a_field_for_it_is_muted_alike(wire: ThrottledWire) -> None:
     wire.set("request_percentage", 1e-9)
     frame = wire.frame(FindCoordinatorRequest(key="g"), 0)

@@ -1,0 +1,102 @@
+"""Results of virtual topics' jobs: how long they are kept, and the files that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.topics import create_topic
+from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.find.virtual_topics import KEEP_MS, PAUSE_MS, FilteredLog
+from tidelog.log.fetch import FetchIsolation
+from tidelog.log.find.filtering import Matching, MatchReader
+from tidelog.log.find.lookup import Query
+from tidelog.protocol.transferable import TransferableRecords
+
+
+class CountedFile:
+    """A file that counts its users."""
+
+    def __init__(self) -> None:
+        self.users = 0
+
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+    def retain(self) -> None:
+        self.users += 1
+
+    def release(self) -> None:
+        self.users -= 1
+
+
+class World:
+    """A filtered log whose jobs find a slice of ``file``."""
+
+    def __init__(self, directory: Path) -> None:
+        self.data = DataBroker(directory)
+        create_topic(self.data, "t", 1)
+        self.data.append("t", b"value")
+        self.file = CountedFile()
+        self.filtered = FilteredLog(self.data.broker, self.data.replica_manager.partition("t", 0), Query(begin=0))
+
+    def find(self, *_: object) -> Matching:
+        self.file.retain()
+        return Matching(TransferableRecords(self.file, 0, 100_000), 1, False)
+
+    def read(self) -> bool:
+        """Read from the beginning, and send what is found; return whether anything is."""
+        found = self.filtered.read(0, 1_000_000, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
+        if isinstance(found.records, TransferableRecords):
+            found.records.release()
+            return True
+        return False
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    world = World(tmp_path)
+    monkeypatch.setattr(MatchReader, "read", world.find)
+    assert not world.read()
+    world.data.run_turn()
+    assert world.read()
+    assert world.file.users == 1, "the result is kept for other fetches"
+    yield world
+    world.data.close()
+
+
+def test_a_result_is_dropped_when_it_is_too_old_to_be_returned(world: World) -> None:
+    """Else the file of a deleted segment would stay open, and its space used, until the query was read again."""
+    world.data.loop.advance(KEEP_MS + 1)
+    assert not world.file.users
+
+
+def test_a_result_that_replaces_another_releases_its_file(world: World) -> None:
+    world.data.time.advance(KEEP_MS + 1)  # the timer is late
+    assert not world.read()
+    world.data.run_turn()
+    assert world.read()
+    assert world.file.users == 1
+
+
+def test_a_replaced_result_does_not_end_the_new_one(world: World) -> None:
+    world.data.time.advance(KEEP_MS + 1)
+    world.read()
+    world.data.run_turn()
+    world.data.loop.advance(1)  # the first result's timer
+    assert world.read()
+    world.data.loop.advance(KEEP_MS)
+    assert not world.file.users
+
+
+def test_a_result_that_comes_after_the_partition_was_closed_is_dropped(world: World) -> None:
+    world.filtered.close()
+    world.data.time.advance(PAUSE_MS)
+    assert not world.read()
+    world.filtered.close()
+    assert world.file.users == 1, "the job has found a result"
+    world.data.run_turn()
+    world.data.loop.advance(KEEP_MS + 1)
+    assert not world.file.users
