@@ -28,7 +28,7 @@ from tidelog.laboratory import LABORATORY_DEFAULTS, Laboratory
 from tidelog.private_files import write_properties
 
 if TYPE_CHECKING:
-    from tidelog.broker_security import Secured, Security
+    from tidelog.broker_security import SecuredBroker, Security
 
 READY_PREFIX = "tidelog ready on "
 START_TIMEOUT_S = 30.0
@@ -73,12 +73,12 @@ class Broker:
         self._log: IO[bytes] | None = None
         self._bootstrap: str | None = None
         self._security = security
-        self._secured: Secured | None = None
+        self._secured: SecuredBroker | None = None
         self._private_directory: tempfile.TemporaryDirectory[str] | None = None
         self._is_restarting = False
 
     @property
-    def clients(self) -> Secured:
+    def clients(self) -> SecuredBroker:
         """The settings with which clients connect to a secured broker; known while it runs."""
         if self._secured is None or self._bootstrap is None:
             raise BrokerProcessError("the broker is not running, or has no security")
@@ -194,12 +194,12 @@ class Broker:
         write_properties(path, self._texts if self._secured is None else self._secured.texts(self._texts))
         return path
 
-    def _secure(self, security: Security, directory: Path) -> Secured:
+    def _secure(self, security: Security, directory: Path) -> SecuredBroker:
         """Create the certificate and the settings of clients. Raises BrokerProcessError."""
-        from tidelog.broker_security import Secured
+        from tidelog.broker_security import SecuredBroker
 
         try:
-            return Secured(security, directory)
+            return SecuredBroker(security, directory)
         except ImportError as error:
             self._remove_private()
             raise BrokerProcessError("a certificate needs `pip install tidelog[tls]`") from error

@@ -77,7 +77,7 @@ def parse_rule(user: str, rule: str) -> Acl:
     return Acl(kind, name.removesuffix("*") if is_prefix else name, pattern, f"User:{user}", "*", operation, permission)
 
 
-class Secured:
+class SecuredBroker:
     """The files of a secured broker, and the settings with which clients connect to it."""
 
     def __init__(self, security: Security, directory: Path) -> None:

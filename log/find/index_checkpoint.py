@@ -28,8 +28,7 @@ _FORMAT = "tidelog-index 1"
 
 
 class FileState(NamedTuple):
-    """One ``file`` line, with the fields of an IndexFile; for a ConsumeQueue ``next_entry`` is the number of
-    entries that its file can hold, and ``min_timestamp`` their CRC-32."""
+    """One ``file`` line, by the fields of an IndexFile."""
 
     base_offset: int
     next_entry: int = 0
@@ -37,12 +36,23 @@ class FileState(NamedTuple):
     max_timestamp: int = 0
 
 
+class QueueState(NamedTuple):
+    """One ``file`` line, by the fields of a ConsumeQueue: ``capacity`` entries fit into the file, and those that are
+    indexed have the CRC-32 ``checksum``."""
+
+    base_offset: int
+    capacity: int
+    checksum: int
+    unused: int = 0
+
+
 class Checkpoint(NamedTuple):
     """Content of a checkpoint file."""
 
     made_for: str
     next_offset: int
-    files: tuple[FileState, ...]
+    files: tuple[FileState | QueueState, ...]
+    """``read_checkpoint`` returns each line as a FileState."""
 
 
 def write_checkpoint(file_system: FileSystem, path: str, checkpoint: Checkpoint, *, sync: bool) -> None:

@@ -58,11 +58,12 @@ class KeyIndex:
         if known is None:
             return -1
         checkpoint, sizes = known
-        files = [self._open_file(state, sizes) for state in checkpoint.files]
+        states = [FileState._make(state) for state in checkpoint.files]
+        files = [self._open_file(state, sizes) for state in states]
         if files:
-            newest = checkpoint.files[-1]
+            newest = states[-1]
             files[-1].restore(newest.next_entry, newest.min_timestamp, newest.max_timestamp)
-        self._bases = [state.base_offset for state in checkpoint.files]
+        self._bases = [state.base_offset for state in states]
         self.files = tuple(files)
         self.next_offset = checkpoint.next_offset
         return self.next_offset

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tidelog.log.find.consume_queue import ConsumeQueueFile
-from tidelog.log.find.index_checkpoint import CHECKPOINT_FILE, Checkpoint, FileState, keep_known_files, write_checkpoint
+from tidelog.log.find.index_checkpoint import (
+    CHECKPOINT_FILE,
+    Checkpoint,
+    QueueState,
+    keep_known_files,
+    write_checkpoint,
+)
 from tidelog.log.find.index_file import IndexDamagedError
 from tidelog.log.system.file_system import FileSystem
 
@@ -48,12 +54,11 @@ class TagIndex:
             return -1
         checkpoint, sizes = known
         files = []
-        for state in checkpoint.files:
+        for state in map(QueueState._make, checkpoint.files):
             name = self._name(state.base_offset)
             path = os.path.join(self.directory, name)
             file = ConsumeQueueFile.open(self._file_system, path, state.base_offset, sizes.get(name, 0))
-            # ``FileState`` says which two of its fields hold a ConsumeQueue's capacity and checksum.
-            if file.capacity != state.next_entry or file.checksum(checkpoint.next_offset) != state.min_timestamp:
+            if file.capacity != state.capacity or file.checksum(checkpoint.next_offset) != state.checksum:
                 raise IndexDamagedError(f"{path} has another size or checksum than its checkpoint")
             files.append(file)
         if files:
@@ -113,7 +118,7 @@ class TagIndex:
                 checksum = file.checksum(self.next_offset)
                 if file is not self.files[-1]:
                     self._checksums[file.base_offset] = checksum  # the file does not change any more
-            states.append(FileState(file.base_offset, file.capacity, checksum))
+            states.append(QueueState(file.base_offset, file.capacity, checksum))
         path = os.path.join(self.directory, CHECKPOINT_FILE)
         write_checkpoint(
             self._file_system, path, Checkpoint(self._made_for, self.next_offset, tuple(states)), sync=sync

@@ -53,7 +53,7 @@ def find_key(
     hashed = key_hash(key_seed(directory.topic), key)
     offsets: set[int] = set()
     try:
-        for state in checkpoint.files:
+        for state in map(FileState._make, checkpoint.files):
             name = f"{state.base_offset:020d}{SUFFIX}"
             with OpenSegment(os.path.join(keys, name), count) as file:
                 offsets.update(_chain(file, hashed, state, checkpoint.next_offset))

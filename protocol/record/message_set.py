@@ -321,7 +321,7 @@ def build_message_set(records: list[Record], options: MessageSetOptions) -> byte
         raise UnsupportedCompressionTypeError(f"Magic {options.magic} does not know codec {options.compression}")
     if not records:
         return b""
-    writer = MessageWriter(segment_size_for(estimate_size(records, options.magic)))
+    writer = MessageWriter(segment_size_for(uncompressed_size(records, options.magic)))
     if options.compression == CompressionType.NONE:
         for record in records:
             _write_message(writer, record.offset, record, options)
@@ -330,8 +330,8 @@ def build_message_set(records: list[Record], options: MessageSetOptions) -> byte
     return writer.to_bytes()
 
 
-def estimate_size(records: Iterable[Record], magic: int) -> int:
-    """Compute the exact size of an uncompressed set of these records."""
+def uncompressed_size(records: Iterable[Record], magic: int) -> int:
+    """Return the size of an uncompressed set of these records, in bytes."""
     overhead = LOG_OVERHEAD + (V0_OVERHEAD if magic == MAGIC_V0 else V1_OVERHEAD)
     return sum(overhead + len(record.key or b"") + len(record.value or b"") for record in records)
 

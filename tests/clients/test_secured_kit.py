@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 import tidelog
 from tests.support.apache_kafka import run_tool
 from tidelog.broker_process import BrokerProcessError
-from tidelog.broker_security import Secured
+from tidelog.broker_security import SecuredBroker
 from tidelog.cli import main
 from tidelog.client.connection import Client
 from tidelog.client.security import Security as ClientSecurity
@@ -134,7 +134,7 @@ def test_tls_alone_needs_no_user() -> None:
 
 @pytest.mark.java
 def test_kafkas_tools_take_the_properties(broker: tidelog.Broker) -> None:
-    clients: Secured = broker.clients
+    clients: SecuredBroker = broker.clients
     config = clients.ca.parent / "ann.properties"
     config.write_text("".join(f"{key}={text}\n" for key, text in clients.java("bob").items()).replace("\\", "\\\\"))
     words = ["--bootstrap-server", broker.bootstrap, "--command-config", str(config), "--list"]

@@ -83,7 +83,7 @@ class InternalTopicLog:
 
     def when_committed(self, partition: int) -> Deferred[None] | None:
         """Return a Deferred that completes when all records appended so far are committed, and the topic's creation is
-        durable. Returns None if both are so already.
+        durable. Returns None if they are already.
         """
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
@@ -116,7 +116,7 @@ class InternalTopicLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> bytes | memoryview:
         """Read complete batches from ``offset`` on, at least one if there is one. Raises KafkaError."""
-        from tidelog.log.fetch import FetchIsolation  # imported late: a broker without logs does without it
+        from tidelog.log.fetch import FetchIsolation  # imported late: only a broker with open logs needs it
 
         found = self._partition(partition).read(
             offset, max_bytes, isolation=FetchIsolation.LOG_END, min_one_message=True

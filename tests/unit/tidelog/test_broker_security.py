@@ -12,7 +12,7 @@ from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.sources import parse_properties
 from tidelog.broker.security.sasl.listener import SaslListener
 from tidelog.broker.security.sasl.mechanism import Reply
-from tidelog.broker_security import Secured, Security, parse_rule
+from tidelog.broker_security import SecuredBroker, Security, parse_rule
 from tidelog.client.admin.acls import Acl
 from tidelog.private_files import write_properties
 
@@ -47,7 +47,7 @@ def test_contradictory_settings_are_refused() -> None:
 
 def test_the_broker_parses_the_written_users(tmp_path: Path) -> None:
     users = {"ann": 'p "a\\ss; word', 'o\'x "y"': "x", "ä": "ü\n"}
-    secured = Secured(Security(users=users, acls={}, super_users=["ann"]), tmp_path)
+    secured = SecuredBroker(Security(users=users, acls={}, super_users=["ann"]), tmp_path)
     write_properties(tmp_path / "server.properties", secured.texts({"num.partitions": "3"}))
     texts = parse_properties((tmp_path / "server.properties").read_text(encoding="utf-8"))
     config = BrokerConfig(texts)

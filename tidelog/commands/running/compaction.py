@@ -99,7 +99,7 @@ def status_line(entry: dict[str, Any]) -> str:
     if entry["last_error"]:
         text += f"; {entry['last_error']}"
     if entry["retry_in_ms"] is not None:
-        text += f"; tried again in {entry['retry_in_ms'] / 1000:.0f} s"
+        text += f"; next try in {entry['retry_in_ms'] / 1000:.0f} s"
     return (
         f"{name:<40} {entry['state']:<12} {entry['cleanable_ratio']:>6.0%} {entry['dirty_bytes']:>14} "
         f"{entry['first_dirty_offset']:>12} {entry['compaction_lag_ms']:>10}  {text}"

@@ -25,7 +25,7 @@ from tidelog.protocol.record.message_set import (
     LegacyRecordBatch,
     MessageSetOptions,
     build_message_set,
-    estimate_size,
+    uncompressed_size,
 )
 from tidelog.protocol.record.message_writer import MessageWriter
 from tidelog.protocol.record.record_batch import Record
@@ -139,7 +139,7 @@ def test_an_empty_set_is_empty() -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_estimate_is_exact_without_codec(magic: int) -> None:
-    assert estimate_size(some_records(), magic) == len(build_message_set(some_records(), MessageSetOptions(magic)))
+    assert uncompressed_size(some_records(), magic) == len(build_message_set(some_records(), MessageSetOptions(magic)))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
