@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
+from tidelog.broker.admin.permissions import may_read
 from tidelog.broker.find.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
 from tidelog.broker.replica.opening import opening_of
 from tidelog.log.find.lookup import MAX_TIME, MIN_TIME, NotIndexedError, Query
@@ -70,6 +71,9 @@ async def answer_find(broker: Broker, request: web.Request) -> web.StreamRespons
     while part:
         await response.write(part)
         part = await in_worker()
+        if request.transport is not None and not may_read(broker, request, asked.topic):
+            request.transport.abort()  # the permission was revoked meanwhile
+            return response
         await response.write(b",\n" if part else b"")
     await response.write(f'],\n"next": {json.dumps(answer.next)}, "lag": {answer.index_lag}}}\n'.encode())
     await response.write_eof()

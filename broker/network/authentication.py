@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from math import inf
+from threading import Event
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.controller.clients.scram_credentials import ScramCredentials
@@ -86,15 +87,24 @@ class Authentication:
 
     def evaluate(self, work: Evaluation) -> Deferred[Evaluation]:
         """Evaluate a token in a thread, one token at a time: other connections need the processor, too."""
-        return run_in_thread(self._loop, self._executor, partial(carry_out, work), self.timers.turns)
+        has_left = Event()
+        evaluated = run_in_thread(self._loop, self._executor, partial(carry_out, work, has_left), self.timers.turns)
+        evaluated.on_abandon(has_left.set)
+        return evaluated
 
     def count(self, event: str) -> None:
         """Count an event under Kafka's name for it."""
         self._metrics.counter(f"{_METRIC}_{event}_total").count += 1
 
 
-def carry_out(work: Evaluation) -> Evaluation:
-    """Evaluate a token, and return a function that gives the reply or raises the failure. Any thread."""
+def carry_out(work: Evaluation, has_left: Event) -> Evaluation:
+    """Evaluate a token, and return a function that gives the reply or raises the failure. Any thread.
+
+    If its client ``has_left``, there is nothing to evaluate. Otherwise clients that connect again and again could fill
+    the queue with tokens beyond any limit of connections.
+    """
+    if has_left.is_set():
+        return partial(throw, InvalidTokenError("its client has disconnected"))
     try:
         reply = work()
     except (AuthenticationFailedError, InvalidTokenError) as error:

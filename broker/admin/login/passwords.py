@@ -89,7 +89,8 @@ class Passwords:
         candidates = [(mechanism, known.get(mechanism) or self._decoy(mechanism)) for mechanism in ScramMechanism]
         work = partial(find_proved, password, candidates)
         found = await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        return found if found in known.values() else None
+        # The credential may have changed, or the user may be gone, while the thread worked.
+        return found if any(found is one for _, one in self._candidates(user)) else None
 
     def _decoy(self, mechanism: ScramMechanism) -> ScramState:
         """Make a credential that no password matches, and that takes as long to check as most users' credentials."""

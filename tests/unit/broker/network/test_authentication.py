@@ -30,6 +30,7 @@ from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.client_address import source_of
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.broker.security.sasl.mechanism import Reply
+from tidelog.broker.security.sasl.oauth.server import OAuthBearerServer
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="secret" user_bob="secret";'
 TEXTS = {
@@ -431,6 +432,21 @@ def test_a_connection_may_end_while_a_thread_looks_at_its_token(world: World, ho
     world.pass_time(1)
     assert connection.closed
     assert connection.context.principal == ANONYMOUS
+
+
+@TOKENS
+def test_the_token_of_a_client_that_has_left_is_not_evaluated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else clients that connect again and again would fill the thread's queue, beyond all limits of connections."""
+    evaluated = []
+    monkeypatch.setattr(OAuthBearerServer, "_check", lambda *_: evaluated.append(1) or Reply(b"", "ann"))
+    for leaves in (True, False):
+        world.connect()
+        show(world)
+        if leaves:
+            world.ends[-1].close()
+            world.base.loop.turn()
+    world.threads.run()
+    assert evaluated == [1]
 
 
 def throw_fault() -> None:

@@ -11,11 +11,13 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -25,23 +27,26 @@ from tests.support.issuer import AUDIENCE, ISSUER, Issuer, unsecured, write_keys
 from tests.support.topics import create_topic
 from tests.unit.broker.admin.test_guard import Answer, Site, served
 from tests.unit.broker.data_broker import DataBroker
-from tidelog.broker.admin import app
+from tidelog.broker.admin import app, find
 from tidelog.broker.admin.app import serve
+from tidelog.broker.admin.find import take
 from tidelog.broker.admin.login import logins as admin_login
+from tidelog.broker.admin.login import passwords as passwords_module
 from tidelog.broker.admin.login.access import check_access, methods_of
 from tidelog.broker.admin.login.bearers import Bearers, UnknownBearerError
-from tidelog.broker.admin.login.passwords import REMEMBERED_MS, Passwords
+from tidelog.broker.admin.login.passwords import REMEMBERED_MS, Passwords, find_proved
 from tidelog.broker.admin.login.tokens import TokenFile, make_token, parse_tokens
 from tidelog.broker.admin.permissions import CONSOLE_NEEDS, NEEDS, OPEN
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.authorizer import STANDARD_AUTHORIZER
 from tidelog.broker.controller.clients.scram_credentials import MIN_ITERATIONS, ScramCredentials, ScramMechanism
+from tidelog.broker.find.finding import FoundRecord
 from tidelog.broker.loop.log_openings import opening_expected
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.broker.metadata.metadata_image import ScramState
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType
 from tidelog.protocol.config_def import ConfigError
-from tidelog.protocol.metadata_records.records import AccessControlEntryRecord
+from tidelog.protocol.metadata_records.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 
 TOPICS = ("orders", "secrets")
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="plain" user_root="root";'
@@ -81,12 +86,14 @@ async def site(directory: Path, texts: Mapping[str, str]) -> AsyncIterator[Site]
         yield asked
 
 
-def allow(asked: Site, user: str, operation: AclOperation, kind: ResourceType, name: str) -> None:
+def allow(asked: Site, user: str, operation: AclOperation, kind: ResourceType, name: str) -> bytes:
+    """Create an ACL; return its id."""
     record = AccessControlEntryRecord(
         id=uuid4().bytes, resource_type=kind, resource_name=name, pattern_type=PatternType.LITERAL,
         principal=f"User:{user}", host="*", operation=operation, permission_type=AclPermissionType.ALLOW,
     )  # fmt: skip
     asked.parts.broker.controller.commit([VersionedRecord(record)])
+    return record.id
 
 
 async def statuses(asked: Site, headers: Mapping[str, str]) -> list[int]:
@@ -160,6 +167,57 @@ async def test_a_password_that_changes_is_asked_for_at_once(tmp_path: Path) -> N
         assert (await asked.ask("GET", "/metrics", basic("bob", "other"))).status == 200
         credentials.delete("bob", ScramMechanism.SCRAM_SHA_512)
         assert (await asked.ask("GET", "/metrics", basic("bob", "other"))).status == 401
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_a_password_that_changes_while_it_is_checked_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    monkeypatch.setattr(admin_login, "FAILED_DELAY_MS", 0)
+    async with site(tmp_path, SASL) as asked:
+        credentials = ScramCredentials(asked.parts.broker.controller)
+        loop = asyncio.get_running_loop()
+
+        async def change() -> None:
+            if is_deleted:
+                credentials.delete("bob", ScramMechanism.SCRAM_SHA_512)
+            else:
+                salted = hashlib.pbkdf2_hmac("sha512", b"other", b"salt", 4096)
+                credentials.put("bob", ScramMechanism.SCRAM_SHA_512, 4096, b"salt", salted)
+
+        def find_and_change(*arguments: Any) -> ScramState | None:
+            asyncio.run_coroutine_threadsafe(change(), loop).result()
+            return find_proved(*arguments)
+
+        monkeypatch.setattr(passwords_module, "find_proved", find_and_change)
+        assert (await asked.ask("GET", "/metrics", basic("bob", "scram"))).status == 401
+
+
+async def test_an_answer_ends_when_the_permission_to_read_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
+        acl = allow(asked, "ann", AclOperation.READ, ResourceType.TOPIC, "notes")
+        with opening_expected():
+            create_topic(asked.parts, "notes", 1)
+        for value in (b"first", b"second"):
+            asked.parts.append("notes", value)
+        loop, parts = asyncio.get_running_loop(), []
+
+        async def revoke() -> None:
+            asked.parts.broker.controller.commit([VersionedRecord(RemoveAccessControlEntryRecord(id=acl))])
+
+        def take_one(records: Iterator[FoundRecord], as_base64: bool) -> bytes:
+            parts.append(take(islice(records, 1), as_base64))
+            if len(parts) == 2:
+                asyncio.run_coroutine_threadsafe(revoke(), loop).result()
+            return parts[-1]
+
+        monkeypatch.setattr(find, "take", take_one)
+        answer = await asked.ask("GET", "/topics/notes/records", basic("ann", "plain"))
+        assert b"second" in answer.body, "the newest record comes first"
+        assert b"first" in parts[1]
+        assert b"first" not in answer.body
 
 
 async def test_each_page_asks_the_authorizer(tmp_path: Path) -> None:
