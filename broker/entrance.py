@@ -21,6 +21,7 @@ from tidelog.broker.admin.login.access import LISTENER, check_access
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
+from tidelog.broker.loop.timers import Timer
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.listening import set_buffers, to_plain_address
 from tidelog.broker.network.shell import Shell
@@ -46,6 +47,8 @@ class Entrance:
         self._shell = shell
         self._on_left = on_left
         self._per_ip: Counter[str] = Counter()
+        self._held: dict[socket.socket, Timer] = {}
+        """Connections over the quota of their address, which are closed after a wait, with the timers that do it."""
         self._tls = build_tls(broker)
         if self._tls is not None:
             broker.configs.stores.watch(self._tls)
@@ -62,12 +65,15 @@ class Entrance:
         return not is_full and len(self._shell.connections) + waiting < self._config.get_int("max.connections")
 
     def count(self) -> int:
-        """Return the number of connections and handshakes, which hold a descriptor each."""
-        return len(self._shell.connections) + (0 if self._tls is None else len(self._tls.handshakes))
+        """Return the number of connections, handshakes and held connections, which have a descriptor each."""
+        return len(self._shell.connections) + len(self._held) + (0 if self._tls is None else len(self._tls.handshakes))
 
     def make_room(self) -> bool:
-        """Close a handshake that waits for its client, else a connection that ``Shell.make_room`` chooses; return
-        whether there was one."""
+        """Close a connection that is held, else a handshake that waits for its client, else a connection that
+        ``Shell.make_room`` chooses; return whether there was one."""
+        if self._held:
+            self._end_held(next(iter(self._held)))
+            return True
         return (self._tls is not None and self._tls.handshakes.make_room()) or self._shell.make_room()
 
     def admit(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
@@ -81,7 +87,8 @@ class Entrance:
             logger.info(
                 "holding a connection from %s for %d ms, over its quota connection_creation_rate", host, hold_ms
             )
-            self._broker.timers.schedule(hold_ms, client.close)  # else its client would connect again at once
+            # If it were closed now, its client would connect again at once.
+            self._held[client] = self._broker.timers.schedule(hold_ms, partial(self._end_held, client))
             return
         try:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -107,6 +114,10 @@ class Entrance:
             on_failed=partial(self._release, host),
         )
 
+    def _end_held(self, client: socket.socket) -> None:
+        self._held.pop(client).cancel()
+        client.close()
+
     def _connect(self, context: RequestContext, transport: Transport, principal: Principal) -> None:
         context.principal = principal
         connection = Connection(self._shell, transport, context)
@@ -125,6 +136,8 @@ class Entrance:
 
     def close(self) -> None:
         """End handshakes, and the threads of TLS and SASL."""
+        for client in list(self._held):
+            self._end_held(client)
         if self._tls is not None:
             self._tls.close()
         if self._sasl is not None:

@@ -18,7 +18,15 @@ from tests.support import raw_client
 from tests.support.admin import Admin
 from tests.support.broker import TidelogProcess, free_port
 from tidelog.broker.network.acceptor import RESERVED_MINIMUM
+from tidelog.client import Client
 from tidelog.commands.running.compaction import admin_address
+from tidelog.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    EntryData,
+    OpData,
+)
 
 DESCRIPTORS = 256
 
@@ -131,6 +139,16 @@ def test_the_limits_on_connections_hold(tmp_path: Path) -> None:
             connection.close()
 
 
+def set_connection_rate(broker: TidelogProcess, address: str, rate: float) -> None:
+    entry = EntryData(
+        entity=[EntityData(entity_type="ip", entity_name=address)],
+        ops=[OpData(key="connection_creation_rate", value=rate, remove=False)],
+    )
+    with Client(broker.bootstrap) as client:
+        (answer,) = client.call(AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse).entries
+    assert not answer.error_code
+
+
 def connect_when_free(address: str, port: int) -> socket.socket:
     """Connect, and be answered: an earlier connection may count for a moment after its end."""
     deadline = time.monotonic() + raw_client.TIMEOUT_S
@@ -156,6 +174,19 @@ def test_an_ipv4_client_of_a_listener_on_all_addresses_has_the_limit_of_its_addr
                 assert raw_client.is_closed(refused), "one too many is closed"
             for connection in opened:
                 connection.close()
+
+
+def test_connections_over_a_quota_take_the_descriptors_of_no_others(tmp_path: Path) -> None:
+    """They are held for a second each. Of these, not of other addresses' connections, one is closed to make room."""
+    with ScarceProcess(tmp_path) as broker:
+        set_connection_rate(broker, "127.0.0.1", 1)
+        kept = [socket.create_connection((broker.host, broker.port), 30, ("127.0.0.2", 0)) for _ in range(20)]
+        flood = [socket.create_connection((broker.host, broker.port), 30) for _ in range(2 * DESCRIPTORS)]
+        for connection in kept:
+            connection.sendall(raw_client.api_versions())
+            assert raw_client.receive_frame(connection)
+        for connection in (*kept, *flood):
+            connection.close()
 
 
 def test_max_connections_leaves_the_next_in_the_backlog(tmp_path: Path) -> None:

@@ -438,7 +438,12 @@ def test_a_connection_may_end_while_a_thread_looks_at_its_token(world: World, ho
 def test_the_token_of_a_client_that_has_left_is_not_evaluated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else clients that connect again and again would fill the thread's queue, beyond all limits of connections."""
     evaluated = []
-    monkeypatch.setattr(OAuthBearerServer, "_check", lambda *_: evaluated.append(1) or Reply(b"", "ann"))
+
+    def evaluate(*_: object) -> Reply:
+        evaluated.append(1)
+        return Reply(b"", "ann")
+
+    monkeypatch.setattr(OAuthBearerServer, "_check", evaluate)
     for leaves in (True, False):
         world.connect()
         show(world)
