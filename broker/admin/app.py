@@ -20,6 +20,7 @@ import dataclasses
 import json
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,11 @@ if TYPE_CHECKING:
     from tidelog.log.manager import LogManager
 
 BROKER: web.AppKey[Any] = web.AppKey("broker", object)
+SEARCHES: web.AppKey[ThreadPoolExecutor] = web.AppKey("searches", ThreadPoolExecutor)
 CONTENT_TYPE = "text/plain; version=0.0.4"
 STOP_TIMEOUT_S = 1.0
+SEARCH_THREADS = 4
+"""Threads of searches for records. A search may wait half a minute for the index, so it takes no thread of others."""
 
 
 async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
@@ -59,6 +63,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
     app[BROKER] = broker
+    app[SEARCHES] = ThreadPoolExecutor(SEARCH_THREADS, "search")
     pages = console.Entrance(broker)
     app.on_response_prepare.append(add_headers)
     app.add_routes(
@@ -73,7 +78,7 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
             *pages.routes(),
         ]
     )
-    app.on_cleanup.extend([pages.close, partial(close_logins, logins, stores)])
+    app.on_cleanup.extend([pages.close, partial(close_logins, logins, stores), end_searches])
     return await run_site(broker, app, listener, stores)
 
 
@@ -114,6 +119,11 @@ async def close_logins(logins: Logins, stores: TlsListeners | None, _app: web.Ap
     logins.close()
     if stores is not None:
         stores.close()
+
+
+async def end_searches(app: web.Application) -> None:
+    """Begin no further work of searches."""
+    app[SEARCHES].shutdown(wait=False, cancel_futures=True)
 
 
 async def healthz(_request: web.Request) -> web.Response:
@@ -228,7 +238,7 @@ async def find_records(request: web.Request) -> web.StreamResponse:
     """Search for records. The modules for it are imported with the first request."""
     from tidelog.broker.admin.find import answer_find
 
-    return await answer_find(request.app[BROKER], request)
+    return await answer_find(request.app[BROKER], request, request.app[SEARCHES])
 
 
 def _result(partition: TopicPartition, result: Any) -> dict[str, Any]:

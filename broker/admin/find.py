@@ -21,6 +21,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -48,14 +49,15 @@ _PARAMETERS = frozenset({"key", "key64", "tag", "tag64", "from", "to", "max", "n
 _ISOLATIONS = ("read_uncommitted", "read_committed")
 
 
-async def answer_find(broker: Broker, request: web.Request) -> web.StreamResponse:
-    """Answer one search."""
+async def answer_find(broker: Broker, request: web.Request, threads: Executor) -> web.StreamResponse:
+    """Answer one search, whose work is done in ``threads``."""
     try:
         parameters = read_parameters(request.query.items(), _PARAMETERS)
         asked = parse_request(request.match_info["topic"], parameters, broker.time.milliseconds())
         await open_logs(broker, asked.topic)
         answer = plan(broker, asked)
-        in_worker = partial(broker.loop.run_in_executor, None, take, iter(answer), parameters.get("format") == "base64")
+        as_base64 = parameters.get("format") == "base64"
+        in_worker = partial(broker.loop.run_in_executor, threads, take, iter(answer), as_base64)
         part = await in_worker()
     except (ValueError, InvalidRequestError) as error:
         return web.json_response({"error": str(error)}, status=400)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tidelog.broker.admin.app import serve
 from tidelog.broker.admin.guard import MAX_BODY_BYTES, Hosts
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER
+from tidelog.broker.find.indexing import Indexing
 from tidelog.broker.loop.log_openings import opening_expected
 
 TOPIC = "compacted"
@@ -266,3 +268,19 @@ async def test_slow_requests_are_closed(tmp_path: Path, sent: bytes, monkeypatch
 )  # fmt: skip
 def test_addresses_we_are_bound_to(bound: str, host: str, is_own: bool) -> None:
     assert Hosts(BrokerConfig({ADMIN_LISTENER: bound})).has(host) is is_own
+
+
+async def test_searches_that_wait_for_the_index_hold_no_other_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_indexed = threading.Event()
+    monkeypatch.setattr(Indexing, "wait_until_indexed", lambda *_: is_indexed.wait())
+    async with site(tmp_path) as asked:
+        path = f"/topics/{TOPIC}/records?key=a&wait=true"
+        searches = [asyncio.create_task(asked.ask("GET", path)) for _ in range(40)]
+        try:
+            await asyncio.sleep(0.2)
+            assert (await asyncio.wait_for(asked.ask("GET", "/readyz"), 5)).status == 200
+        finally:
+            is_indexed.set()
+        await asyncio.gather(*searches)
