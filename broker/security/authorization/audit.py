@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from tidelog.broker.metadata.metadata_image import AccessRule
 from tidelog.broker.security.authorization.decision import Client, Decision
+from tidelog.broker.security.log_lines import escape
 from tidelog.protocol.acl import AclOperation, AclPermissionType, PatternType, ResourceType, member_of
 from tidelog.protocol.api_keys import ApiKey
 
@@ -99,10 +100,3 @@ def request_name(api_key: int) -> str:
 def camel_case(name: str) -> str:
     """Return the name of a constant as Kafka prints it: LIST_OFFSETS as ListOffsets."""
     return "".join(word.capitalize() for word in name.split("_"))
-
-
-def escape(text: str) -> str:
-    """Return ``text`` without characters that would end or hide the line."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

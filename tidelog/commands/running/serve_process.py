@@ -194,9 +194,11 @@ def configure_logging(level: str) -> None:
     """Set up logging to standard error, one line per message."""
     import logging
 
-    logging.basicConfig(
-        level=level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    from tidelog.broker.security.log_lines import LineFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 def serve(config: BrokerConfig, options: ServeWords) -> int:
