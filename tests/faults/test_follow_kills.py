@@ -28,7 +28,6 @@ pytest.importorskip("deltalake")
 
 import confluent_kafka
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from pyarrow import parquet
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchTableError
@@ -40,6 +39,7 @@ from tests.support.moto_store import BUCKET, ENVIRONMENT, MotoServer
 from tests.support.pipelines import NOW_MS
 from tidelog.pipeline.errors import RemoteError
 from tidelog.pipeline.files.delta_address import DeltaAddress
+from tidelog.pipeline.job_errors import JobError
 
 LIMIT_S = 240
 """No step of the export or of the reader takes so long, on a busy machine too; how many steps a fault takes has no
@@ -130,7 +130,7 @@ class Reading(threading.Thread):
         while not self.stopped.is_set() and not self.wrong:
             try:
                 found = self._look()
-            except (OSError, NoSuchTableError, SQLAlchemyError, RemoteError, DeltaError):
+            except (OSError, NoSuchTableError, SQLAlchemyError, RemoteError, JobError):
                 self.failures += 1
                 time.sleep(0.02)
                 continue
