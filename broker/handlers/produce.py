@@ -343,9 +343,8 @@ def _check_transaction(
     """
     if transactional_id is None:
         raise TransactionalIdAuthorizationFailedError
-    from tidelog.broker.coordinator.produce_check import (
-        check_transactional_batch,
-    )  # imported late: few need it
+    # Imported late: few producers have transactions.
+    from tidelog.broker.coordinator.produce_check import check_transactional_batch
 
     checked = check_transactional_batch(broker, version, transactional_id, partition, records)
     return None if checked.done else checked
