@@ -19,6 +19,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -104,16 +106,43 @@ def overlay(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
 def merge(spans: list[Span], changes: Iterable[Span]) -> list[Span]:
     """Return the spans with the changes in place of what they cover. A record keeps its state if its delivery count is
     higher than the change's, or equal and its state has the higher value. So a change that arrives twice, or late,
-    undoes none that was made after it. The changes must be in order and not overlap. Source: Kafka's
+    undoes none that was made after it. The changes may overlap, in any order. Source: Kafka's
     PersisterStateBatchCombiner."""
-    changes = list(changes)
+    changes = remove_overlaps(changes)
     newer = [
         part
         for change in changes
         for part in clip_between(spans, change.first, change.last)
-        if (part.delivery_count, part.state) > (change.delivery_count, change.state)
+        if precedence(part) > precedence(change)
     ]
     return overlay(overlay(spans, changes), newer)
+
+
+def precedence(span: Span) -> tuple[int, RecordState]:
+    """Return the order in which states of the same record count, the greatest before all others."""
+    return span.delivery_count, span.state
+
+
+def remove_overlaps(spans: Iterable[Span]) -> list[Span]:
+    """Remove overlaps, and return the spans in order: where several overlap, the one of the highest precedence counts.
+    Takes n log n steps."""
+    spans = list(spans)
+    if all(span.first <= span.last for span in spans) and all(one.last < other.first for one, other in pairwise(spans)):
+        return spans
+    waiting = sorted((span for span in spans if span.first <= span.last), key=lambda span: span.first, reverse=True)
+    bounds = sorted({bound for span in waiting for bound in (span.first, span.last + 1)})
+    begun: list[tuple[int, int, int, int]] = []  # a heap: precedence, the highest first, then number and last offset
+    result: list[Span] = []
+    for first, end in pairwise(bounds):
+        while waiting and waiting[-1].first == first:
+            span = waiting.pop()
+            heappush(begun, (-span.delivery_count, -span.state, len(waiting), span.last))
+        while begun and begun[0][3] < first:
+            heappop(begun)
+        if begun:
+            count, state = -begun[0][0], RecordState(-begun[0][1])
+            result.append(Span(first, end - 1, state, count))
+    return result
 
 
 def join_terminal(spans: Iterable[Span]) -> list[Span]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from tidelog.broker.coordinator.share_state.spans import (
     clip_between,
     find_touching,
     join_terminal,
+    merge,
     overlay,
 )
 
@@ -53,6 +55,31 @@ def test_changes_replace_the_spans_below_them(spans: list[Span], changes: list[S
     assert by_offset(result) == {**by_offset(spans), **by_offset(changes)}
     assert all(before.last < after.first for before, after in pairwise(result))
     assert all(span.first <= span.last for span in result)
+
+
+@given(span_lists(), st.lists(span_lists(), max_size=3), st.randoms())
+def test_the_state_delivered_more_often_counts_whatever_the_order_of_changes(
+    spans: list[Span], lists: list[list[Span]], random: Random
+) -> None:
+    """Changes of one request may overlap, as in Kafka's combiner of batches."""
+    changes = [span for each in lists for span in each]
+    random.shuffle(changes)
+    result = merge(spans, changes)
+    expected = by_offset(spans)
+    for change in changes:
+        for offset, found in by_offset([change]).items():
+            expected[offset] = max(expected.get(offset, found), found, key=lambda one: (one[1], one[0]))
+    assert by_offset(result) == expected
+    assert all(before.last < after.first for before, after in pairwise(result))
+
+
+def test_repeated_changes_make_a_list_no_longer() -> None:
+    """A state grew to the product of its length and of theirs: to 90,000 spans by 300 changes of 300 offsets."""
+    spans = [Span(0, 9, AVAILABLE, 1)]
+    for _ in range(3):
+        spans = merge(spans, [Span(0, 9, AVAILABLE, 1)] * 300)
+    assert spans == [Span(0, 9, AVAILABLE, 1)]
+    assert merge([], [Span(5, 4, AVAILABLE, 1)]) == []
 
 
 @given(span_lists())
