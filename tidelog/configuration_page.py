@@ -47,9 +47,9 @@ the network without being told to (`listeners`).
 Later ones win:
 
 1. the defaults on this page;
-2. a file: `tidelog serve --config server.properties`, in Java's properties syntax; below it the files that
-   `TIDELOG_CONFIG_FILES` names, separated by colons, as far as they exist (the container image has
-   `/etc/tidelog/server.properties` and `/mnt/shared/config/server.properties` there);
+2. files in Java's properties syntax: those that `TIDELOG_CONFIG_FILES` names, separated by colons, as far as they exist
+   (in the container image `/etc/tidelog/server.properties` and `/mnt/shared/config/server.properties`). The file of
+   `tidelog serve --config server.properties` is read after them, and wins over them;
 3. environment variables, as Apache Kafka's image reads them: `KAFKA_LOG_RETENTION_MS` is `log.retention.ms`. `_` stands
    for `.`, `__` for `_`, `___` for `-`. `CLUSTER_ID` is `cluster.id`. `KAFKA_ADVERTISED_LISTENERS` without
    `KAFKA_LISTENERS` listens on their ports on all interfaces. `KAFKA_LOG4J_ROOT_LOGLEVEL` is `--log-level`;

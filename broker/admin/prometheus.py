@@ -187,7 +187,7 @@ def start_time_s() -> float:
 
 
 def cleaner_samples(cleaner: LogCleaner) -> Iterable[Sample]:
-    """Yield the counters of all cleaner threads, and their state; names follow Kafka's MBeans."""
+    """Yield the counters of all cleaner threads, and their state; names have the prefixes of Kafka's MBeans."""
     counters, manager = cleaner.counters, cleaner.manager
     for field in dataclasses.fields(counters):
         yield Sample(f"kafka_log_logcleaner_{field.name}_total", "counter", {}, getattr(counters, field.name))

@@ -1,8 +1,9 @@
 """The families of metrics: each name with its type, its unit and its meaning.
 
 One row declares a metric for ``/metrics`` and for docs/metrics.md (``make docs``). Names follow Kafka's MBeans in lower
-case (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size_bytes``), with the base unit at the end; Tidelog's own
-begin with ``tidelog_``. Inside the broker a sample may have another name (``source``) and another unit: its value is
+case (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size_bytes``), with the base unit at the end. A metric that
+Kafka lacks begins with ``tidelog_``, or with the prefix of the metrics of Kafka that it adds to; those of the process
+begin with ``process_``. Inside the broker a sample may have another name (``source``) and another unit: its value is
 exported times ``scale``. Imported with the admin interface, never before.
 """
 
@@ -131,8 +132,8 @@ _ROWS = (
         "kafka_server_replicamanager_atminisrpartitioncount", GAUGE,
         "Led partitions with exactly `min.insync.replicas` in-sync replicas.",
     ),
-    Family("kafka_server_replicamanager_isrshrinks_total", COUNTER, "Replicas that left an ISR."),
-    Family("kafka_server_replicamanager_isrexpands_total", COUNTER, "Replicas that joined an ISR."),
+    Family("kafka_server_replicamanager_isrshrinks_total", COUNTER, "Changes of an ISR that removed replicas."),
+    Family("kafka_server_replicamanager_isrexpands_total", COUNTER, "Changes of an ISR that added replicas."),
     Family("kafka_server_replicafetchermanager_maxlag", GAUGE, "Largest lag of a followed partition in records."),
     Family("kafka_server_replicafetchermanager_failedpartitionscount", GAUGE, "Partitions whose replication failed."),
     Family("kafka_server_leaderreplication_byterate", GAUGE, "Bytes a second to throttled replicas."),
@@ -167,13 +168,16 @@ _ROWS = (
     ),
     Family(
         "kafka_log_logcleaner_max_compaction_delay_seconds", GAUGE,
-        "Time since the first log should have been cleaned by its `max.compaction.lag.ms`.",
+        "Time by which the most overdue log has exceeded its `max.compaction.lag.ms`; 0 if no log is overdue.",
         "kafka_log_logcleaner_max_compaction_delay_secs",
     ),
     _cleaner("cleanable_ratio", GAUGE, "Share of dirty bytes"),
-    _cleaner("dirty_bytes", GAUGE, "Bytes that were not cleaned yet"),
+    _cleaner("dirty_bytes", GAUGE, "Bytes of segments with dirty records that can be cleaned now"),
     _cleaner("first_dirty_offset", GAUGE, "First offset that was not cleaned yet"),
-    _cleaner("compaction_lag_seconds", GAUGE, "Age of the oldest record that was not cleaned", "compaction_lag_ms", MS),
+    _cleaner(
+        "compaction_lag_seconds", GAUGE, "Age of the oldest first batch of the segments in `dirty_bytes`",
+        "compaction_lag_ms", MS,
+    ),
     _cleaner("quarantined", GAUGE, "1 while it is quarantined because its last round failed"),
     _cleaner("failures", GAUGE, "Rounds that failed in a row"),
     _cleaner("last_round_timestamp_seconds", GAUGE, "Unix time of the last round", "last_round_timestamp_ms", MS),

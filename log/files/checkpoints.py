@@ -71,7 +71,7 @@ def decode_lines(data: bytes, path: str, fields: int) -> Iterator[list[str]]:
     """Yield the fields of each line of a checkpoint; each line has ``fields`` of them. An empty file has no lines:
     Kafka creates it before it has lines to write.
 
-    Raises CheckpointCorruptError, which names the file and the line.
+    Raises CheckpointCorruptError, which names the file, and the line if that has a wrong number of fields.
     """
     if not data:
         return

@@ -240,7 +240,7 @@ class ColumnReader:
             return 0
         size = int.from_bytes(self._chunk.view(at + 8, at + 12), "big", signed=True) + LOG_OVERHEAD
         if size > self._piece.end_position - self._position - at:
-            raise self._corrupt_error(at, f"it claims {size} bytes, more than the file holds")
+            raise self._corrupt_error(at, f"it claims {size} bytes, more than the rest of the planned bytes")
         return size
 
     def _check_end(self, at: int) -> None:
@@ -388,7 +388,8 @@ class ColumnReader:
     # ---- damage
 
     def _damage_error(self, status: int, at: int) -> CorruptBatchError:
-        """Build the error for the batch at ``at``, with the message of the plain Python decoder."""
+        """Build the error for the damaged batch at ``at``. Besides a wrong CRC and an offset that goes back, it has the
+        reason that ``RecordBatch`` gives when it decodes the records, if there is one."""
         if status == layout.BAD_CRC:
             stored = int.from_bytes(self._chunk.view(at + 17, at + 21), "big")
             return self._corrupt_error(at, f"its checksum does not hold (stored crc {stored:#010x})")
