@@ -201,8 +201,8 @@ class Indexing:
             worked = self._round()
             wait_s = SHORTEST_WAIT_S if worked else min(wait_s * 2, LONGEST_WAIT_S)
             with self._condition:
-                if worked:
-                    self._condition.notify_all()  # wakes wait_until_indexed
+                # wakes wait_until_indexed: an index that was saved may cover its log without a step
+                self._condition.notify_all()
                 if worked < FULL_ROUND_BYTES and not self._stopping:
                     self._condition.wait(wait_s)
 

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,45 @@ def test_a_stop_ends_look_ups_that_wait_for_an_index(data: DataBroker, when: str
         look_up.start()
     look_up.join(WAIT_S)
     assert answers == [False]
+
+
+class NotedReads(dict[TopicPartition, LogIndexer]):
+    """Indexers by partition, with an event that is set at the first read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_read = threading.Event()
+
+    def get(self, *arguments: Any) -> Any:
+        self.was_read.set()
+        return super().get(*arguments)
+
+
+def test_a_search_waits_no_longer_than_until_a_saved_index_of_all_records_is_opened(data: DataBroker) -> None:
+    """After a start an index may need no record of the log. Then the thread reads none, but still wakes the search."""
+    before = started(data)
+    assert before.wait_until_indexed(PARTITION, 10, WAIT_S)
+    before.stop()
+    indexing = Indexing(data.broker)
+    indexing._indexers = indexers = NotedReads()
+    answers: list[bool] = []
+    search = threading.Thread(
+        target=lambda: answers.append(indexing.wait_until_indexed(PARTITION, 10, 10 * WAIT_S)), daemon=True
+    )
+    search.start()
+    assert indexers.was_read.wait(WAIT_S)
+    with indexing._condition:  # the search has released this lock, so it waits
+        pass
+    indexing.start()
+    image = data.broker.metadata.topics.get("t")
+    assert image is not None
+    indexing.topic_changed(image)
+    data.loop.run_soon()
+    search.join(WAIT_S)
+    is_waiting = search.is_alive()
+    indexing.stop()
+    assert not is_waiting
+    assert answers == [True]
 
 
 def test_an_index_is_synced_some_seconds_after_its_log_was_met(
