@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.loop.deferred import Deferred, deferred_value
+from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value
 from tidelog.broker.replica.group_flush import NEVER, GroupFlush, InThread
 from tidelog.broker.replica.index_proofs import IndexProofs, discard_result
 from tidelog.broker.replica.offset_waits import OffsetWaits
@@ -296,6 +296,8 @@ class Partition:
         log = self.local_log
         if offset < log.high_watermark:
             return deferred_value(None)
+        if not self.is_leader:
+            return deferred_error(NotLeaderOrFollowerError())
         wait = self._commits.wait(offset)
         if self.leading is None or self._flush is not None:
             self._group_flush(log).commit_or_sync()  # after a failed sync none is under way

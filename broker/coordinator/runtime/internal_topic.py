@@ -17,7 +17,8 @@ class TopicLog(Protocol):
     def exists(self) -> bool: ...
 
     def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition; if the topic does not exist, whether it may create that."""
+        """Return whether this broker leads the partition. If the topic does not exist, return whether this broker may
+        create the topic."""
         ...
 
     def when_open(self, partition: int) -> Deferred[None] | None:

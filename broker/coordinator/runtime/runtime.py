@@ -65,6 +65,7 @@ from tidelog.protocol.errors import (
     KafkaError,
     KafkaStorageError,
     NotCoordinatorError,
+    NotLeaderOrFollowerError,
     UnknownServerError,
 )
 from tidelog.protocol.record.record_batch import RecordBatch
@@ -150,21 +151,16 @@ class CoordinatorRuntime(Generic[S]):
         replayed, NotCoordinatorError if another broker leads the partition or its log cannot be read.
         """
         partition = self._partition_of.get(key)
-        if partition is None:
-            partition = self.partition_for(key)
-        shard = self._shards.get(partition)
-        return shard if shard is not None else self.shard(partition)
+        return self.shard(self.partition_for(key) if partition is None else partition)
 
     def shard(self, partition: int) -> S:
         """Return the loaded shard of a partition. If it is not loaded, begin to load it. Raises what ``shard_for``
         raises.
         """
         shard = self._shards.get(partition)
-        if shard is not None:
+        if shard is not None and self.is_served(partition, shard):
             return shard
-        if partition in self._failed:
-            raise NotCoordinatorError
-        if not self._log.is_led(partition):
+        if shard is not None or partition in self._failed or not self._log.is_led(partition):
             raise NotCoordinatorError
         if partition not in self._loading:
             self._check_open((partition,))
@@ -592,16 +588,17 @@ class CoordinatorRuntime(Generic[S]):
             self._arm(partition, shard, deadline_ms)
 
     def _fail(self, partition: int, error: KafkaError) -> None:
-        """Refuse requests for a partition that cannot be loaded. Loading is tried again later only after an error of
-        the disk or an unexpected error. After other errors, requests are refused until another broker leads the
-        partition, or the topic is deleted.
+        """Refuse requests for a partition that cannot be loaded. Loading is tried again later after an error of the
+        disk or an unexpected error, or if the replica does not lead yet, although the metadata say so. After other
+        errors, requests are refused until another broker leads the partition, or the topic is deleted.
         """
         if self._reported.get(partition) != str(error):
             logger.error("%s-%d cannot be loaded, requests for it are refused: %s", self._name, partition, error)
         self._reported[partition] = str(error)
         self._loading.pop(partition, None)
         self._failed[partition] = error
-        if isinstance(error, KafkaStorageError):  # such as a full disk, which may be repaired
+        # The disk may be full, and be repaired. A replica whose log could not be opened leads some time after that.
+        if isinstance(error, KafkaStorageError | NotLeaderOrFollowerError):
             self._try_again_later(partition, RETRY_MS)
         elif isinstance(error, UnknownServerError):  # not the log's fault: no thread could be started, or no memory
             self._try_again_later(partition, self._next_pause_ms(partition))
@@ -642,8 +639,9 @@ class CoordinatorRuntime(Generic[S]):
     # -- timers -------------------------------------------------------------------------------------------------
 
     def is_served(self, partition: int, shard: S) -> bool:
-        """Return whether this is the partition's current shard."""
-        return self._shards.get(partition) is shard
+        """Return whether this is the partition's current shard. A shard of an earlier leader epoch is not, although
+        ``resign_lost`` has not removed it yet: another leader may have written to the partition."""
+        return self._shards.get(partition) is shard and self._is_led_in(partition, self._epochs[partition])
 
     def _is_current(self, partition: int, shard: S) -> bool:
         """Return whether this is the partition's current shard, or the one that is being loaded."""

@@ -39,7 +39,8 @@ class InternalTopicLog:
         return self._topic in self._broker.metadata.topics
 
     def is_led(self, partition: int) -> bool:
-        """Return whether this broker leads the partition; if the topic does not exist, whether it may create that."""
+        """Return whether this broker leads the partition. If the topic does not exist, return whether this broker may
+        create the topic."""
         image = self._broker.metadata.topics.get(self._topic)
         if image is None:
             return self._broker.topics.creates_topics

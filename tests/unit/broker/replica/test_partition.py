@@ -111,6 +111,17 @@ def test_lost_leadership_fails_a_wait_for_a_commit(data: DataBroker, partition: 
         wait.result()
 
 
+def test_after_lost_leadership_nothing_waits_for_a_commit(data: DataBroker, partition: Partition) -> None:
+    """A coordinator that resigns answers requests that waited: their answers would wait for the former leader's records
+    without end."""
+    data.topics.set_configs("t", {"flush.messages": "1"})
+    end = partition.append_records(memoryview(batch(b"c"))).last_offset
+    partition.take_over(ELSEWHERE)
+    with pytest.raises(NotLeaderOrFollowerError):
+        partition.when_committed(end).result()
+    partition.when_committed(0).result()
+
+
 def test_without_flush_messages_appended_records_are_committed(partition: Partition) -> None:
     info = partition.append_records(memoryview(batch(b"c")))
     assert partition.when_committed(info.last_offset).done

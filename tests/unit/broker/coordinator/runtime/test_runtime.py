@@ -13,7 +13,13 @@ from tests.unit.broker.stepping import response_of
 from tidelog.broker.coordinator.runtime.key_hash import java_string_hash
 from tidelog.broker.coordinator.runtime.loading import FIRST_TURN_CHUNKS, LOAD_CHUNK_BYTES, RETRY_MS
 from tidelog.log.system.time import ManualTime
-from tidelog.protocol.errors import CoordinatorLoadInProgressError, KafkaStorageError, NotCoordinatorError
+from tidelog.protocol.errors import (
+    CoordinatorLoadInProgressError,
+    KafkaError,
+    KafkaStorageError,
+    NotCoordinatorError,
+    NotLeaderOrFollowerError,
+)
 from tidelog.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -140,9 +146,10 @@ def test_a_partition_that_cannot_be_read_refuses(
     assert "cannot be loaded" in caplog.text
 
 
+@pytest.mark.parametrize("error", [KafkaStorageError, NotLeaderOrFollowerError])
 @pytest.mark.parametrize("name", ["read", "end_offset"])
-def test_a_partition_whose_log_is_served_again_is_loaded_without_a_restart(name: str) -> None:
-    """The disk was full when its log was loaded."""
+def test_a_partition_whose_log_is_served_again_is_loaded_without_a_restart(name: str, error: type[KafkaError]) -> None:
+    """The disk was full when its log was loaded, or the log could not be opened when its leader was elected."""
     world = GroupWorld()
     commit(world, 5)
 
@@ -151,7 +158,7 @@ def test_a_partition_whose_log_is_served_again_is_loaded_without_a_restart(name:
 
     def refused(log: Refused, *arguments: Any) -> Any:
         if log.is_refused:
-            raise KafkaStorageError
+            raise error
         return getattr(MemoryTopicLog, name)(log, *arguments)
 
     setattr(Refused, name, refused)

@@ -104,6 +104,25 @@ def test_leadership_that_went_and_came_back_in_one_image_loads_the_shard_again(
     assert offset_of(world.restarted()) == 778
 
 
+def test_a_shard_of_an_earlier_leadership_serves_nothing_until_it_is_replaced() -> None:
+    """The image is shown, and other topics' changes are applied before the coordinator resigns."""
+    log = EpochLog()
+    world = GroupWorld(log)
+    commit(world, 1)
+    former = world.runtime.shard_for("g")
+    expiry = CoordinatorResult(None, former.offsets.tombstones("g"))
+    lead_elsewhere(log, world, 777)
+    end = log.end_offset(world.runtime.partition_for("g"))
+    with pytest.raises(NotCoordinatorError):
+        commit(world, 2)
+    with pytest.raises(NotCoordinatorError):
+        world.runtime.shard_for("g")
+    with pytest.raises(NotCoordinatorError):
+        world.runtime.execute("g", expiry)
+    world.runtime.resign_lost()
+    assert (offset_of(world), log.end_offset(world.runtime.partition_for("g"))) == (777, end)
+
+
 def test_the_same_leadership_keeps_its_shards() -> None:
     world = GroupWorld(EpochLog())
     commit(world, 1)
