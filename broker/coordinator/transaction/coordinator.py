@@ -5,9 +5,9 @@
 Each step waits until the one before is committed. Otherwise a power loss could leave a marker without its prepare
 record, or a complete record without a marker: a transaction that never ends. If nothing has to wait, all steps for a
 transaction of up to MARKERS_PER_TURN partitions are done in one turn of the loop. So clients seldom get
-CONCURRENT_TRANSACTIONS. A marker that cannot be written now (the directory is full) is tried again. None is needed if
-the topic was deleted, or the partition has a newer producer epoch or coordinator epoch. After a crash between two steps
-the loaded shard has the prepare record, and all markers are written again: a second marker changes nothing.
+CONCURRENT_TRANSACTIONS. A marker that cannot be written now (the directory is full) is tried again. No marker is needed
+if the topic was deleted, or the partition has a newer producer epoch or coordinator epoch. After a crash between two
+steps the loaded shard has the prepare record, and all markers are written again: a second marker changes nothing.
 
 Loop thread only. Source: KIP-98, KIP-890; WriteTxnMarkers v0-2.
 """

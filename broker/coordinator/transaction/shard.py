@@ -87,8 +87,7 @@ class TransactionShard:
         transaction = self.transactions.get(transactional_id)
         if transaction is None or transaction.producer_id != producer_id:
             raise InvalidProducerIdMappingError
-        if transaction.producer_epoch != epoch:
-            raise ProducerFencedError
+        check_epoch(transaction, epoch)
         return transaction
 
     # -- InitProducerId -----------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class TransactionShard:
         return CoordinatorResult(response, [_record(transactional_id, value)], on_append)
 
     def _next_identity(self, transaction: Transaction, request: InitProducerIdRequest) -> tuple[int, int, int]:
-        """Choose the producer id and epoch, and return with them the epoch that a retry of this request would have
+        """Choose the producer id and epoch, and return with them the transaction's next ``last_producer_epoch``
         (KIP-360). Raises ProducerFencedError."""
         expected = request.producer_epoch if request.producer_id != NO_PRODUCER_ID else None
         current = transaction.producer_epoch
@@ -159,9 +158,8 @@ class TransactionShard:
         self, transaction: Transaction, response: InitProducerIdResponse
     ) -> CoordinatorResult[InitProducerIdResponse]:
         value = transaction.fence(self._time.milliseconds())
-        return CoordinatorResult(
-            response, [_record(transaction.transactional_id, value)], self._build_finish(transaction.transactional_id)
-        )
+        finish = self._build_finish(transaction.transactional_id, NO_PRODUCER_EPOCH)
+        return CoordinatorResult(response, [_record(transaction.transactional_id, value)], finish)
 
     # -- partitions ---------------------------------------------------------------------------------------------
 
@@ -208,8 +206,7 @@ class TransactionShard:
             return _answer_repeat(transaction, commit=commit)
         if transaction.producer_id != producer[0]:
             raise InvalidProducerIdMappingError
-        if transaction.producer_epoch != producer[1]:
-            raise ProducerFencedError
+        check_epoch(transaction, producer[1])
         if transaction.state is ONGOING or (version >= 2 and not commit and transaction.state in AT_REST):
             return self._decide(transaction, commit=commit, version=version)
         if version >= 2 or transaction.state is EMPTY:
@@ -229,16 +226,20 @@ class TransactionShard:
         answer = (value.producer_id, value.producer_epoch)
         if next_producer_id != NO_PRODUCER_ID:
             answer = (next_producer_id, 0)
-        transactional_id = transaction.transactional_id
-        return CoordinatorResult(answer, [_record(transactional_id, value)], self._build_finish(transactional_id))
+        last_epoch = transaction.producer_epoch if version >= 2 else transaction.last_producer_epoch
+        finish = self._build_finish(transaction.transactional_id, last_epoch)
+        return CoordinatorResult(answer, [_record(transaction.transactional_id, value)], finish)
 
-    def _build_finish(self, transactional_id: str) -> Callable[[KafkaError | None], None]:
-        """Build the callback that ends a prepared transaction after the append of its record."""
+    def _build_finish(self, transactional_id: str, last_epoch: int) -> Callable[[KafkaError | None], None]:
+        """Build the callback that ends a prepared transaction after the append of its record. ``last_epoch`` is the
+        transaction's ``last_producer_epoch`` from then on."""
 
         def on_append(error: KafkaError | None) -> None:
             if error is not None:
                 raise error
-            self._finish(self.transactions[transactional_id])
+            transaction = self.transactions[transactional_id]
+            transaction.last_producer_epoch = last_epoch
+            self._finish(transaction)
 
         return on_append
 
@@ -264,7 +265,8 @@ class TransactionShard:
         # If the append fails, the transaction stays open: the timer tries again.
         self._schedule_timeout(transaction, self._config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
         value = transaction.fence(self._time.milliseconds())
-        return CoordinatorResult(None, [_record(transactional_id, value)], self._build_finish(transactional_id))
+        finish = self._build_finish(transactional_id, NO_PRODUCER_EPOCH)
+        return CoordinatorResult(None, [_record(transactional_id, value)], finish)
 
     def _schedule_expiry(self) -> None:
         interval_ms = self._config.transaction_remove_expired_transaction_cleanup_interval_ms
@@ -309,7 +311,7 @@ class TransactionShard:
                 left_ms = transaction.start_ms + transaction.timeout_ms - now_ms
                 self._schedule_timeout(transaction, min(max(left_ms, 0), transaction.timeout_ms))
         return [
-            CoordinatorResult(None, on_append=self._build_finish(transaction.transactional_id))
+            CoordinatorResult(None, on_append=self._build_finish(transaction.transactional_id, NO_PRODUCER_EPOCH))
             for transaction in self.transactions.values()
             if transaction.state in PREPARED
         ]
@@ -317,6 +319,12 @@ class TransactionShard:
 
 def _record(transactional_id: str, value: TransactionLogValue) -> CoordinatorRecord:
     return CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), value)
+
+
+def check_epoch(transaction: Transaction, epoch: int) -> None:
+    """Raise ProducerFencedError for another epoch than the transaction's, and for MAX_EPOCH, which no client gets."""
+    if transaction.producer_epoch != epoch or epoch == MAX_EPOCH:
+        raise ProducerFencedError
 
 
 def _may_continue(transaction: Transaction, request: InitProducerIdRequest) -> bool:

@@ -66,9 +66,11 @@ AT_REST = frozenset({EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT})
 class Transaction:
     """State of a transactional id by its last record. Loop thread only.
 
-    Only ``apply`` changes what is in the log. Two attributes are not in the log: ``last_producer_epoch`` is the epoch
-    that a retry of the last InitProducerId has; after a restart such a retry is fenced, as in Kafka. ``unmarked`` are
-    the partitions of a prepared transaction whose marker is not written yet.
+    Only ``apply`` changes what is in the log. Two attributes are not in the log. ``last_producer_epoch`` is the
+    producer's epoch before its last InitProducerId, or before its last EndTxn of transactions v2: if the answer was
+    lost, InitProducerId comes with this epoch. It is -1 after a fence. After a restart it is unknown, so such an
+    InitProducerId is fenced, as in Kafka. ``unmarked`` are the partitions of a prepared transaction whose marker is not
+    written yet.
     """
 
     __slots__ = (
@@ -155,9 +157,10 @@ class Transaction:
         return value
 
     def fence(self, now_ms: int) -> TransactionLogValue:
-        """Build the value of PrepareAbort with a raised epoch: a producer with the old one is fenced."""
+        """Build the value of PrepareAbort with a raised epoch: a producer with the old one is fenced. The epoch stays
+        MAX_EPOCH, which only a log of Apache Kafka may have here."""
         value = self._build_next(PREPARE_ABORT, now_ms, self.partitions)
-        value.producer_epoch = self.producer_epoch + 1
+        value.producer_epoch = min(self.producer_epoch + 1, MAX_EPOCH)
         return value
 
     def prepare(self, *, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> TransactionLogValue:

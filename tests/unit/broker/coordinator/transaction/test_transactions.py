@@ -115,6 +115,17 @@ def test_a_producer_that_names_itself_continues_and_may_retry() -> None:
     assert world.init(second) == (1001, 2)
 
 
+def test_a_retry_of_before_a_fence_is_fenced() -> None:
+    world = TransactionWorld()
+    first = world.init()
+    second = world.init(first)
+    world.add(second)
+    world.advance(70_000)
+    assert world.transaction().state is COMPLETE_ABORT
+    with pytest.raises(ProducerFencedError):
+        world.init(first)
+
+
 @pytest.mark.parametrize("producer", [(999, 0), (1001, 7)])
 def test_a_producer_that_names_another_is_fenced(producer: tuple[int, int]) -> None:
     world = TransactionWorld()
@@ -151,6 +162,35 @@ def test_a_retry_over_a_change_of_producer_id() -> None:
     new = world.init(old)
     assert new == (1002, 0)
     assert world.init(old) == new
+
+
+@pytest.mark.parametrize("state", [EMPTY, ONGOING, COMPLETE_ABORT])
+def test_no_client_has_the_largest_epoch(state: TransactionState) -> None:
+    """The next one would not fit into the record: each request or timeout would unload the shard."""
+    world = TransactionWorld()
+    exhausted(world)
+    world.transaction().producer_epoch = MAX_EPOCH
+    world.transaction().state = state
+    producer = 1001, MAX_EPOCH
+    for call in (
+        lambda: world.add(producer),
+        lambda: world.end(producer, commit=False, version=2),
+        lambda: world.coordinator.verify_partition("x", producer, T0),
+    ):
+        with pytest.raises(ProducerFencedError):
+            call()
+
+
+def test_a_transaction_with_the_largest_epoch_is_aborted() -> None:
+    """Apache Kafka's log may have one: it ends it with the same epoch, and the next producer has another id."""
+    world = TransactionWorld()
+    producer = world.init(transaction_timeout_ms=5_000)
+    world.add(producer)
+    world.transaction().producer_epoch = MAX_EPOCH
+    world.advance(6_000)
+    assert world.transaction().state is COMPLETE_ABORT
+    assert world.markers.written == [(T0, (1001, MAX_EPOCH), False)]
+    assert world.init() == (1002, 0)
 
 
 def test_a_failed_append_gives_no_identity() -> None:
@@ -340,6 +380,22 @@ def test_version_2_changes_the_producer_id_when_the_epoch_is_exhausted() -> None
     assert world.markers.written == [(T0, (1001, MAX_EPOCH), True)]
     assert world.end(old, version=2) == new
     world.add(new, version=2)
+
+
+def test_version_2_producer_that_has_lost_the_answer_may_begin_with_the_epoch_of_before() -> None:
+    world = TransactionWorld()
+    old = world.init()
+    world.add(old, version=2)
+    new = world.end(old, version=2)
+    assert world.init(old) == new
+
+
+def test_version_2_producer_that_has_lost_the_answer_with_its_new_id_may_begin() -> None:
+    world = TransactionWorld()
+    old = exhausted(world)
+    world.add(old, version=2)
+    new = world.end(old, version=2)
+    assert world.init(old) == new
 
 
 def test_version_2_epoch_of_before_cannot_add() -> None:
