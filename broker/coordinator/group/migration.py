@@ -111,7 +111,8 @@ class Migration:
         record is the group's epoch.
         """
         group_id, epoch = group.group_id, group.generation_id
-        protocol = group.protocol_name or group.select_protocol()
+        # Not that of the last generation: a member may have rejoined without it.
+        protocol = group.select_protocol() if group.members else ""
         records = [epoch_record(group_id, epoch, 0), target_epoch_record(group_id, epoch, 0)]
         for member in group.members.values():
             spec = ClassicSpec(member.session_timeout_ms, tuple(member.protocols.items()))

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from tidelog.log.system.time import Time
 
 INVALID_OFFSET = -1
+MAX_INT64 = 2**63 - 1
 EXPIRY_PART = 128
 """Number of offsets and groups after which a step of expiry ends, and largest number of offsets in one part: about 1 ms
 of work."""
@@ -115,7 +116,7 @@ class OffsetCommits:
     def commit(self, request: OffsetCommitRequest) -> CoordinatorResult[OffsetCommitResponse]:
         """Commit offsets of a request whose member was checked already."""
         now_ms = self._time.milliseconds()
-        expire_ms = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        expire_ms = -1 if request.retention_time_ms < 0 else min(now_ms + request.retention_time_ms, MAX_INT64)
         records: list[CoordinatorRecord] = []
         response = OffsetCommitResponse(
             topics=[self._commit_topic(request.group_id, topic, now_ms, expire_ms, records) for topic in request.topics]

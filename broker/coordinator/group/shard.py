@@ -157,7 +157,7 @@ class GroupShard:
 
     def join(self, context: RequestContext, request: JoinGroupRequest) -> JoinResult:
         """Answer JoinGroup v0-9. A group is created with the first member that has no member id yet."""
-        self._joins.validate_session_timeout(request)
+        self._joins.validate(context, request)
         existing = self.groups.get(request.group_id)
         if isinstance(existing, ClassicGroup):
             return self._joins.join(context, request, existing)

@@ -40,6 +40,7 @@ from tidelog.protocol.errors import (
     FencedInstanceIdError,
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
+    InvalidRequestError,
     InvalidSessionTimeoutError,
     KafkaError,
     MemberIdRequiredError,
@@ -48,6 +49,7 @@ from tidelog.protocol.errors import (
 )
 from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from tidelog.protocol.messages.sync_group import SyncGroupResponse
+from tidelog.protocol.types import MAX_STRING_BYTES
 
 if TYPE_CHECKING:
     from tidelog.broker.requests.context import RequestContext
@@ -55,6 +57,9 @@ if TYPE_CHECKING:
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """Time after which a new member is removed if it still waits in JoinGroup: it has no session yet, and its client may be
 gone."""
+
+MAX_NAME_BYTES = MAX_STRING_BYTES - len("-") - 36
+"""Largest size of a name of which a member id is made: a hyphen and a UUID follow it."""
 
 JoinResult = CoordinatorResult[Deferred[JoinGroupResponse]]
 
@@ -92,6 +97,12 @@ def rebalance_timeout_of(request: JoinGroupRequest) -> int:
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 
+def name_of(context: RequestContext, request: JoinGroupRequest) -> str:
+    """Return the client's name with which its member id begins: the instance id, or the client id of a dynamic
+    member."""
+    return (context.client_id or "") if request.group_instance_id is None else request.group_instance_id
+
+
 class ClassicJoin:
     """Decides on JoinGroup requests; ``ClassicRebalance`` carries rebalances out. Loop thread only."""
 
@@ -100,11 +111,15 @@ class ClassicJoin:
         self._config = rebalance.config
         self._new_uuid = new_uuid
 
-    def validate_session_timeout(self, request: JoinGroupRequest) -> None:
-        """Raise InvalidSessionTimeoutError outside ``group.min/max.session.timeout.ms``."""
+    def validate(self, context: RequestContext, request: JoinGroupRequest) -> None:
+        """Raise InvalidSessionTimeoutError outside ``group.min/max.session.timeout.ms``, and InvalidRequestError if the
+        client's name is too long for a member id."""
         timeout_ms = request.session_timeout_ms
         if not self._config.group_min_session_timeout_ms <= timeout_ms <= self._config.group_max_session_timeout_ms:
             raise InvalidSessionTimeoutError
+        name = name_of(context, request)
+        if len(name.encode()) > MAX_NAME_BYTES:
+            raise InvalidRequestError(f"no member id can be made of a name of {len(name)} characters: it is too long")
 
     def join(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
         """Admit or refuse a member. The response may wait for a rebalance. The group may be empty."""
@@ -164,7 +179,7 @@ class ClassicJoin:
 
     def _join_new(self, context: RequestContext, request: JoinGroupRequest, group: ClassicGroup) -> JoinResult:
         instance_id = request.group_instance_id
-        member_id = f"{(context.client_id or '') if instance_id is None else instance_id}-{self._new_uuid()}"
+        member_id = f"{name_of(context, request)}-{self._new_uuid()}"
         if instance_id is not None:
             if instance_id in group.static_members:
                 return self._replace_static(context, request, group, member_id)

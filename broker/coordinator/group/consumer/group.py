@@ -181,9 +181,16 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         if member is None:
             self.members[member_id] = ConsumerMember(member_id, subscription)
         else:
+            self._forget_instance(member)
             member.subscription = subscription
         if subscription.instance_id is not None:
             self.static_members[subscription.instance_id] = member_id
+
+    def _forget_instance(self, member: ConsumerMember) -> None:
+        """Remove the member's instance id from ``static_members``, unless another member has it by now."""
+        instance_id = member.subscription.instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
+            del self.static_members[instance_id]
 
     def remove_member(self, member_id: str) -> None:
         """Remove a member (a tombstone of ConsumerGroupMemberMetadata)."""
@@ -191,9 +198,7 @@ class ConsumerGroup(ModernGroup[ConsumerMember]):
         if member is None:
             return
         self._release(member_id, member.current)
-        instance_id = member.subscription.instance_id
-        if instance_id is not None and self.static_members.get(instance_id) == member_id:
-            del self.static_members[instance_id]
+        self._forget_instance(member)
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
         """Set a member's current assignment (ConsumerGroupCurrentMemberAssignment). A tombstone resets it to that of a

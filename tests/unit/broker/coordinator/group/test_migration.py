@@ -227,6 +227,19 @@ def test_a_member_waiting_in_a_rebalance_is_told_to_rejoin_by_the_upgrade() -> N
     assert first.join().error_code == NONE
 
 
+def test_a_member_that_rejoins_without_the_groups_protocol_hinders_no_upgrade() -> None:
+    world = GroupWorld()
+    both = {"range": says(), "roundrobin": says()}
+    _, joined = world.join_twice(protocols=both)
+    second, again = world.join_twice(protocols=both)
+    world.join(joined.result().member_id, protocols=both)
+    assert again.result().protocol_name == "range"
+    waiting = world.join(second, protocols={"roundrobin": says()})
+    Modern(world, "new").join()
+    assert waiting.result().error_code == RebalanceInProgressError.code
+    assert len(group_of(world).members) == 3
+
+
 def test_a_member_waiting_for_its_assignment_is_told_to_rejoin_by_the_upgrade() -> None:
     world = GroupWorld()
     _, joined = world.join_twice(protocols={"range": says()})
@@ -246,6 +259,16 @@ def test_a_group_in_its_first_rebalance_can_be_upgraded() -> None:
     assert waiting.result().error_code == RebalanceInProgressError.code
     world.advance(10_000)
     assert isinstance(world.group(), ConsumerGroup)
+
+
+def test_a_rebalancing_group_whose_members_have_left_can_be_upgraded() -> None:
+    world = GroupWorld(group_initial_rebalance_delay_ms=3000)
+    first, waiting = world.join_twice(protocols={"range": says()})
+    world.join(protocols={"range": says()})  # asks for a member id
+    leave(world, first)
+    assert waiting.result().error_code == UnknownMemberIdError.code
+    Modern(world, "new").join()
+    assert set(group_of(world).members) == {"new"}
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])

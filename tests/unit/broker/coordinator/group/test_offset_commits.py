@@ -315,6 +315,15 @@ def test_commit_timestamps_and_retention_of_old_versions() -> None:
     assert second.expire_timestamp_ms == world.time.milliseconds() + 1_000
 
 
+def test_the_longest_retention_time_is_stored() -> None:
+    """The end of that time is no int64: the record could not be encoded, and each such request unloaded the shard."""
+    world = GroupWorld()
+    commit(world, 5, version=2, retention_time_ms=2**63 - 1)
+    stored = world.restarted().runtime.shard_for("g").offsets.get("g", "t", 0)
+    assert stored is not None
+    assert stored.expire_timestamp_ms == 2**63 - 1
+
+
 # -- transactions ---------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from tidelog.protocol.errors import (
     GroupMaxSizeReachedError,
     InconsistentGroupProtocolError,
     InvalidGroupIdError,
+    InvalidRequestError,
     InvalidSessionTimeoutError,
     KafkaStorageError,
     MemberIdRequiredError,
@@ -21,6 +22,7 @@ from tidelog.protocol.errors import (
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
+from tidelog.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
 
 def test_member_id_begins_with_the_client_id() -> None:
@@ -29,6 +31,23 @@ def test_member_id_begins_with_the_client_id() -> None:
 
 def test_static_member_id_begins_with_the_instance_id() -> None:
     assert GroupWorld().join(group_instance_id="i").result().member_id == "i-1"
+
+
+@pytest.mark.parametrize("version", [3, 9])
+def test_a_name_of_which_no_member_id_can_be_made_is_refused(version: int) -> None:
+    """A group with such an id could not be stored: each assignment of its leader unloaded the shard."""
+    world = GroupWorld()
+    context = world.context(version, "c" * 32_767)
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"meta")]
+    request = JoinGroupRequest(
+        group_id="g", session_timeout_ms=10_000, rebalance_timeout_ms=60_000, protocol_type="consumer",
+        protocols=protocols,
+    )  # fmt: skip
+    with pytest.raises(InvalidRequestError):
+        world.coordinator.join_group(context, request)
+    with pytest.raises(InvalidRequestError):
+        world.join(group_instance_id="i" * 32_767, version=version)
+    assert world.group() is None
 
 
 @pytest.mark.parametrize(("version", "required"), [(0, False), (3, False), (4, True), (9, True)])

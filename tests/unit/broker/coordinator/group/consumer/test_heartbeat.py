@@ -332,6 +332,15 @@ def test_a_static_member_takes_its_place_again() -> None:
         beat(world, "a1", epoch)
 
 
+def test_an_instance_id_is_free_after_its_member_has_taken_another() -> None:
+    world = GroupWorld()
+    epoch = join(world, "a1", instance_id="a").member_epoch
+    beat(world, "a1", epoch, instance_id="b")
+    assert group_of(world.restarted()).static_members == {"b": "a1"}
+    beat(world, "a1", -1, instance_id="b")
+    assert join(world, "a2", instance_id="a").member_id == "a2"
+
+
 def test_an_instance_that_has_not_left_is_not_replaced() -> None:
     world = GroupWorld()
     join(world, "a1", instance_id="a")
