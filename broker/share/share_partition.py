@@ -21,6 +21,8 @@ Loop thread only; deadlines on the monotonic clock. Source: KIP-932, KIP-1206 (a
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -204,13 +206,10 @@ class SharePartition:
     def drop_aborted(self, aborted: Iterable[BatchRange], acquired: list[AcquiredRun]) -> list[AcquiredRun]:
         """Archive records of aborted transactions, which no consumer of a group with ``read_committed`` may see.
         Returns ``acquired`` without them."""
-        for first, last in aborted:
-            hidden = [(max(run.first, first), min(run.last, last)) for run in acquired]
-            gone = [span.settle(ARCHIVED) for bounds in hidden for span in clip_between(self.spans, *bounds)]
-            self.spans = overlay(self.spans, gone)
-            acquired = [left for run in acquired for left in cut_out(run, first, last)]
-        self._set(self._apply_changes([]))
-        return acquired
+        hidden, left = divide_runs(acquired, aborted)
+        gone = [span.settle(ARCHIVED) for bounds in hidden for span in clip_between(self.spans, *bounds)]
+        self._set(self._apply_changes(gone))
+        return left
 
     def take_back(self, member_id: str, acquired: Iterable[AcquiredRun]) -> None:
         """Undo acquisitions whose response was not sent: the records were not delivered."""
@@ -388,7 +387,8 @@ def cut_at(request: AcquireRequest, first: int, left: int) -> int:
     last = first + left - 1
     if request.strict:
         return last
-    return next((batch.last_offset for batch in request.batches if batch.last_offset >= last), last)
+    number = bisect_left(request.batches, last, key=lambda batch: batch.last_offset)
+    return request.batches[number].last_offset if number < len(request.batches) else last
 
 
 def list_fresh(request: AcquireRequest, first: int, last: int, left: int) -> list[tuple[int, int]]:
@@ -434,12 +434,26 @@ def split_by_type(batch: AcknowledgementBatch, span: Span) -> Iterable[tuple[int
             first = offset + 1
 
 
-def cut_out(run: AcquiredRun, first: int, last: int) -> Iterable[AcquiredRun]:
-    """Yield the parts of a run that are left when the offsets from ``first`` to ``last`` are removed."""
-    if last < run.first or first > run.last:
-        yield run
-        return
-    if run.first < first:
-        yield run._replace(last=first - 1)
-    if run.last > last:
-        yield run._replace(first=last + 1)
+def divide_runs(
+    runs: Iterable[AcquiredRun], ranges: Iterable[BatchRange]
+) -> tuple[list[tuple[int, int]], list[AcquiredRun]]:
+    """Return first and last offset of each part of the runs that is in one of the ranges, and the other parts of the
+    runs. Runs and ranges must be in order and not overlap."""
+    inside: list[tuple[int, int]] = []
+    outside: list[AcquiredRun] = []
+    pending = deque(ranges)
+    for run in runs:
+        first = run.first
+        while pending and pending[0].base_offset <= run.last:
+            begin, end = max(pending[0].base_offset, first), min(pending[0].last_offset, run.last)
+            if begin <= end:
+                inside.append((begin, end))
+                if first < begin:
+                    outside.append(run._replace(first=first, last=begin - 1))
+                first = end + 1
+            if pending[0].last_offset > run.last:
+                break
+            pending.popleft()
+        if first <= run.last:
+            outside.append(run._replace(first=first))
+    return inside, outside

@@ -14,6 +14,7 @@ so the moves come to an end. Source: KIP-848.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -114,6 +115,7 @@ def _move_to_equal(owned: _Owned, members: Members) -> None:
 
     Each partition goes to the member with the fewest: a member with more would have to give it up again later.
     """
+    moves = _Moves(owned, members)
     moved = True
     while moved:
         moved = False
@@ -121,25 +123,61 @@ def _move_to_equal(owned: _Owned, members: Members) -> None:
         heapify(heap)
         while heap:
             load, receiver = heappop(heap)
-            if load == len(owned[receiver]) and _take_one(owned, members, receiver):
+            if load == len(owned[receiver]) and moves.take_one(receiver):
                 heappush(heap, (load + 1, receiver))
                 moved = True
 
 
-def _take_one(owned: _Owned, members: Members, receiver: str) -> bool:
-    """Move one partition of the receiver's topics to it. The giver is the member with the most partitions among those
-    that have such a partition. Returns False if none of these has at least two partitions more than the receiver."""
-    wanted = members[receiver].topics
-    minimum = len(owned[receiver]) + 2
-    for giver in sorted(owned, key=lambda member_id: (-len(owned[member_id]), member_id)):
-        if len(owned[giver]) < minimum:
-            return False
-        partition = max((found for found in owned[giver] if found[0] in wanted), default=None)
-        if partition is not None:
-            owned[giver].discard(partition)
-            owned[receiver].add(partition)
-            return True
-    return False
+class _Moves:
+    """Partitions of members that may give some, ordered, so that one move costs little of a member's partitions."""
+
+    def __init__(self, owned: _Owned, members: Members) -> None:
+        self._owned = owned
+        self._members = members
+        self._givers = [(-len(partitions), member_id) for member_id, partitions in owned.items()]
+        """A heap, the member with the most partitions first. An entry with another number than the member's is
+        obsolete."""
+        heapify(self._givers)
+        self._indexes: dict[str, dict[bytes, list[int]]] = {}
+        """Topic -> indexes of its partitions in order, for each member that was asked for a partition."""
+
+    def take_one(self, receiver: str) -> bool:
+        """Move one partition of the receiver's topics to it. The giver is the member with the most partitions among
+        those that have such a partition. Returns False if none of these has at least two partitions more than the
+        receiver."""
+        minimum = len(self._owned[receiver]) + 2
+        passed_over = []
+        found = None
+        while self._givers and found is None and -self._givers[0][0] >= minimum:
+            entry = heappop(self._givers)
+            if -entry[0] == len(self._owned[entry[1]]):
+                passed_over.append(entry)
+                found = self._find_last(entry[1], self._members[receiver].topics)
+        if found is not None:
+            self._move(passed_over.pop()[1], receiver, found)
+        for entry in passed_over:
+            heappush(self._givers, entry)
+        return found is not None
+
+    def _find_last(self, giver: str, wanted: frozenset[bytes]) -> tuple[bytes, int] | None:
+        """Return the last of the giver's partitions of these topics, or None."""
+        indexes = self._indexes.get(giver)
+        if indexes is None:
+            indexes = self._indexes[giver] = {}
+            for topic, index in sorted(self._owned[giver]):
+                indexes.setdefault(topic, []).append(index)
+        topic_id = max((one for one, left in indexes.items() if left and one in wanted), default=None)
+        return None if topic_id is None else (topic_id, indexes[topic_id][-1])
+
+    def _move(self, giver: str, receiver: str, partition: tuple[bytes, int]) -> None:
+        topic_id, index = partition
+        self._indexes[giver][topic_id].pop()
+        if receiver in self._indexes:
+            insort(self._indexes[receiver].setdefault(topic_id, []), index)
+        self._owned[giver].discard(partition)
+        self._owned[receiver].add(partition)
+        for member_id in (giver, receiver):
+            heappush(self._givers, (-len(self._owned[member_id]), member_id))
 
 
 def _group_by_topic(partitions: Collection[tuple[bytes, int]]) -> Assignment:

@@ -17,12 +17,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 
 from tidelog.broker.coordinator.group.streams.group import TaskId, Tasks, TaskSet, each_task
 from tidelog.broker.coordinator.group.streams.topology import ConfiguredSubtopology
 
 logger = logging.getLogger(__name__)
 
+_ByLoad = list[tuple[tuple[float, int], str]]
+"""A heap of members by load."""
 _Find = Callable[[TaskId], str | None]
 """Function from a task to the member that should get it; None if there is no such member."""
 
@@ -97,8 +100,9 @@ class _Work:
     def assign_active(self, tasks: list[TaskId]) -> None:
         tasks = self._give_back(sorted(tasks, key=lambda task: (task[1], task[0])), self._previous_active)
         tasks = self._give_back(tasks, lambda task: self._least_loaded_of(self._had_standby.get(task, ())))
+        by_load = self._order_by_load()
         for task in sorted(tasks):
-            self._give(min(self._counts, key=self._load), task, self.active)
+            self._give(self._find_least_loaded(by_load), task, self.active)
 
     def _give_back(self, tasks: list[TaskId], find: _Find) -> list[TaskId]:
         """Assign each task to the member that ``find`` returns, if that has less than its share. Returns the others."""
@@ -123,8 +127,9 @@ class _Work:
                     lacking.append((task, self._replicas - number))
                     break
                 self._give(name, task, self.standby)
+        by_load = self._order_by_load()
         for task, count in sorted(lacking, reverse=True):
-            self._spread(task, count)
+            self._spread(task, count, by_load)
 
     def _standby_before(self, task: TaskId) -> str | None:
         """Return a member that has state of the task, and fewer tasks than its share; None without one."""
@@ -134,13 +139,30 @@ class _Work:
                 return name
         return None
 
-    def _spread(self, task: TaskId, count: int) -> None:
+    def _spread(self, task: TaskId, count: int, by_load: _ByLoad) -> None:
+        holders = []
         for number in range(count):
-            names = list(self._exclude_holders(task, self._counts))
-            if not names:
+            while by_load and not self._lacks(self._find_least_loaded(by_load), task):
+                holders.append(heappop(by_load))
+            if not by_load:
                 logger.info("streams task %s_%d: no process is left for %d of its standby tasks", *task, count - number)
-                return
-            self._give(min(names, key=self._load), task, self.standby)
+                break
+            self._give(by_load[0][1], task, self.standby)
+        for holder in holders:
+            heappush(by_load, holder)
+
+    def _order_by_load(self) -> _ByLoad:
+        """Return a heap of all members by their load."""
+        by_load = [(self._load(name), name) for name in self._counts]
+        heapify(by_load)
+        return by_load
+
+    def _find_least_loaded(self, by_load: _ByLoad) -> str:
+        """Return the member with the lowest load, which is the first in the heap then. Loads only grow: a load in the
+        heap may be lower than the member's, never higher."""
+        while (load := self._load(by_load[0][1])) != by_load[0][0]:
+            heapreplace(by_load, (load, by_load[0][1]))
+        return by_load[0][1]
 
     def _exclude_holders(self, task: TaskId, names: Iterable[str]) -> Iterable[str]:
         return (name for name in names if self._lacks(name, task))

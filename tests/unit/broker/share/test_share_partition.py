@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from tidelog.broker.share.share_partition import (
     BatchRange,
     Limits,
     SharePartition,
+    divide_runs,
 )
 from tidelog.protocol.errors import InvalidRecordStateError, InvalidRequestError
 
@@ -274,6 +276,46 @@ def test_records_of_aborted_transactions_are_archived() -> None:
     assert partition.start_offset == 10
     acknowledge(partition, 10, 14, ACCEPT)
     assert partition.start_offset == 17
+
+
+@given(st.lists(st.integers(0, 5), max_size=12), st.lists(st.integers(0, 5), max_size=12))
+def test_aborted_batches_divide_acquired_runs(runs: list[int], aborted: list[int]) -> None:
+    """Each list has the sizes of parts and of the gaps between them, in turn."""
+    acquired = [AcquiredRun(*bounds, 1) for bounds in parts_of(runs)]
+    ranges = [BatchRange(*bounds) for bounds in parts_of(aborted)]
+    hidden, left = divide_runs(acquired, ranges)
+    offsets = {offset for run in acquired for offset in range(run.first, run.last + 1)}
+    gone = {offset for batch in ranges for offset in range(batch.base_offset, batch.last_offset + 1)}
+    assert [offset for first, last in hidden for offset in range(first, last + 1)] == sorted(offsets & gone)
+    assert [offset for run in left for offset in range(run.first, run.last + 1)] == sorted(offsets - gone)
+
+
+def parts_of(sizes: list[int]) -> list[tuple[int, int]]:
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    return [(end - size, end - 1) for end, size in list(zip(ends, sizes, strict=True))[::2] if size]
+
+
+def test_a_thousand_aborted_batches_are_dropped_in_a_short_turn() -> None:
+    limits = LIMITS._replace(record_locks=10_000)
+    partition = SharePartition(0)
+    batches = batches_from(0, 1_000, 1)
+    acquired = acquire(partition, batches=batches, max_records=1_000, batch_size=1, limits=limits)
+    began = time.process_time()
+    left = partition.drop_aborted(batches[::2], acquired)
+    assert time.process_time() - began < 0.1
+    assert left == acquired[1::2]
+
+
+def test_records_released_one_by_one_are_acquired_in_a_short_turn() -> None:
+    limits = LIMITS._replace(record_locks=10_000)
+    partition = SharePartition(0)
+    batches = batches_from(0, 1_000, 1)
+    acquire(partition, batches=batches, max_records=1_000, limits=limits)
+    for offset in range(1_000):
+        acknowledge(partition, offset, offset, RELEASE)
+    began = time.process_time()
+    assert acquire(partition, batches=batches, max_records=1_000, limits=limits) == [AcquiredRun(0, 999, 2)]
+    assert time.process_time() - began < 0.03
 
 
 def test_the_start_offset_moves_with_the_log_start_offset() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tidelog.broker.coordinator.group.assignors import ASSIGNORS, Assignment, MemberSpec, assign_range, assign_uniform
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
+BOTH = {A: 10_000, B: 10_000}
 
 
 def spec(*topics: bytes, instance_id: str | None = None, **assigned: set[int]) -> MemberSpec:
@@ -67,6 +70,15 @@ def test_uniform_among_equals_moves_as_little_as_can_be(had: list[int], free: in
     kept = sum(len(found[f"m{number}"].get(A, set()) & partitions) for number, partitions in enumerate(owned))
     quota, extra = divmod(sum(had) + free, len(had))
     assert kept == sum(min(count, quota) for count in had) + min(extra, sum(count > quota for count in had))
+
+
+def test_a_second_member_of_very_many_partitions_gets_its_half_fast() -> None:
+    """A heartbeat is decided in one turn of the loop. Each move looked at all partitions of the giver."""
+    began = time.process_time()
+    found = assign_uniform({"m1": spec(A, B, a=set(range(10_000)), b=set(range(10_000))), "m2": spec(A, B)}, BOTH)
+    assert time.process_time() - began < 1
+    assert sizes(found) == [10_000, 10_000]
+    assert set(found["m1"]) == {A}, "the last partitions are given"
 
 
 def test_uniform_balances_over_topics() -> None:
