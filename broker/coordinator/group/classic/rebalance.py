@@ -1,6 +1,7 @@
 """Rebalances of a classic group, and the timers that drive them.
 
-    JoinGroup of a member ........ any state but Dead -> PreparingRebalance, the request waits
+    JoinGroup of a member ........ any state but Dead -> PreparingRebalance, the request waits; ``join`` says which
+                                   requests begin no rebalance
     all joined, or timeout ....... PreparingRebalance -> CompletingRebalance, all JoinGroups are answered
     SyncGroup of the leader ...... the assignment is appended to the log; then -> Stable, all SyncGroups are answered
     a member is late or leaves ... -> PreparingRebalance again

@@ -56,7 +56,7 @@ MayDescribe = Callable[["RequestContext", str], bool]
 class Draft:
     """The group before the change, one member after it, and the records so far.
 
-    ``target`` is the member's target; it, ``epoch`` and ``assignment_epoch`` (of the group) are those after the change.
+    ``target`` (of the member), ``epoch`` and ``assignment_epoch`` (of the group) are those after the change.
     ``replaced`` is the old id of a static member that has a new one; ``upgraded`` is the classic group that ``group``
     replaces. ``regexes`` is None until the group's patterns are resolved again.
     """

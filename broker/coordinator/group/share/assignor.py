@@ -4,8 +4,8 @@
     more members than partitions             each member has one partition; partitions' numbers differ by one at most
 
 A member keeps its partitions as far as these limits allow. If members subscribe to different topics, each topic is
-assigned by itself to its subscribers. Pure functions over values, in steps: 10,000 partitions take 20 ms. Source:
-KIP-932.
+assigned by itself to its subscribers. Pure functions over values, in steps, as topics may have very many partitions.
+Source: KIP-932.
 """
 
 from __future__ import annotations

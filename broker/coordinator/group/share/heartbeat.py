@@ -7,7 +7,9 @@
     4. if the group epoch is above the target's, a new target is needed, unless the last one is younger than the group's
        assignment interval. The caller runs the assignor, in steps, and calls ``heartbeat`` again with its result
 
-A heartbeat without news adds no record. Timer: ("share-session", group, member). Source: ShareGroupHeartbeat v1.
+A heartbeat that changes nothing adds no record. Timer: ("share-session", group, member).
+
+Source: ShareGroupHeartbeat v1.
 """
 
 from __future__ import annotations

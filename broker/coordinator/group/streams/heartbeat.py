@@ -8,7 +8,8 @@
        old as the assignment interval
     5. the member goes one step towards its target (``reconciliation``)
 
-The steps only add records; ``replay`` changes the group when these are in the log. A heartbeat without news adds none.
+The steps only add records; ``replay`` changes the group when these are in the log. A heartbeat that changes nothing
+adds no record.
 Missing internal topics (repartition and changelog topics) are returned to the caller, which creates them. The next
 heartbeat finds them.
 
