@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import ClassVar, cast
 
@@ -18,6 +19,7 @@ from tidelog.find import FoundRecord
 from tidelog.protocol.errors import (
     FencedLeaderEpochError,
     GroupAuthorizationFailedError,
+    IllegalGenerationError,
     KafkaError,
     LeaderNotAvailableError,
     NotCoordinatorError,
@@ -25,6 +27,7 @@ from tidelog.protocol.errors import (
     ReplicaNotAvailableError,
     TopicAuthorizationFailedError,
     UnknownLeaderEpochError,
+    UnknownMemberIdError,
 )
 
 WHOLE = Range("start", None, None, follow=False, isolation_level=0)
@@ -320,3 +323,63 @@ def test_a_command_tells_why_a_record_was_not_taken(read: Read, capsysbinary: py
 
     with pytest.raises(ClientError, match="no value"):
         show(read(ModelCluster(log), WHOLE), line, None)
+
+
+class LostOutput:
+    """A standard output that fails on its first write, or only when it is flushed."""
+
+    def __init__(self, *, fails_on_write: bool) -> None:
+        self.buffer = self
+        self._fails_on_write = fails_on_write
+
+    def write(self, content: bytes) -> None:
+        if self._fails_on_write:
+            raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("fails_on_write", [True, False])
+@pytest.mark.parametrize("max_records", [None, 2])
+def test_records_that_were_not_written_are_not_committed(
+    monkeypatch: pytest.MonkeyPatch, *, fails_on_write: bool, max_records: int | None
+) -> None:
+    committed: dict[tuple[str, int], int] = {}
+    monkeypatch.setattr(ModelMember, "commit", lambda _self, offsets: committed.update(offsets))
+    monkeypatch.setattr(sys, "stdout", LostOutput(fails_on_write=fails_on_write))
+    log = Log()
+    for number in range(5):
+        log.append(b"%d" % number)
+    records = MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, print).records()
+    with pytest.raises(OSError):  # noqa: PT011  (either error)
+        show(records, lambda record: record.value or b"", max_records)
+    assert committed == {}
+
+
+def test_a_member_that_was_removed_meanwhile_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pager may stop the output for longer than the session timeout. After the next heartbeat it joins again."""
+    failures: list[Exception] = [UnknownMemberIdError("removed"), IllegalGenerationError("late")]
+    told: list[KafkaError] = []
+
+    def commit(_self: ModelMember, _offsets: object) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(ModelMember, "commit", commit)
+    monkeypatch.setattr(reading, "COMMIT_S", 0.0)
+    log = Log()
+    for number in range(4):
+        log.append(b"%d" % number)
+    found = MemberReading(ModelCluster(log), "g", ("orders",), WHOLE, told.append).records()
+    assert values(found) == [b"0", b"1", b"2", b"3"]
+    assert [type(error) for error in told] == [IllegalGenerationError, UnknownMemberIdError]
+
+
+def test_a_committed_offset_that_retention_has_passed_is_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    for number in range(4):
+        log.append(b"%d" % number)
+    monkeypatch.setattr(reading, "committed_offsets", lambda cluster, group, places: {PLACES[0]: 1})
+    monkeypatch.setattr(reading, "log_starts", lambda cluster, partitions: dict.fromkeys(partitions, 2))
+    assert values(by_group(ModelCluster(log), WHOLE._replace(offset=None))) == [b"2", b"3"]

@@ -51,7 +51,8 @@ ASSIGNOR = "range"
 _SUBSCRIPTION_VERSION = 1
 _COMMIT = 9
 """The newest version of OffsetCommit with topic names; from 10 on it has topic ids."""
-_REJOINS = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+REJOINS = (IllegalGenerationError, RebalanceInProgressError, UnknownMemberIdError)
+"""Errors after which a member joins again, when it is polled."""
 
 
 class GroupMember:
@@ -75,7 +76,7 @@ class GroupMember:
                 return False
             try:
                 self._heartbeat()
-            except _REJOINS as error:
+            except REJOINS as error:
                 if isinstance(error, RebalanceInProgressError):
                     self._before_rejoin()
                 self._forget(error)
@@ -105,7 +106,7 @@ class GroupMember:
         while self._generation < 0:
             try:
                 self._cluster.retry_until_settled(self._join)
-            except _REJOINS as error:
+            except REJOINS as error:
                 self._forget(error)
         self._next_heartbeat = time.monotonic() + HEARTBEAT_S
 

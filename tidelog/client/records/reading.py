@@ -15,7 +15,7 @@ from tidelog.client.admin.offsets import TopicPartition, log_ends, log_starts, o
 from tidelog.client.cluster import Cluster, Trouble, is_passing
 from tidelog.client.connection import ClientError
 from tidelog.client.records.fetcher import Fetcher
-from tidelog.client.records.member import GroupMember
+from tidelog.client.records.member import REJOINS, GroupMember
 from tidelog.find import FoundRecord
 from tidelog.protocol.errors import KafkaError
 
@@ -31,6 +31,11 @@ COMMIT_S = 5.0
 class NotTakenError(Exception):
     """The caller could not process the last record. The caller throws this error into the generator of records, which
     then does not commit the record."""
+
+
+class NotWrittenError(Exception):
+    """The caller could not write the records of the last rounds. The caller throws this error into the generator of
+    records, which then commits nothing more."""
 
 
 class Range(NamedTuple):
@@ -127,7 +132,7 @@ class MemberReading:
     def __init__(
         self, cluster: Cluster, group: str, topics: tuple[str, ...], wanted: Range, tell: Callable[[KafkaError], None]
     ) -> None:
-        """``tell`` is called with errors of the last commits before the member rejoins or leaves."""
+        """``tell`` is called with errors of commits after which the member rejoins or leaves."""
         self._cluster, self._group, self._wanted, self._tell = cluster, group, wanted, tell
         self._reading = Reading(cluster, Fetcher(cluster, {}, wanted.isolation_level))
         self._read: dict[TopicPartition, int] = {}
@@ -150,17 +155,24 @@ class MemberReading:
                 yield from self._next_round()
                 yield None
                 self._commit_in_time()
+        except NotWrittenError:
+            self._read.clear()
+            raise
         finally:
             self._commit_if_possible()
             self._member.leave()
 
     def _begin(self) -> None:
-        """Begin to read the assigned partitions, from their committed offsets on unless the user gives a start."""
+        """Begin to read the assigned partitions, from their committed offsets on unless the user gives a start.
+
+        If retention has deleted records after a committed offset, reading begins at the start of the log.
+        """
         self._read.clear()
         partitions, wanted = self._member.assignment, self._wanted
         has_begin = wanted.offset is not None or wanted.begin_ms is not None
         committed = {} if has_begin else committed_offsets(self._cluster, self._group, partitions)
-        first = {**first_positions(self._cluster, partitions, wanted), **committed}
+        first = first_positions(self._cluster, partitions, wanted)
+        first |= {topic_partition: max(offset, first[topic_partition]) for topic_partition, offset in committed.items()}
         self._reading.begin(first, last_positions(self._cluster, partitions, wanted))
 
     def _next_round(self) -> Iterator[FoundRecord]:
@@ -175,9 +187,13 @@ class MemberReading:
                 raise
 
     def _commit_in_time(self) -> None:
-        if time.monotonic() >= self._next_commit:
+        if time.monotonic() < self._next_commit:
+            return
+        try:
             self._commit()
-            self._next_commit = time.monotonic() + COMMIT_S
+        except REJOINS as error:  # for example, the output was blocked for longer than the session timeout
+            self._tell(error)
+        self._next_commit = time.monotonic() + COMMIT_S
 
     def _commit(self) -> None:
         self._member.commit(self._read)

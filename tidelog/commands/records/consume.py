@@ -162,32 +162,48 @@ def line_maker(form: str, values: RegisteredValues | None) -> Callable[[FoundRec
 
 
 def show(records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], max_records: int | None) -> None:
-    """Print records, up to ``max_records``; None among them flushes the output, because no more records are waiting."""
-    shown = 0
+    """Print records, up to ``max_records``, and flush the output before offsets of them are committed."""
+    from tidelog.client.records.reading import NotWrittenError
+
     try:
-        for record in records:
-            if record is None:
-                sys.stdout.flush()
-                continue
-            try:
-                text = line(record)
-            except ClientError:
-                refuse(records)
-                raise
-            sys.stdout.buffer.write(text + b"\n")
-            shown += 1
-            if shown == max_records:
-                return
+        try:
+            print_records(records, line, max_records)
+        finally:
+            sys.stdout.flush()
+    except OSError:
+        refuse(records, NotWrittenError())
+        raise
     finally:
         getattr(records, "close")()  # noqa: B009  (a generator, which leaves the group at its end)
 
 
-def refuse(records: Iterator[FoundRecord | None]) -> None:
-    """Report that the last record was not printed, so that it is not committed and the group reads it again."""
+def print_records(
+    records: Iterator[FoundRecord | None], line: Callable[[FoundRecord], bytes], max_records: int | None
+) -> None:
+    """Print records; None among them flushes the output, because no more records are waiting."""
     from tidelog.client.records.reading import NotTakenError
 
-    with suppress(NotTakenError):
-        getattr(records, "throw")(NotTakenError())  # noqa: B009  (a generator)
+    shown = 0
+    for record in records:
+        if record is None:
+            sys.stdout.flush()
+            continue
+        try:
+            text = line(record)
+        except ClientError:
+            sys.stdout.flush()
+            refuse(records, NotTakenError())
+            raise
+        sys.stdout.buffer.write(text + b"\n")
+        shown += 1
+        if shown == max_records:
+            return
+
+
+def refuse(records: Iterator[FoundRecord | None], error: Exception) -> None:
+    """Report an error to the generator of records, so that the group reads again those that were not printed."""
+    with suppress(type(error)):
+        getattr(records, "throw")(error)  # noqa: B009  (a generator)
 
 
 def tell(error: KafkaError) -> None:
