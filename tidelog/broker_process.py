@@ -106,23 +106,13 @@ class Broker:
         return self._process.pid
 
     def start(self) -> Self:
-        """Start and wait until the broker answers. Raises BrokerProcessError."""
+        """Start and wait until the broker answers. Raises BrokerProcessError, also if it runs already."""
+        if self._process is not None:
+            raise BrokerProcessError("the broker is running")
         refuse_unknown_keys(self._texts)
-        if self.data_dir is None:
-            self.data_dir = Path(tempfile.mkdtemp(prefix="tidelog-"))
-        if self._private_directory is None:
-            self._private_directory = tempfile.TemporaryDirectory(prefix="tidelog-private-")
-        if self._security is not None and self._secured is None:
-            self._secured = self._secure(self._security, Path(self._private_directory.name))
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
-        ours, theirs = socket.socketpair() if self._has_laboratory else (None, None)
         try:
-            self._process = self._start_process(theirs)
-        finally:
-            if theirs is not None:
-                theirs.close()
-        self._laboratory = None if ours is None else Laboratory(ours)
-        try:
+            self._make_files()
+            self._start_process()
             self._bootstrap = self._wait_until_ready()
             if self._secured is None:
                 self._remove_private()  # the broker has read its file; if this process is killed, no file is left
@@ -168,18 +158,34 @@ class Broker:
     ) -> None:
         self.stop()
 
-    def _start_process(self, control: socket.socket | None) -> subprocess.Popen[bytes]:
-        command = self._command()
-        passed = [] if control is None else [control.fileno()]
-        command += [word for descriptor in passed for word in ("--laboratory", str(descriptor))]
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=clean_environment(),
-            pass_fds=passed,
-        )
+    def _make_files(self) -> None:
+        """Make the directories that are missing, the certificate, and the file of the log."""
+        if self.data_dir is None:
+            self.data_dir = Path(tempfile.mkdtemp(prefix="tidelog-"))
+        if self._private_directory is None:
+            self._private_directory = tempfile.TemporaryDirectory(prefix="tidelog-private-")
+        if self._security is not None and self._secured is None:
+            self._secured = self._secure(self._security, Path(self._private_directory.name))
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
+
+    def _start_process(self) -> None:
+        """Start the process; with a laboratory it gets one end of a socket pair."""
+        command, passed = self._command(), list[int]()
+        with contextlib.ExitStack() as opened:
+            if self._has_laboratory:
+                ours, theirs = socket.socketpair()
+                opened.enter_context(theirs)
+                self._laboratory = Laboratory(ours)
+                passed.append(theirs.fileno())
+                command += ["--laboratory", str(theirs.fileno())]
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env=clean_environment(),
+                pass_fds=passed,
+            )
 
     def _command(self) -> list[str]:
         assert self.data_dir is not None
@@ -201,7 +207,6 @@ class Broker:
         try:
             return SecuredBroker(security, directory)
         except ImportError as error:
-            self._remove_private()
             raise BrokerProcessError("a certificate needs `pip install tidelog[tls]`") from error
 
     def _wait_until_ready(self) -> str:
@@ -225,6 +230,7 @@ class Broker:
     def _end(self, number: signal.Signals) -> int:
         process, self._process, self._bootstrap = self._process, None, None
         if process is None:
+            self._clean_up()
             return 0
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
@@ -235,16 +241,16 @@ class Broker:
             process.wait()
             raise BrokerProcessError(f"the broker did not stop in {STOP_TIMEOUT_S} s\n{self.log_text()}") from None
         finally:
-            self._clean_up(process)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._clean_up()
         return code
 
-    def _clean_up(self, process: subprocess.Popen[bytes]) -> None:
+    def _clean_up(self) -> None:
         if self._laboratory is not None:
             self._laboratory.close()
             self._laboratory = None
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
         if self._log is not None:
             self._log.close()
             self._log = None

@@ -1,4 +1,4 @@
-"""Files of a broker for tests that only their owner can read: its configuration, and the key of its certificate."""
+"""Files that only their owner can read: configurations of brokers that this process starts, keys of certificates."""
 
 from __future__ import annotations
 

@@ -5,5 +5,5 @@
     nodes        the processes, which are started and stopped together
 
 ``tidelog cluster start`` runs it. Not for production: a single controller is a single point of failure.
-Imports: ``tidelog.protocol``, ``tidelog.commands.frame``.
+Imports: ``tidelog.protocol``, ``tidelog.commands.frame``, ``tidelog.private_files``.
 """

@@ -134,9 +134,3 @@ def member_properties(layout: Layout, node_id: int) -> dict[str, str]:
         **replication(len(layout.ports)),
         **layout.overrides,
     }
-
-
-def write_properties(path: Path, properties: Mapping[str, str]) -> None:
-    """Write a configuration file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))

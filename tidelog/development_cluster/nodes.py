@@ -21,8 +21,8 @@ from tidelog.development_cluster.layout import (
     cluster_id_of,
     controller_properties,
     member_properties,
-    write_properties,
 )
+from tidelog.private_files import write_properties
 
 PR_SET_PDEATHSIG = 1
 START_LIMIT_S = 120.0
@@ -43,7 +43,17 @@ class NodeError(Exception):
 class Node:
     """One process and its log."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, *, before_exec: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log: Path,
+        *,
+        before_exec: Callable[[], None] | None = None,
+        logs_stdout: bool = False,
+    ) -> None:
+        """Standard error goes into the log. Standard output does too with ``logs_stdout``; otherwise it is a pipe, of
+        which ``wait_ready`` and ``find_console`` read the first lines."""
         self.name = name
         self.log = log
         self.console: str | None = None
@@ -52,7 +62,7 @@ class Node:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=output if logs_stdout else subprocess.PIPE,
                 stderr=output,
                 bufsize=0,  # with a buffer, poll would not see a line that is in it
                 start_new_session=True,  # only this process gets Ctrl-C, and stops the nodes in order
@@ -135,13 +145,14 @@ class Nodes:
 
     def _start_controller(self, cluster_id: str) -> None:
         directory = self._layout.controller
+        directory.mkdir(exist_ok=True)
         path = directory / "controller.properties"
         write_properties(path, controller_properties(self._layout))
         if not (directory / "data" / "meta.properties").exists():
             self._format(path, cluster_id)
         command = [*self._java, "kafka.Kafka", str(path)]
         log = directory / "controller.log"
-        self.running.append(Node("the controller", command, log, before_exec=_end_with_parent))
+        self.running.append(Node("the controller", command, log, before_exec=_end_with_parent, logs_stdout=True))
 
     def _format(self, path: Path, cluster_id: str) -> None:
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(path)]
@@ -151,6 +162,7 @@ class Nodes:
 
     def _start_member(self, node_id: int, cluster_id: str) -> Node:
         directory = self._layout.node(node_id)
+        directory.mkdir(exist_ok=True)
         path = directory / "server.properties"
         write_properties(path, member_properties(self._layout, node_id))
         tidelog = [sys.executable, "-I", "-m", "tidelog.cli"]
@@ -159,7 +171,7 @@ class Nodes:
         if done.returncode != 0:
             raise NodeError(f"node {node_id} cannot be formatted: {done.stderr.strip()}")
         command = [*tidelog, "serve", "--config", str(path), "--until-stdin-closes"]
-        member = Node(f"node {node_id}", command, directory / "node.log", before_exec=None)
+        member = Node(f"node {node_id}", command, directory / "node.log")
         self.running.append(member)
         return member
 

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 import tidelog
+from tidelog import broker_process, broker_security
 from tidelog.broker.config.sources import parse_properties
 from tidelog.broker_process import Broker, BrokerProcessError, as_text
 from tidelog.private_files import write_properties
@@ -46,3 +48,36 @@ def test_address_and_process_id_are_known_only_while_the_broker_runs() -> None:
         _ = broker.pid
     assert broker.log_text() == ""
     assert broker.stop() == 0
+
+
+def test_a_start_that_fails_leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise ImportError("cryptography")
+
+    monkeypatch.setattr(broker_security, "SecuredBroker", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broker = Broker(security=tidelog.Security(users={"ann": "secret"}))
+    with pytest.raises(BrokerProcessError, match="pip install"):
+        broker.start()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_that_runs_is_not_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Broker, "_command", lambda _self: ["sh", "-c", "echo tidelog ready on h:1; cat"])
+    broker = Broker(data_dir=tmp_path)
+    with broker:
+        first = broker.pid
+        with pytest.raises(BrokerProcessError, match="the broker is running"):
+            broker.start()
+        assert broker.pid == first
+
+
+def test_a_restart_whose_stop_fails_leaves_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Broker, "_command", lambda _self: ["sh", "-c", "trap '' TERM; echo tidelog ready on h:1; cat"])
+    monkeypatch.setattr(broker_process, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    broker = Broker().start()
+    with pytest.raises(BrokerProcessError, match="did not stop"):
+        broker.restart()
+    assert broker.stop() == 0
+    assert list(tmp_path.iterdir()) == []

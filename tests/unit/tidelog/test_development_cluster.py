@@ -7,11 +7,14 @@ import base64
 import hashlib
 import re
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from tidelog.broker.config.sources import parse_properties
 from tidelog.cli import main
 from tidelog.development_cluster.kafka_jars import (
     ARTIFACTS,
@@ -28,7 +31,7 @@ from tidelog.development_cluster.layout import (
     controller_properties,
     member_properties,
 )
-from tidelog.development_cluster.nodes import Node, NodeError
+from tidelog.development_cluster.nodes import Node, NodeError, Nodes
 from tidelog.development_cluster.run import java_version
 
 CONTENT = b"a jar"
@@ -201,15 +204,43 @@ def test_an_older_kafka_is_named(tmp_path: Path, version: str, capfd: pytest.Cap
 
 
 def test_a_node_that_ends_before_it_is_ready_is_told_with_its_last_words(tmp_path: Path) -> None:
-    node = Node("node 1", ["sh", "-c", "echo no room >&2; exit 3"], tmp_path / "node.log", before_exec=None)
+    node = Node("node 1", ["sh", "-c", "echo no room >&2; exit 3"], tmp_path / "node.log")
     with pytest.raises(NodeError, match=r"node 1 ended with 3 before it was ready(.|\n)*no room"):
         node.wait_ready(time.monotonic() + 60)
     node.stop()
 
 
 def test_a_node_is_ready_when_it_says_so_and_stops_when_asked(tmp_path: Path) -> None:
-    node = Node("node 1", ["sh", "-c", "echo tidelog ready on x:1; cat"], tmp_path / "node.log", before_exec=None)
+    node = Node("node 1", ["sh", "-c", "echo tidelog ready on x:1; cat"], tmp_path / "node.log")
     node.wait_ready(time.monotonic() + 60)
     assert not node.has_ended
     node.stop()
     assert node.has_ended
+
+
+def test_a_controller_that_prints_much_is_not_blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe holds 64 KiB; log4j prints warnings to standard output."""
+    layout = Layout(tmp_path, 1, (2,), {})
+    nodes = Nodes(layout, "java", "jars")
+    monkeypatch.setattr(nodes, "_java", [sys.executable, "-c", "print('a warning' * 20_000)"])
+    (tmp_path / "controller" / "data").mkdir(parents=True)
+    (tmp_path / "controller" / "data" / "meta.properties").touch()
+    nodes._start_controller("id")
+    (controller,) = nodes.running
+    assert controller.process.wait(60) == 0
+    assert str(controller.failure("ended")).endswith("a warning")
+    nodes.stop()
+
+
+def test_configurations_are_the_users_own_and_have_their_values_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = r"org.apache.kafka.Module required username=\"a\\b\";"
+    nodes = Nodes(Layout(tmp_path, 1, (2,), {"sasl.jaas.config": given}), "java", "jars")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    nodes._start_member(1, "id")
+    nodes.stop()
+    path = tmp_path / "node-1" / "server.properties"
+    assert parse_properties(path.read_text())["sasl.jaas.config"] == given
+    assert path.stat().st_mode & 0o777 == 0o600
