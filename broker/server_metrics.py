@@ -16,7 +16,7 @@ from tidelog.broker.requests.dispatch import Dispatcher
 def register_metrics(broker: Broker, shell: Shell, dispatcher: Dispatcher) -> None:
     """Register the gauges of the server's own parts."""
     metrics = broker.metrics
-    broker.clients.add_source(partial(connected_clients, shell))
+    broker.clients.add_source(partial(connected_clients, shell), lambda: len(shell.connections))
     metrics.add_source(partial(count_requests, dispatcher))
     metrics.add_source(partial(count_throttled, broker))
     metrics.add_source(broker.timers.turns.samples)

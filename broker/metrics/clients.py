@@ -24,10 +24,16 @@ class ConnectedClients:
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[ConnectedClient]]] = []
+        self._counts: list[Callable[[], int]] = []
 
-    def add_source(self, read: Callable[[], Iterable[ConnectedClient]]) -> None:
-        """Add a function that returns connections. Each ``list`` calls it."""
+    def add_source(self, read: Callable[[], Iterable[ConnectedClient]], count: Callable[[], int]) -> None:
+        """Add a function that returns connections, and one that counts them; each ``list`` and ``count`` calls it."""
         self._sources.append(read)
+        self._counts.append(count)
+
+    def count(self) -> int:
+        """Return the number of connections."""
+        return sum(count() for count in self._counts)
 
     def list(self, limit: int) -> list[ConnectedClient]:
         """Return up to ``limit`` connections."""

@@ -6,7 +6,7 @@ of the console's pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,6 +23,8 @@ MAX_ROWS = 100
 MAX_ROW_CHARACTERS = 6_000
 """Limit of the names' characters on one page. Escaped, and quoted in a link, a character may take 18 bytes."""
 MAX_NUMBER_DIGITS = 18
+CHECKED_PER_TURN = 200
+"""Topics whose ACLs are checked in one turn of the loop."""
 T = TypeVar("T")
 
 
@@ -85,6 +87,12 @@ def parse_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_NUMBER_DIGITS):
         raise ValueError(f"{name} is {text[:20]!r}: expected a number")
     return int(text)
+
+
+def describable_names(view: View, names: Iterator[str]) -> Iterator[str]:
+    """Yield the topics among ``names`` that the caller may describe, CHECKED_PER_TURN in each turn of the loop."""
+    while some := list(islice(names, CHECKED_PER_TURN)):
+        yield from view.sender.run_in_loop(lambda some=some: [name for name in some if view.may_describe(name)])  # type: ignore[misc]
 
 
 def list_after(rows: Iterable[T], name_of: Callable[[T], str], after: str) -> Listing[T]:

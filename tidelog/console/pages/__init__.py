@@ -1,6 +1,7 @@
 """Table of the console's pages: path -> the function that builds the page's model, and its parameters.
 
-Imports: tidelog.client, tidelog.console's view and values, and modules of tidelog.broker for data without a Kafka API.
+Imports: tidelog.client, tidelog.console, and modules of tidelog.broker, tidelog.cleaner and tidelog.log for data
+without a Kafka API.
 Invariant: a page reads a bounded number of rows and bytes.
 """
 

@@ -13,12 +13,12 @@ MAX_CONNECTIONS = 2_000
 
 def list_page(view: View) -> Page:
     """Build the model of the page of all connections."""
-    wanted = view.text("find")
-    found = [one for one in list_connected(view) if wanted in (one.client_id or "") or wanted in one.host]
+    wanted, listed = view.text("find"), list_connected(view)
+    found = [one for one in listed if wanted in (one.client_id or "") or wanted in one.host]
     rows, following = slice_from(found, view.number("start") or 0)
     values = {
         "section": "clients", "rows": rows, "next": following, "find": wanted, "count": len(found),
-        "api_name": api_name,
+        "listed": len(listed), "open": view.sender.run_in_loop(view.sender.broker.clients.count), "api_name": api_name,
     }  # fmt: skip
     return Page("clients.html", "Clients", values)
 
@@ -36,7 +36,7 @@ def client_page(view: View) -> Page:
 
 
 def list_connected(view: View) -> list[ConnectedClient]:
-    """List the current connections, by client id and address."""
+    """List up to MAX_CONNECTIONS connections, sorted by client id and address."""
     found = view.sender.run_in_loop(lambda: view.sender.broker.clients.list(MAX_CONNECTIONS))
     return sorted(found, key=lambda one: (one.client_id or "", one.host, one.idle_ms))
 

@@ -1,10 +1,10 @@
-"""The page of cleaner and indices: the state of each compacted partition, and of each index."""
+"""The page of the cleaner and of indices: the state of each compacted partition, and of each index."""
 
 from __future__ import annotations
 
 from tidelog.broker.cleaning import statuses
 from tidelog.cleaner.cleaner_manager import PartitionStatus
-from tidelog.console.view import MAX_ROWS, Page, View, slice_from
+from tidelog.console.view import MAX_ROWS, Page, View, describable_names, slice_from
 from tidelog.log.find.indexer import LogIndexer
 
 
@@ -32,7 +32,7 @@ def shown_statuses(view: View, found: list[PartitionStatus]) -> list[PartitionSt
 
 
 def indexers_of(view: View) -> list[LogIndexer]:
-    """Return the indexers whose topics the caller may describe, by partition."""
+    """Return the indexers whose topics the caller may describe, sorted by partition."""
     indexing = view.sender.run_in_loop(lambda: view.sender.broker.services.indexing.made)
     found = [] if indexing is None else indexing.indexers()
     allowed = describable_topics(view, {one.log.topic_partition.topic for one in found})
@@ -43,4 +43,4 @@ def indexers_of(view: View) -> list[LogIndexer]:
 
 def describable_topics(view: View, names: set[str]) -> set[str]:
     """Return the topics among ``names`` that the caller may describe."""
-    return view.sender.run_in_loop(lambda: {name for name in names if view.may_describe(name)})
+    return set(describable_names(view, iter(names)))

@@ -27,7 +27,7 @@ def overview(view: View) -> Page:
             "version": metadata.version("tidelog"),
             "process": os.getpid(),
             "topics": view.sender.run_in_loop(lambda: len(broker.metadata.topics)),
-            "connections": view.sender.run_in_loop(lambda: len(broker.clients.list(MAX_ROWS * MAX_ROWS))),
+            "connections": view.sender.run_in_loop(broker.clients.count),
             "totals": view.sender.run_in_loop(lambda: take_totals(broker)),
             "latencies": view.sender.run_in_loop(lambda: take_latencies(broker))[:MAX_ROWS],
             "rates": rates,

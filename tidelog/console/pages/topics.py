@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.metadata.image import INTERNAL_TOPICS
@@ -12,15 +10,13 @@ from tidelog.client.admin.configs import OWN_SOURCES, Resource, describe_configs
 from tidelog.client.admin.nodes import describe_log_dirs
 from tidelog.client.admin.offsets import log_ends, log_starts
 from tidelog.client.admin.topics import Partition, Topic, describe_topics
-from tidelog.console.view import Listing, Page, View, ask_for, list_after, slice_from
+from tidelog.console.view import Listing, Page, View, ask_for, describable_names, list_after, slice_from
 from tidelog.log.files.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Offsets = dict[tuple[str, int], int]
-CHECKED_PER_TURN = 200
-"""Topics whose ACLs are checked in one turn of the loop."""
 
 
 class TopicRow(NamedTuple):
@@ -51,7 +47,8 @@ def list_page(view: View) -> Page:
     names = (
         name for name in all_names(view) if wanted in name and (with_internal or name not in INTERNAL_TOPICS)
     )  # fmt: skip
-    listing = list_after(describable_names(view, names, view.text("after")), str, view.text("after"))
+    after = view.text("after")
+    listing = list_after(describable_names(view, (name for name in names if not after or name > after)), str, after)
     found = describe_topics(view.cluster, listing.rows)
     sizes = ask_for(lambda: sizes_of(view, listing.rows)).value or {}
     rows = [TopicRow(topic, sum_sizes(topic, sizes)) for topic in found]
@@ -64,13 +61,6 @@ def list_page(view: View) -> Page:
 def all_names(view: View) -> list[str]:
     """List the names of all topics, sorted."""
     return sorted(view.sender.run_in_loop(lambda: list(view.sender.broker.metadata.topics)))
-
-
-def describable_names(view: View, names: Iterator[str], after: str) -> Iterator[str]:
-    """Yield the names after ``after`` that the caller may describe, CHECKED_PER_TURN in each turn of the loop."""
-    rest = (name for name in names if not after or name > after)
-    while some := list(islice(rest, CHECKED_PER_TURN)):
-        yield from view.sender.run_in_loop(lambda some=some: [name for name in some if view.may_describe(name)])  # type: ignore[misc]
 
 
 def sizes_of(view: View, topics: list[str]) -> dict[tuple[str, int], int]:

@@ -134,9 +134,8 @@ def models(text: str) -> Iterator[Page]:
         "section": "access", "acls": Part([], text), "next": 100, "quotas": Part([quota], None),
         "users": Part([Credential(text, "SCRAM", 1)], None),
         "rows": [Acl("topic", text, "prefixed", text, text, "read", "allow")]})  # fmt: skip
-    yield Page(
-        "clients.html", text, {"section": "clients", "rows": [client], "next": 100, "find": text, "count": 1, **api}
-    )
+    yield Page("clients.html", text, {"section": "clients", "rows": [client], "next": 100, "find": text, "count": 1,
+                                      "listed": 1, "open": 2, **api})  # fmt: skip
     yield Page("client.html", text, {"section": "clients", "client_id": text, "rows": [client], "count": 1,
                                      "quotas": Part([quota], None), **api})  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from tidelog.commands.manage.group import print_group
 from tidelog.console.history import History
 from tidelog.console.pages import access, clients, compaction, configuration, groups, overview, transactions
 from tidelog.console.rendering import render
-from tidelog.console.view import MAX_ROWS, Page, View
+from tidelog.console.view import CHECKED_PER_TURN, MAX_ROWS, Page, View
 from tidelog.log.files.topic_partition import TopicPartition
 from tidelog.protocol.errors import ClusterAuthorizationFailedError
 from tidelog.protocol.messages import list_groups
@@ -33,9 +34,12 @@ CLIENTS = [
 ]
 
 
+CONNECTED = SimpleNamespace(list=lambda limit: CLIENTS[:limit], count=lambda: len(CLIENTS))
+
+
 def view(parameters: dict[str, str] | None = None, **parts: object) -> View:
     """Build a request to a broker of these parts; what belongs to the loop is asked at once."""
-    broker = SimpleNamespace(node_id=1, clients=SimpleNamespace(list=lambda limit: CLIENTS[:limit]), **parts)
+    broker = SimpleNamespace(node_id=1, clients=CONNECTED, **parts)
     sender = SimpleNamespace(broker=broker, run_in_loop=lambda work: work())
     return View(sender=cast(Any, sender), cluster=cast(Any, None), history=History(), parameters=parameters or {})
 
@@ -127,6 +131,38 @@ def test_compacted_partitions_are_those_of_topics_that_the_caller_may_know() -> 
     asked = view()
     asked.may_describe = lambda topic: topic != "secrets"
     assert compaction.shown_statuses(asked, cast(Any, found)) == found[:1]
+
+
+def test_one_turn_of_the_loop_checks_few_topics() -> None:
+    """The authorizer takes tens of microseconds for a topic."""
+    turns: list[int] = []
+
+    def run_in_loop(work: Callable[[], list[str]]) -> list[str]:
+        checked.clear()
+        found = work()
+        turns.append(len(checked))
+        return found
+
+    checked: list[str] = []
+    asked = view()
+    asked.sender.run_in_loop = run_in_loop  # type: ignore[method-assign, assignment]
+    asked.may_describe = lambda topic: not checked.append(topic)  # type: ignore[func-returns-value]
+    names = {f"topic-{number}" for number in range(1000)}
+    assert compaction.describable_topics(asked, names) == names
+    assert max(turns) <= CHECKED_PER_TURN
+
+
+def test_more_connections_than_are_listed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 12_000
+    connected = SimpleNamespace(list=lambda limit: (CLIENTS * many)[: min(limit, many)], count=lambda: many)
+    monkeypatch.setattr(f"{__name__}.CONNECTED", connected)
+    answer(monkeypatch, overview, describe_cluster=None, describe_log_dirs=[], take_totals=None, take_latencies=[],
+           failures_of=[])  # fmt: skip
+    page = overview.overview(view(log_manager=None, metadata=SimpleNamespace(topics={})))
+    assert page.values["connections"] == many
+    assert "2,000 connections; of 12,000 open connections 2,000 are listed." in render(clients.list_page(view()))
+    monkeypatch.undo()
+    assert "<p>3 connections.</p>" in render(clients.list_page(view()))
 
 
 def test_the_first_page_shows_failures(monkeypatch: pytest.MonkeyPatch) -> None:
