@@ -25,7 +25,7 @@ from typing import Self
 
 from benchmarks.cleaner_data import CONFIG, DATA_SETS, DataSet, make, replace_log
 from tidelog.client.settings import ClientSettings
-from tidelog.commands.running.compaction import ask
+from tidelog.commands.running.compaction import WAIT_S, ask
 from tidelog.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.protocol.record.record_batch import Record, build_batch
 
@@ -37,7 +37,7 @@ ASIDE = "aside"
 
 def clean_and_wait(bootstrap: str, topic: str) -> None:
     """Do what ``tidelog compaction run TOPIC --wait`` does, in this process. Raises RuntimeError."""
-    status, answer = ask(ClientSettings(bootstrap), "POST", f"/compaction/{topic}")
+    status, answer = ask(ClientSettings(bootstrap), "POST", f"/compaction/{topic}", WAIT_S)
     if status != HTTPStatus.OK or any("error" in entry for entry in answer):
         raise RuntimeError(f"cleaning {topic}: {status} {answer}")
 

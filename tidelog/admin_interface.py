@@ -12,10 +12,11 @@ import json
 from typing import Any, NamedTuple
 
 from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.client.cluster import Cluster
 from tidelog.client.sasl.bearer import BearerCredentials
 from tidelog.client.security import Security
+from tidelog.client.settings import ClientSettings
 from tidelog.protocol.errors import error_for_code
-from tidelog.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -42,10 +43,11 @@ class AdminInterface(NamedTuple):
         """Send one request; return (status, JSON). Raises ClientError, OSError."""
         from http.client import HTTPConnection, HTTPException, HTTPSConnection
 
+        connect_s = min(CONNECT_S, timeout_s)
         connection = (
-            HTTPSConnection(self.host, self.port, timeout=CONNECT_S, context=security.context())
+            HTTPSConnection(self.host, self.port, timeout=connect_s, context=security.context())
             if self.is_encrypted
-            else HTTPConnection(self.host, self.port, timeout=CONNECT_S)
+            else HTTPConnection(self.host, self.port, timeout=connect_s)
         )
         try:
             connection.connect()
@@ -78,15 +80,20 @@ def parse_admin(text: str) -> AdminInterface:
     return AdminInterface(host.strip("[]"), int(port), is_encrypted=address != text)
 
 
-def find_admin(bootstrap: str, security: Security) -> AdminInterface:
+def find_admin(settings: ClientSettings) -> AdminInterface:
     """Ask a broker for the address of its admin interface. Raises ClientError; KafkaError if the user may not ask."""
-    with Client(bootstrap, security=security) as client:
-        node = client.call(DescribeClusterRequest(), DescribeClusterResponse).brokers[0].broker_id
-        resource = DescribeConfigsResource(
-            resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=[LISTENER_KEY, *KEYSTORE_KEYS]
-        )
-        response = client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
-    (result,) = response.results
+    with Cluster.open(settings) as cluster:
+        return ask_admin_address(cluster)
+
+
+def ask_admin_address(cluster: Cluster) -> AdminInterface:
+    """Ask the broker that ``choose_broker`` chooses for the address of its admin interface. Raises ClientError,
+    KafkaError."""
+    node, client = choose_broker(cluster)
+    resource = DescribeConfigsResource(
+        resource_type=BROKER_RESOURCE, resource_name=str(node), configuration_keys=[LISTENER_KEY, *KEYSTORE_KEYS]
+    )
+    (result,) = client.call(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse).results
     if result.error_code:
         kind = error_for_code(result.error_code)
         reason = result.error_message or kind.default_message
@@ -94,11 +101,26 @@ def find_admin(bootstrap: str, security: Security) -> AdminInterface:
     entries = {entry.name: entry for entry in result.configs}
     address = entries[LISTENER_KEY].value if LISTENER_KEY in entries else None
     if not address:
-        raise ClientError(f"{bootstrap} has no admin interface ({LISTENER_KEY})")
+        raise ClientError(f"{client.bootstrap} has no admin interface ({LISTENER_KEY})")
     is_encrypted = any(key in entries and entries[key].config_source != DEFAULT_SOURCE for key in KEYSTORE_KEYS)
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
-    return AdminInterface(parse_bootstrap(bootstrap)[0] if host in ANY_HOST else host, int(port), is_encrypted)
+    return AdminInterface(parse_bootstrap(client.bootstrap)[0] if host in ANY_HOST else host, int(port), is_encrypted)
+
+
+def choose_broker(cluster: Cluster) -> tuple[int, Client]:
+    """Choose a broker; return its node id and a connection to it. Raises ClientError, KafkaError.
+
+    A broker describes only its own configuration. The bootstrap server is chosen if its address tells which broker it
+    is, or if there is only one; otherwise the broker with the lowest id.
+    """
+    client, brokers = cluster.any_client(), cluster.brokers()
+    address = parse_bootstrap(client.bootstrap)
+    for node, advertised in sorted(brokers.items()):
+        if advertised == address or len(brokers) == 1:
+            return node, client
+    node = min(brokers)
+    return node, cluster.client_for(brokers[node])
 
 
 def login_headers(interface: AdminInterface, security: Security) -> dict[str, str]:

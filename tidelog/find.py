@@ -21,10 +21,12 @@ from tidelog.admin_interface import find_admin, parse_admin
 from tidelog.client import DEFAULT_BOOTSTRAP, ClientError
 from tidelog.client.connection import PLAIN
 from tidelog.client.security import Security
+from tidelog.client.settings import ClientSettings
 from tidelog.log.find.times import parse_time
 
 PAGE_RECORDS = 1000
-_TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0
+"""Timeout of one answer; a broker waits up to 30 s for an index that lags."""
 
 
 class FoundRecord(NamedTuple):
@@ -43,12 +45,17 @@ class Tidelog:
     """A client of a running broker that finds records. Any thread; calls of ``find`` are independent."""
 
     def __init__(
-        self, bootstrap: str = DEFAULT_BOOTSTRAP, *, admin: str | None = None, security: Security = PLAIN
+        self,
+        bootstrap: str = DEFAULT_BOOTSTRAP,
+        *,
+        admin: str | None = None,
+        security: Security = PLAIN,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """``admin``: HOST:PORT or https://HOST:PORT of the admin interface, if the address from the broker cannot be
-        used."""
+        used. ``timeout_s`` limits each wait for an answer."""
         self.bootstrap = bootstrap
-        self._security = security
+        self._settings = ClientSettings(bootstrap, security, timeout_s)
         self._admin = None if admin is None else parse_admin(admin)
 
     def find(
@@ -89,9 +96,9 @@ class Tidelog:
 
     def _ask(self, topic: str, parameters: dict[str, str]) -> dict[str, Any]:
         if self._admin is None:
-            self._admin = find_admin(self.bootstrap, self._security)
+            self._admin = find_admin(self._settings)
         path = f"/topics/{quote(topic, safe='')}/records?{urlencode(parameters)}"
-        status, answer = self._admin.ask(self._security, "GET", path, _TIMEOUT_S)
+        status, answer = self._admin.ask(self._settings.security, "GET", path, self._settings.timeout_s)
         if status != 200:
             raise ClientError(answer.get("error", f"the admin interface answered {status}"))
         return cast(dict[str, Any], answer)

@@ -63,7 +63,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def status_of(broker: TidelogProcess, topic: str) -> dict[str, object]:
-    _, entries = ask(ClientSettings(broker.bootstrap), "GET", "/compaction")
+    _, entries = ask(ClientSettings(broker.bootstrap), "GET", "/compaction", 30.0)
     found: dict[str, object] = next(entry for entry in entries if entry["topic_partition"]["topic"] == topic)
     return found
 

@@ -276,6 +276,18 @@ def test_a_groups_offsets_are_moved(shell: Shell, tmp_path: Path) -> None:
     assert "there is no such group" in shell.failure("group", "describe", "mover")
 
 
+def test_a_missing_topic_is_created_for_a_given_partition_too(shell: Shell, tmp_path: Path) -> None:
+    produce(shell, "fresh", "paid\n", tmp_path, "-p", "0")
+    assert values(consume(shell, "fresh")) == ["paid"]
+
+
+def test_headers_of_one_name_are_all_sent(shell: Shell, tmp_path: Path) -> None:
+    create(shell, "headers")
+    produce(shell, "headers", "paid\n", tmp_path, "-H", "via=web", "-H", "via=proxy")
+    (record,) = consume(shell, "headers")
+    assert record["headers"] == [{"name": "via", "value": "web"}, {"name": "via", "value": "proxy"}]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -63,10 +63,10 @@ def limits(found: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, 
 
 
 def test_quotas_are_set_and_unset(shell: Shell) -> None:
-    told = shell.text("quota", "set", "producer_byte_rate=1024", "request_percentage=50.5", "--user", "bob")
-    assert told == "user bob: set producer_byte_rate=1024\nuser bob: set request_percentage=50.5\n"
+    told = shell.text("quota", "set", "producer_byte_rate=1048576", "request_percentage=50.5", "--user", "bob")
+    assert told == "user bob: set producer_byte_rate=1048576\nuser bob: set request_percentage=50.5\n"
     shell.text("quota", "set", "consumer_byte_rate=7", "--client-id", "c", "--default", "user")
-    bob = ({"user": "bob"}, {"producer_byte_rate": 1024.0, "request_percentage": 50.5})
+    bob = ({"user": "bob"}, {"producer_byte_rate": 1048576.0, "request_percentage": 50.5})
     default = ({"client-id": "c", "user": None}, {"consumer_byte_rate": 7.0})
     shell.until([bob], "quota", "list", "--user", "bob", of=limits)
     shell.until([default], "quota", "list", "--default", "user", of=limits)

@@ -16,6 +16,7 @@ from typing import Self, TypeVar
 from tidelog.client.connection import PLAIN, Client, ClientError, SettingsError
 from tidelog.client.security import Security
 from tidelog.client.settings import ClientSettings
+from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, LeaderNotAvailableError, UnknownTopicOrPartitionError, error_for_code
 from tidelog.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -43,10 +44,13 @@ def raise_for_code(code: int, what: str, message: str | None = None) -> None:
 
 def version_for(client: Client, request: type[Message], highest: int) -> int:
     """Choose the newest version of a request up to ``highest`` that the broker serves. Raises ClientError."""
-    lowest_served, highest_served = client.api_versions().get(request.API_KEY, (0, -1))
-    version = min(highest, highest_served, request.VERSIONS.highest)
-    if version < max(lowest_served, request.VERSIONS.lowest):
-        raise ClientError(f"{client.bootstrap} serves {request.__name__} from version {lowest_served} on")
+    name, served = ApiKey(request.API_KEY).name, client.api_versions().get(request.API_KEY)
+    if served is None:
+        raise ClientError(f"{client.bootstrap} does not serve {name}")
+    lowest, highest = request.VERSIONS.lowest, min(highest, request.VERSIONS.highest)
+    version = min(highest, served[1])
+    if version < max(served[0], lowest):
+        raise ClientError(f"{client.bootstrap} serves {name} {served[0]} to {served[1]}, not {lowest} to {highest}")
     return version
 
 
@@ -91,12 +95,17 @@ class Cluster:
         for client in self._clients.values():
             client.close()
 
-    def ask(self, request: Message, response_type: type[_Response], highest: int = _NEWEST) -> _Response:
-        """Send a request to any broker, in the newest version up to ``highest`` that both know. Raises ClientError."""
+    def any_client(self) -> Client:
+        """Return the connection to the bootstrap server that answered, a new one if it is broken. Raises ClientError,
+        KafkaError."""
         if self._any.is_broken:
             self._any.close()
             self._any = self._first_of(self._servers)
-        return ask(self._any, request, response_type, highest)
+        return self._any
+
+    def ask(self, request: Message, response_type: type[_Response], highest: int = _NEWEST) -> _Response:
+        """Send a request to any broker, in the newest version up to ``highest`` that both know. Raises ClientError."""
+        return ask(self.any_client(), request, response_type, highest)
 
     def brokers(self) -> dict[int, Address]:
         """Return the addresses of all brokers, by node id. Raises ClientError."""
@@ -121,6 +130,13 @@ class Cluster:
     def forget_leaders(self) -> None:
         """Forget the known leaders, of which one may have moved: the next use asks a broker again."""
         self._leaders.clear()
+
+    def ensure_topic(self, topic: str) -> None:
+        """Wait until a topic exists; a missing one is created if the broker allows it, as for a producer.
+
+        Raises ClientError, KafkaError.
+        """
+        self.retry_until_settled(lambda: self._known_leaders(topic, create=True))
 
     def leaders(self, topic: str, *, create: bool = False) -> list[Address]:
         """Return the address of each partition's leader, by partition.
@@ -205,7 +221,7 @@ class Cluster:
         return [addresses.get(entry.leader_id) for entry in partitions]
 
 
-#: Errors that a retry may resolve.
+#: Errors of a request; ``is_passing`` tells whether a retry may help.
 Trouble = (ClientError, KafkaError)
 
 

@@ -140,12 +140,13 @@ class Client:
     def call(self, request: Message, response_type: type[_Response]) -> _Response:
         """Send a request in the newest version that both sides know, and return the response. Raises ClientError,
         UnsupportedVersionError."""
-        lowest, highest = self.api_versions().get(request.API_KEY, (0, -1))
-        version = min(highest, request.VERSIONS.highest)
-        if version < max(lowest, request.VERSIONS.lowest):
-            name = ApiKey(request.API_KEY).name
+        name, served = ApiKey(request.API_KEY).name, self.api_versions().get(request.API_KEY)
+        if served is None:
+            raise UnsupportedVersionError(f"{self.bootstrap} does not serve {name}")
+        version = min(served[1], request.VERSIONS.highest)
+        if version < max(served[0], request.VERSIONS.lowest):
             raise UnsupportedVersionError(
-                f"{self.bootstrap} serves {name} {lowest} to {highest}, not {request.VERSIONS}"
+                f"{self.bootstrap} serves {name} {served[0]} to {served[1]}, not {request.VERSIONS}"
             )
         return self.send(request, response_type, version)
 

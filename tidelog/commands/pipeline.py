@@ -397,8 +397,6 @@ def check_topic_configs(texts: Mapping[str, str]) -> None:
 
 def _stored_configs(path: str) -> dict[str, Mapping[str, str]]:
     """Read each topic's own configuration from the metadata log of a data directory that has one. Raises JobError."""
-    import os
-
     from tidelog.broker.metadata.log_reader import METADATA_DIRECTORY, read_metadata_image
     from tidelog.broker.metadata.metadata_image import TOPIC_RESOURCE
     from tidelog.log.system.file_system import OsFileSystem

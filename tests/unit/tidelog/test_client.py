@@ -11,6 +11,7 @@ import pytest
 
 from tidelog import cli
 from tidelog.client import Client, ClientError, parse_bootstrap
+from tidelog.client.cluster import ask
 from tidelog.client.security import Security
 from tidelog.commands.running.ping import local_bootstrap
 from tidelog.protocol.errors import UnsupportedVersionError
@@ -101,6 +102,37 @@ def test_an_api_that_is_not_served_is_reported(serve: Callable[[Answer], None]) 
     serve(lambda key, version, number: frame(number, ApiVersionsResponse().encode(version)))
     with Client("h:1") as client, pytest.raises(UnsupportedVersionError, match="METADATA"):
         client.call(MetadataRequest(), MetadataResponse)
+
+
+def test_an_api_that_is_not_served_has_no_versions(serve: Callable[[Answer], None]) -> None:
+    serve(lambda key, version, number: frame(number, ApiVersionsResponse().encode(version)))
+    with Client("h:1") as client:
+        with pytest.raises(UnsupportedVersionError, match=r"^h:1 does not serve METADATA$"):
+            client.call(MetadataRequest(), MetadataResponse)
+        with pytest.raises(ClientError, match=r"^h:1 does not serve METADATA$"):
+            ask(client, MetadataRequest(), MetadataResponse, 9)
+
+
+def test_versions_that_are_not_served_are_told(serve: Callable[[Answer], None]) -> None:
+    serve(normal)
+    with Client("h:1") as client, pytest.raises(ClientError, match=r"^h:1 serves METADATA 2 to 9, not 0 to 1$"):
+        ask(client, MetadataRequest(), MetadataResponse, 1)
+
+
+def test_ping_asks_the_first_server_of_a_list_that_answers(
+    serve: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serve(normal)
+    connect = socket.create_connection
+
+    def refuse_first(address: tuple[str, int], timeout: float) -> socket.socket:
+        if address[0] == "away":
+            raise ConnectionRefusedError(111, "Connection refused")
+        return connect(address, timeout=timeout)
+
+    monkeypatch.setattr(socket, "create_connection", refuse_first)
+    assert cli.main(["ping", "--bootstrap", "away:1,h:2"]) == 0
+    assert capsys.readouterr().out.startswith("h:2 answers: 1 APIs, ")
 
 
 @pytest.mark.parametrize(

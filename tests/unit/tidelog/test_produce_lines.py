@@ -12,7 +12,8 @@ import pytest
 
 from tidelog.client import ClientError
 from tidelog.client.records.producer import OutgoingRecord, Producer
-from tidelog.commands.records.produce import Fields, lines_of, send_all
+from tidelog.commands.frame.records import RecordFormatError
+from tidelog.commands.records.produce import Fields, lines_of, plain_record_of, send_all
 
 HIGH_DESCRIPTOR = 1_100
 """Beyond the 1,023 that a select can hold."""
@@ -68,6 +69,12 @@ def test_a_file_may_have_any_descriptor() -> None:
     os.close(reading)
     with os.fdopen(high, "rb") as file:
         assert read(file) == ([b"one"], 0)
+
+
+def test_a_delimiter_that_is_not_utf8_is_named() -> None:
+    fields = Fields("lines", None, b"\xff", (), None, False)
+    with pytest.raises(RecordFormatError, match="expected KEY\ufffdVALUE, found 'a'"):
+        plain_record_of(b"a", fields)
 
 
 class CountingProducer(PendingProducer):

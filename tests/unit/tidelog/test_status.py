@@ -83,6 +83,15 @@ def test_the_screen_says_which_lag_is_not_known(capsys: pytest.CaptureFixture[st
     ]  # fmt: skip
 
 
+def test_the_screen_says_that_not_all_groups_were_described(capsys: pytest.CaptureFixture[str]) -> None:
+    listed = [ListedGroup(f"g{number}", "classic", "", "") for number in range(60)]
+    show({
+        "cluster": "c", "controller": 1, "brokers": [], **partitions_in([]), "log_dirs": [], "problems": [],
+        **groups_in(listed, [group("g0", 0)]),
+    })  # fmt: skip
+    assert "groups: 60, of which 1 were described (1 Stable)\n" in capsys.readouterr().out
+
+
 def test_directories_have_the_bytes_of_their_partitions() -> None:
     parts = [LogDirPartition(1, "/d", "t", number, 10, 0, False) for number in range(2)]
     first, second = directories_in([LogDir(1, "/d", 100, 50, parts), LogDir(2, "/d", -1, -1, [])])

@@ -1,4 +1,4 @@
 """Records over the wire: an idempotent producer, a fetcher, and membership in a consumer group.
 
-Imports: tidelog.client and tidelog.protocol.
+Imports: tidelog.client, tidelog.protocol, and the record of tidelog.find.
 """

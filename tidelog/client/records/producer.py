@@ -116,6 +116,7 @@ class Producer:
     def _partition_of(self, record: OutgoingRecord) -> int:
         """Choose the partition of a record. Records without key go to another partition after each flush."""
         if record.partition is not None:
+            self._cluster.ensure_topic(self._topic)
             self._cluster.leader(self._topic, record.partition)
             return record.partition
         partitions = len(self._leaders())

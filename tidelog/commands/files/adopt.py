@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.commands.frame.commands import Command
-from tidelog.commands.frame.options import json_option
+from tidelog.commands.frame.options import json_option, read_text
 from tidelog.commands.frame.output import print_json
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ NODE_ID = click.IntRange(0, 2**31 - 1)
 @click.option(
     "--node-id", type=click.IntRange(0, 2**31 - 1), default=1, metavar="N", show_default=True, help="Tidelog's node.id"
 )
-@click.option("--leave-out", multiple=True, metavar="TOPIC", help="go without this topic; may be repeated")
+@click.option("--leave-out", multiple=True, metavar="TOPIC", help="leave this topic out; may be repeated")
 @click.option(
     "--topic-configs",
     metavar="FILE",
@@ -158,11 +158,10 @@ def describe_plan(plan: AdoptionPlan, *, is_adopted: bool) -> dict[str, Any]:
 
 
 def read_topic_configs(path: str) -> Mapping[str, Mapping[str, str]]:
-    """Read the topics' configurations from the output of Kafka's tool. Raises OSError."""
+    """Read the topics' configurations from the output of Kafka's tool. Raises SettingsError, OSError."""
     from tidelog.commands.files.topic_descriptions import parse_topic_configs
 
-    with open(path, encoding="utf-8") as file:
-        return parse_topic_configs(file.read())
+    return parse_topic_configs(read_text(path))
 
 
 def report(plan: AdoptionPlan) -> None:

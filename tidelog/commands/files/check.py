@@ -28,8 +28,8 @@ LOCK_FILE = ".lock"
 def command(*, directories_given: tuple[str, ...], quiet: bool, as_json: bool) -> int:
     """Verify the logs of a stopped broker.
 
-    Checked are the checksums, offsets, indices and snapshots of a partition directory, or of all in a log directory.
-    The exit code is 1 when something is wrong.
+    Checks the checksums, offsets, indices and snapshots of a partition directory, or of all in a log directory. The
+    exit code is 1 when something is wrong.
     """
     from tidelog.log.check import check_directory
     from tidelog.log.system.file_system import OsFileSystem

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 import click
 
 from tidelog.client.settings import ClientSettings, load_settings
-from tidelog.client.wire import ClientError
+from tidelog.client.wire import ClientError, SettingsError
 from tidelog.commands.frame.exit_codes import EXIT_FAILED
 
 BOOTSTRAP_VARIABLE = "TIDELOG_BOOTSTRAP"
@@ -123,15 +123,29 @@ def standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def key_values(pairs: Iterable[str], option: str) -> dict[str, str]:
+def read_text(path: str) -> str:
+    """Read a file in UTF-8. Raises SettingsError for other bytes, OSError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: expected a text in UTF-8") from None
+
+
+def key_value_pairs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
     """Parse ``KEY=VALUE`` texts. Raises UsageError, which names the option."""
-    found = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
+    found = []
+    for text in texts:
+        key, equals, value = text.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"{option} {pair!r}: expected KEY=VALUE")
-        found[key] = value
+            raise click.UsageError(f"{option} {text!r}: expected KEY=VALUE")
+        found.append((key, value))
     return found
+
+
+def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
+    """Parse ``KEY=VALUE`` texts, of which the last one of a key counts. Raises UsageError, which names the option."""
+    return dict(key_value_pairs(texts, option))
 
 
 def each_of(names: Iterable[str], act: Callable[[str], None]) -> int:
@@ -161,6 +175,8 @@ __all__ = [
     "each_of",
     "encode",
     "json_option",
+    "key_value_pairs",
     "key_values",
+    "read_text",
     "standard_input",
 ]

@@ -30,6 +30,11 @@ def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Non
         print(_line(line, widths, numeric))
 
 
+def number_text(value: float) -> str:
+    """Format a number with all its digits, a whole number without a point."""
+    return f"{value:.0f}" if float(value).is_integer() else str(value)
+
+
 def _line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
     parts = [
         cell.rjust(width) if right else cell.ljust(width)

@@ -1,4 +1,5 @@
-"""Commands that show and change a cluster over its admin API.
+"""Commands that show and change a cluster by Kafka's requests for administration.
 
-Imports: all of ``tidelog.client``; ``metadata`` also reads the files of a metadata log.
+Imports: ``tidelog.client``. ``metadata`` also imports ``tidelog.broker``, to follow controllers and to read a metadata
+log; ``cluster`` imports ``tidelog.development_cluster``.
 """

@@ -31,17 +31,21 @@ def command() -> None:
     """List, create and delete ACLs."""
 
 
-def resource_options(function: _Function) -> _Function:
-    """Add the options that name a resource."""
-    decorated = click.option("--cluster", is_flag=True, help="on the cluster itself")(function)
-    for kind in reversed(NAMED_TYPES):
-        decorated = click.option(f"--{kind}", metavar="NAME", help=f"on this {kind}; '*' is every one")(decorated)
-    return click.option(
-        "--resource-pattern-type",
-        "pattern",
-        type=click.Choice(["literal", "prefixed"]),
-        help="prefixed: for all names that begin with NAME; default: literal",
-    )(decorated)
+def resource_options(default_pattern: str) -> Callable[[_Function], _Function]:
+    """Return the decorator that adds the options that name a resource; ``default_pattern`` is for the help."""
+
+    def decorate(function: _Function) -> _Function:
+        decorated = click.option("--cluster", is_flag=True, help="on the cluster itself")(function)
+        for kind in reversed(NAMED_TYPES):
+            decorated = click.option(f"--{kind}", metavar="NAME", help=f"on this {kind}; '*' is every one")(decorated)
+        return click.option(
+            "--resource-pattern-type",
+            "pattern",
+            type=click.Choice(["literal", "prefixed"]),
+            help=f"prefixed: for all names that begin with NAME; default: {default_pattern}",
+        )(decorated)
+
+    return decorate
 
 
 def resource_of(named: dict[str, Any]) -> tuple[str, str] | None:
@@ -54,7 +58,7 @@ def resource_of(named: dict[str, Any]) -> tuple[str, str] | None:
 
 
 @command.command("list")
-@resource_options
+@resource_options("both types")
 @click.option("--principal", metavar="TYPE:NAME", help="ACLs of this principal alone, such as User:alice")
 @json_option
 @client_options()
@@ -72,7 +76,7 @@ def list_all(
 
 
 @command.command("create")
-@resource_options
+@resource_options("literal")
 @click.option("--allow-principal", "allowed", multiple=True, metavar="TYPE:NAME", help="such as User:alice, or User:*")
 @click.option("--deny-principal", "denied", multiple=True, metavar="TYPE:NAME", help="wins over what is allowed")
 @click.option(
@@ -122,7 +126,7 @@ def create(
 
 
 @command.command("delete")
-@resource_options
+@resource_options("both types")
 @click.option("--principal", metavar="TYPE:NAME", help="ACLs of this principal alone")
 @click.option("--host", metavar="ADDRESS", help="ACLs of this host alone")
 @click.option("--operation", type=click.Choice(OPERATIONS), help="ACLs for this operation alone")

@@ -204,7 +204,7 @@ def parse_partitions(cluster: Cluster, texts: tuple[str, ...]) -> list[TopicPart
 def new_offsets(
     cluster: Cluster, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], wanted: Target
 ) -> dict[TopicPartition, int]:
-    """Compute the offset of each partition, within its log. Raises ClientError, KafkaError."""
+    """Compute the offset of each partition, within its log unless it stays. Raises ClientError, KafkaError."""
     from tidelog.client import ClientError
     from tidelog.client.admin.offsets import log_ends, log_starts, offsets_from
 
@@ -225,7 +225,9 @@ def new_offsets(
         without = [f"{topic}-{number}" for topic, number in partitions if (topic, number) not in committed]
         if without:
             raise ClientError(f"no offset is committed for {', '.join(without)}")
-        moved = {topic_partition: committed[topic_partition] + (wanted.shift_by or 0) for topic_partition in partitions}
+        if wanted.shift_by is None:  # --to-current
+            return {topic_partition: committed[topic_partition] for topic_partition in partitions}
+        moved = {topic_partition: committed[topic_partition] + wanted.shift_by for topic_partition in partitions}
     return {
         topic_partition: min(max(moved[topic_partition], starts[topic_partition]), ends[topic_partition])
         for topic_partition in partitions

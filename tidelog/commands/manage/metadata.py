@@ -12,7 +12,7 @@ import click
 from tidelog.client import ClientError, parse_bootstrap
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import Seconds, json_option
-from tidelog.commands.frame.output import print_json
+from tidelog.commands.frame.output import number_text, print_json
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata.metadata_image import MetadataImage
@@ -166,4 +166,4 @@ def _config_text(configs: dict[str, Any]) -> str:
 
 def _quota_text(quota: dict[str, Any]) -> str:
     entity = ", ".join(f"{kind} {'(default)' if name is None else name}" for kind, name in quota["entity"].items())
-    return f"{entity}: " + ", ".join(f"{key}={value:g}" for key, value in quota["values"].items())
+    return f"{entity}: " + ", ".join(f"{key}={number_text(value)}" for key, value in quota["values"].items())

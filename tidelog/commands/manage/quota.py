@@ -9,7 +9,7 @@ import click
 
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option, key_values
-from tidelog.commands.frame.output import print_json, print_rows
+from tidelog.commands.frame.output import number_text, print_json, print_rows
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -70,7 +70,7 @@ def list_all(*, settings: ClientSettings, as_json: bool, **named: Any) -> None:
     print_rows(
         ["entity", "limit", "value"],
         [
-            {"entity": entity_text(quota.entity), "limit": key, "value": f"{value:g}"}
+            {"entity": entity_text(quota.entity), "limit": key, "value": number_text(value)}
             for quota in found
             for key, value in quota.limits.items()
         ],
@@ -118,4 +118,4 @@ def change(
         print_json({"entity": entity, "limits": limits})
         return
     for key, value in limits.items():
-        print(f"{entity_text(entity)}: {f'unset {key}' if value is None else f'set {key}={value:g}'}")
+        print(f"{entity_text(entity)}: {f'unset {key}' if value is None else f'set {key}={number_text(value)}'}")

@@ -120,10 +120,11 @@ def partitions_in(topics: Sequence[Topic]) -> dict[str, Any]:
 
 
 def groups_in(listed: Sequence[ListedGroup], groups: Sequence[Group]) -> dict[str, Any]:
-    """Count groups by state, and list those with a lag, the largest first; ``lag`` is None if unknown."""
+    """Count groups, and those described by state; list those with a lag, the largest first, None if it is unknown."""
     lagging = sorted((one for one in groups if one.lag), key=lambda one: (-one.lag, one.group))
     return {
         "groups": len(listed),
+        "described": len(groups),
         "states": dict(sorted(Counter(one.state for one in groups).items())),
         "lagging": [
             {
@@ -162,7 +163,8 @@ def show(status: dict[str, Any]) -> None:
         if status[name]:
             print(f"{name.replace('_', '-')}: {shorten(status[name])}")
     states = ", ".join(f"{count} {state}" for state, count in status["states"].items())
-    print(f"groups: {status['groups']}{f' ({states})' if states else ''}")
+    count = "" if status["described"] == status["groups"] else f", of which {status['described']} were described"
+    print(f"groups: {status['groups']}{count}{f' ({states})' if states else ''}")
     if status["lagging"]:
         rows = [
             one if one["lag"] is not None else {**one, "lag": f"at least {one['lag_at_least']}"}

@@ -75,7 +75,7 @@ def create(
     if password is not None and password_stdin:
         raise click.UsageError("expected one of --password and --password-stdin")
     if password_stdin:
-        password = standard_input().readline().decode().rstrip("\r\n")
+        password = read_password()
     elif password is None:
         password = ask_password()
     if not password:
@@ -86,6 +86,14 @@ def create(
         print_json({"user": name, "mechanism": mechanism, "iterations": iterations})
     else:
         print(f"user {name} has a password for {mechanism}")
+
+
+def read_password() -> str:
+    """Read a password from the first line of standard input. Raises UsageError, ClientError."""
+    try:
+        return standard_input().readline().decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise click.UsageError("--password-stdin: expected a password in UTF-8") from None
 
 
 def ask_password() -> str:

@@ -10,7 +10,7 @@ from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.completing import complete_topics
 from tidelog.commands.frame.options import ClientSettings, Moment, check_order, client_options, encode, json_option
 from tidelog.commands.frame.records import json_line, text_line
-from tidelog.find import Tidelog
+from tidelog.find import TIMEOUT_S, Tidelog
 
 DEFAULT_MAX = 100
 
@@ -40,7 +40,7 @@ DEFAULT_MAX = 100
     help="read_committed leaves out records of open and aborted transactions",
 )
 @json_option
-@client_options()
+@client_options(TIMEOUT_S)
 def command(
     *,
     settings: ClientSettings,
@@ -58,7 +58,8 @@ def command(
     """Find records by key, tag and time, newest first."""
     check_order(begin, end)
     count = 0
-    for record in Tidelog(settings.bootstrap, security=settings.security).find(
+    client = Tidelog(settings.bootstrap, security=settings.security, timeout_s=settings.timeout_s)
+    for record in client.find(
         topic,
         key=encode(key),
         tag=encode(tag),

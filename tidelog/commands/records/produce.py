@@ -23,7 +23,7 @@ from tidelog.commands.frame.options import (
     client_options,
     encode,
     json_option,
-    key_values,
+    key_value_pairs,
     standard_input,
 )
 from tidelog.commands.frame.output import print_json
@@ -111,7 +111,7 @@ def command(
     if key_delimiter is not None and (key is not None or form != "lines" or not key_delimiter):
         raise click.UsageError("--key-delimiter: expected a text, --format lines and no --key")
     choose_schema(values, topic, schema_path, schema_id)
-    given = tuple((name, encode(value)) for name, value in key_values(headers, "--header").items())
+    given = tuple((name, encode(value)) for name, value in key_value_pairs(headers, "--header"))
     fields = Fields(form, encode(key), encode(key_delimiter), given, partition, tombstone, values)
     with Cluster.open(settings) as cluster:
         producer = Producer(cluster, topic, settings.timeout_s, CODECS.index(compression))
@@ -208,9 +208,8 @@ def plain_record_of(line: bytes, fields: Fields) -> OutgoingRecord:
     if fields.delimiter is not None:
         key, found, value = line.partition(fields.delimiter)
         if not found:
-            raise RecordFormatError(
-                f"expected KEY{fields.delimiter.decode()}VALUE, found {line[:40].decode('utf-8', 'replace')!r}"
-            )
+            expected = f"KEY{fields.delimiter.decode('utf-8', 'replace')}VALUE"
+            raise RecordFormatError(f"expected {expected}, found {line[:40].decode('utf-8', 'replace')!r}")
     content = None if fields.tombstone and not value else value
     return OutgoingRecord(content, key, fields.headers, fields.partition, now_ms)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tidelog.client import ClientError
-from tidelog.commands.frame.options import key_values
+from tidelog.commands.frame.options import key_values, read_text
 
 if TYPE_CHECKING:
     from tidelog.pipeline.values.json_form import JsonForm
@@ -49,8 +49,7 @@ class RegisteredValues:
         subject = f"{topic}-value"
         with as_client_errors():
             if path is not None:
-                with open(path, encoding="utf-8") as file:
-                    self.schema = self._registry.register(subject, self._kind, file.read())
+                self.schema = self._registry.register(subject, self._kind, read_text(path))
             else:
                 self.schema = (
                     self._registry.latest_schema(subject) if number is None else self._registry.schema_by_id(number)

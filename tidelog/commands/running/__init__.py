@@ -1,4 +1,4 @@
-"""Commands that run a broker, or connect to a running one.
+"""Commands that run a broker, ask a running one, or write the file of its tokens.
 
-Imports: ``tidelog.broker`` in the process of a broker, otherwise ``tidelog.client``.
+Imports: ``tidelog.client``, ``tidelog.admin_interface``, and ``tidelog.broker`` when a command runs.
 """

@@ -12,13 +12,12 @@ import click
 
 from tidelog.admin_interface import find_admin
 from tidelog.client import ClientError
-from tidelog.client.connection import PLAIN
-from tidelog.client.security import Security
 from tidelog.commands.frame.commands import Group
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.output import print_json
 
 WAIT_S = 24 * 3600.0
+"""Timeout of an answer that comes when the logs are cleaned."""
 
 
 @click.group(cls=Group)
@@ -46,7 +45,7 @@ def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, 
 
     waits = wait or dry_run
     path = f"/compaction/{quote(topic, safe='')}?wait={int(waits)}&dry_run={int(dry_run)}"
-    code, answer = ask(settings, "POST", path)
+    code, answer = ask(settings, "POST", path, WAIT_S if waits else settings.timeout_s)
     if "error" in answer:
         raise ClientError(answer["error"])
     if as_json:
@@ -59,21 +58,20 @@ def run_now(*, settings: ClientSettings, topic: str, wait: bool, dry_run: bool, 
     return 0 if code == 200 or not waits else 1
 
 
-def admin_address(bootstrap: str, security: Security = PLAIN) -> tuple[str, int]:
-    """Ask the broker for the address of its admin interface. Raises ClientError."""
-    found = find_admin(bootstrap, security)
+def admin_address(bootstrap: str) -> tuple[str, int]:
+    """Ask the broker for the address of its admin interface. Raises ClientError, KafkaError."""
+    found = find_admin(ClientSettings(bootstrap))
     return found.host, found.port
 
 
-def ask(settings: ClientSettings, method: str, path: str) -> tuple[int, Any]:
-    """Send one HTTP request to the admin interface; return (status, JSON). Raises ClientError, OSError."""
-    found = find_admin(settings.bootstrap, settings.security)
-    return found.ask(settings.security, method, path, WAIT_S)
+def ask(settings: ClientSettings, method: str, path: str, timeout_s: float) -> tuple[int, Any]:
+    """Send one HTTP request to the admin interface; return (status, JSON). Raises ClientError, KafkaError, OSError."""
+    return find_admin(settings).ask(settings.security, method, path, timeout_s)
 
 
 def show_status(settings: ClientSettings, *, as_json: bool) -> None:
     """Print one line per partition."""
-    status, partitions = ask(settings, "GET", "/compaction")
+    status, partitions = ask(settings, "GET", "/compaction", settings.timeout_s)
     if status != 200:
         raise ClientError(f"the admin interface answered {status}: {partitions.get('error')}")
     if as_json:

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from tidelog.client import Client
+from tidelog.client.cluster import Cluster
 from tidelog.commands.frame.commands import Command
 from tidelog.commands.frame.options import ClientSettings, client_options, json_option
 from tidelog.commands.frame.output import print_json
@@ -24,9 +24,10 @@ LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 def command(*, settings: ClientSettings, local: bool, quiet: bool, as_json: bool) -> None:
     """Ask a broker for its API versions; exit code 0 when it answers."""
     start = time.perf_counter()
-    bootstrap = local_bootstrap() if local else settings.bootstrap
-    with Client(bootstrap, settings.timeout_s, settings.security) as client:
-        served = client.api_versions()
+    given = local_bootstrap() if local else settings.bootstrap
+    with Cluster(given, settings.timeout_s, settings.security) as cluster:
+        client = cluster.any_client()
+        bootstrap, served = client.bootstrap, client.api_versions()
     elapsed_ms = (time.perf_counter() - start) * 1000
     if as_json:
         print_json({"bootstrap": bootstrap, "apis": len(served), "milliseconds": round(elapsed_ms, 1)})

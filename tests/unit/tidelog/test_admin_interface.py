@@ -1,0 +1,86 @@
+"""The address of the admin interface: which broker is asked for it, and how long an answer is waited for."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from tidelog.admin_interface import AdminInterface, ask_admin_address
+from tidelog.cli import main
+from tidelog.client.cluster import Cluster
+from tidelog.protocol.errors import InvalidRequestError
+from tidelog.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from tidelog.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+
+
+class Broker:
+    """A connection to a broker of a cluster, whose id is the number of its port."""
+
+    is_broken = False
+
+    def __init__(self, server: str, ids: list[int]) -> None:
+        self.bootstrap = server
+        self._id = int(server.rpartition(":")[2])
+        self._ids = ids
+
+    def close(self) -> None:
+        """Keep the connection."""
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        return dict.fromkeys(range(100), (0, 99))
+
+    def call(self, request: Any, response_type: type) -> Any:
+        return self.send(request, response_type, 1)
+
+    def send(self, request: Any, _response_type: type, _version: int) -> Any:
+        if isinstance(request, MetadataRequest):
+            found = [MetadataResponseBroker(node_id=one, host="h", port=one) for one in self._ids]
+            return MetadataResponse(brokers=found)
+        assert isinstance(request, DescribeConfigsRequest)
+        return DescribeConfigsResponse(results=[self._describe(request.resources[0].resource_name)])
+
+    def _describe(self, name: str) -> DescribeConfigsResult:
+        if name != str(self._id):
+            return DescribeConfigsResult(error_code=InvalidRequestError.code, error_message="Unexpected broker id")
+        entry = DescribeConfigsResourceResult(name="admin.listener", value=f"0.0.0.0:{9000 + self._id}")
+        return DescribeConfigsResult(configs=[entry])
+
+
+@pytest.mark.parametrize(
+    ("servers", "ids", "expected"),
+    [
+        ("h:2", [1, 2, 3], AdminInterface("h", 9002, is_encrypted=False)),
+        ("h:3,h:2", [1, 2, 3], AdminInterface("h", 9003, is_encrypted=False)),
+        ("balancer:2", [1, 2, 3], AdminInterface("h", 9001, is_encrypted=False)),
+        ("container:2", [2], AdminInterface("container", 9002, is_encrypted=False)),
+    ],
+)
+def test_a_broker_is_asked_for_its_own_address(servers: str, ids: list[int], expected: AdminInterface) -> None:
+    connect: Any = lambda server: Broker(server, ids)  # noqa: E731
+    assert ask_admin_address(Cluster(servers, 1.0, connect=connect)) == expected
+
+
+@pytest.mark.parametrize("words", [["find", "orders", "--key", "1"], ["compaction", "status"]])
+def test_the_timeout_ends_the_wait_for_a_silent_broker(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        begin = time.monotonic()
+        assert main([*words, "--bootstrap", f"127.0.0.1:{server.getsockname()[1]}", "--timeout", "0.1"]) == 1
+        assert time.monotonic() - begin < 5
+    assert "timed out" in capsys.readouterr().err
+
+
+def test_the_timeout_ends_the_wait_for_a_silent_interface() -> None:
+    from tidelog import Tidelog
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = Tidelog(admin=f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.1)
+        with pytest.raises(TimeoutError):
+            next(client.find("orders", key="1"))
