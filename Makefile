@@ -223,7 +223,7 @@ load: $(VENV)/.bench $(EXTENSIONS) ## load test of any broker: make load LOAD="-
 churn: $(VENV)/.test $(EXTENSIONS) ## a minute of connections that are reset at every moment, more than the 1,024 descriptors
 	TIDELOG_CHURN_S=60 $(BIN)/python -m pytest -s tests/faults/test_network_departures.py -k churn
 
-docs: $(VENV)/.test $(EXTENSIONS) ## rebuild configuration.md, command-line.md and metrics.md from the declarations
+docs: $(VENV)/.test $(EXTENSIONS) ## rebuild the generated pages: configuration, command-line, metrics, internals/authorization
 	$(BIN)/python -m tidelog.configuration_page > docs/configuration.md
 	$(BIN)/python -m tidelog.command_page > docs/command-line.md
 	$(BIN)/python -m tidelog.broker.security.authorization.table > docs/internals/authorization.md

@@ -20,7 +20,7 @@ from tidelog.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequ
 from tidelog.protocol.schema.fields import Message
 
 JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION = 5, 3, 3
-"""The newest versions that are not flexible: their headers are the same for requests and answers."""
+"""The newest versions that are not flexible: the headers of their requests and answers have no tags."""
 HEARTBEAT_S = 0.05
 TIMEOUT_S = 120.0
 _HEAD = struct.Struct(">ihhih")

@@ -70,7 +70,7 @@ def _cells(row: str, metric: Metric, results: Results) -> list[str]:
         return []
     better = ratio(metric, found[TIDELOG], found[KAFKA])
     tidelog = found[TIDELOG]
-    met = metric.is_met(tidelog, found[FLOOR]) if tidelog is not None else None
+    met = metric.is_met(tidelog) if tidelog is not None else None
     return [
         _number(tidelog, metric),
         _number(found[KAFKA], metric),
@@ -98,6 +98,6 @@ def list_missed(rows: Iterable[Row], results: Results) -> list[str]:
     for row in rows:
         for metric in row.metrics:
             value = results.median(row.name, metric.key, TIDELOG)
-            if value is not None and metric.is_met(value, results.median(row.name, metric.key, FLOOR)) is False:
+            if value is not None and metric.is_met(value) is False:
                 found.append(f"{row.name} {metric.title}: {_number(value, metric)} {metric.unit}, aim {metric.aim()}")
     return found

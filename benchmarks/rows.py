@@ -1,9 +1,8 @@
 """Rows of the benchmark. A row has metrics with their aims, and a function that measures them on one contender:
 Tidelog, Apache Kafka or the floor.
 
-The aims come from the project's design; a metric is "met" when the median of its rounds keeps its limit. A limit may be
-absolute, or a multiple of the *floor* measured in the same run. The floor is a C program that does only the work that
-no broker can avoid (``rivals/floor.py``).
+The aims come from the project's design; a metric is "met" when the median of its rounds keeps its limit. The floor is a
+C program that does only the work that no broker can avoid (``rivals/floor.py``).
 
 Processor time is compared with the floor's in pairs: Tidelog and the floor are measured right after each other, and
 each is first in every other pair. The kernel's time for a page depends on its last user (0.2 to 2.9 s/GB for the same
@@ -38,25 +37,19 @@ class Metric:
     title: str
     unit: str
     limit: float | None = None
-    floor_ratio: float | None = None
     more_is_better: bool = False
     digits: int = 2
 
     def aim(self) -> str:
         """Write the aim in words; empty if the metric has none."""
         sign = ">=" if self.more_is_better else "<="
-        if self.floor_ratio is not None:
-            return f"{sign} {self.floor_ratio:g}x the floor"
         return f"{sign} {self.limit:,g}" if self.limit is not None else ""
 
-    def is_met(self, value: float, floor: float | None) -> bool | None:
-        """Return whether ``value`` keeps the aim; None where there is no aim or no floor to compare with."""
-        limit = self.limit
-        if self.floor_ratio is not None:
-            limit = None if floor is None else self.floor_ratio * floor
-        if limit is None:
+    def is_met(self, value: float) -> bool | None:
+        """Return whether ``value`` keeps the aim; None if there is no aim."""
+        if self.limit is None:
             return None
-        return value >= limit if self.more_is_better else value <= limit
+        return value >= self.limit if self.more_is_better else value <= self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +72,8 @@ class Scale:
     pairs: int
     pair_bytes: int
     fetch_readings: int = 4
-    """Readings of the same data in one measurement: user time is counted in hundredths of a second, and is 0.02 s/GB.
-    """
+    """Readings of the same data in one measurement: user time is counted in hundredths of a second, and one reading
+    takes only some of them."""
 
 
 FULL = Scale(
@@ -133,7 +126,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Context of a measuring function: the amount of work, and a directory of its own."""
+    """Context of a measuring function: amounts of work, the directory of all measurements, the number of the round."""
 
     scale: Scale
     directory: Path

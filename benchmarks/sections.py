@@ -18,16 +18,15 @@ SECTION_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A program among the benchmarks: its title, and its arguments with a rival, without one, and for a smoke run."""
+    """A program among the benchmarks: its title, and the arguments that it gets without a rival and in a smoke run."""
 
     title: str
-    arguments: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()
     quick: tuple[str, ...] = ()
 
 
 SECTIONS = {
-    "recovery": Section("Recovery: scanning a log after a kill", quick=("--mb", "20")),
+    "recovery": Section("Recovery: scanning a log after a kill", alone=("--no-kafka",), quick=("--mb", "20")),
     "validation": Section("Validation: one batch, plain Python and compiled"),
     "fsync": Section("Group fsync: flush.messages=1", alone=("--no-kafka",), quick=("--seconds", "1")),
     "cold_read": Section(
@@ -40,7 +39,7 @@ SECTIONS = {
 def command(name: str, rival: str, *, quick: bool) -> list[str]:
     """Return the command of a section."""
     section = SECTIONS[name]
-    words = [sys.executable, "-m", f"benchmarks.{name}", *section.arguments]
+    words = [sys.executable, "-m", f"benchmarks.{name}"]
     return [*words, *(section.quick if quick else ()), *(() if rival == KAFKA else section.alone)]
 
 

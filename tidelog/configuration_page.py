@@ -56,7 +56,7 @@ Later ones win:
 4. `--override KEY=VALUE`, as often as needed;
 5. `--data-dir`, `--host` and `--port`, which stand for `log.dirs` and for host and port of the first of `listeners`;
 6. while the broker runs, what the admin API has set (`kafka-configs.sh --alter`): for all brokers, then for this one.
-   These are kept over restarts. Only keys marked *dynamic* can be changed so.
+   They are kept over restarts. Only keys marked *dynamic* can be changed in this way.
 
 A topic's own configs win over all of these for that topic.
 
@@ -137,8 +137,8 @@ def topic_table() -> str:
     rows = [
         "## Topics' own configs",
         "",
-        "Set when a topic is created or later through the admin API. Where a topic has no value of its own, the server",
-        "key gives it; these are dynamic, except `log.message.format.version` and those in minutes or hours.",
+        "Set when a topic is created, or later through the admin API. A topic without a value of its own has that of",
+        "the server key. Server keys are dynamic, except `log.message.format.version` and those in minutes or hours.",
         "",
         "| key | server key | type | default | allowed | |",
         "|---|---|---|---|---|---|",

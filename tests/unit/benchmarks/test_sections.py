@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 
 import pytest
 
+from benchmarks import sections
 from benchmarks.rows import KAFKA
 from benchmarks.sections import SECTIONS, command, run_section
 
@@ -19,6 +21,12 @@ def test_every_section_is_a_program(name: str) -> None:
 
 def test_commands_get_the_arguments_of_the_run() -> None:
     assert command("fsync", "none", quick=True)[3:] == ["--seconds", "1", "--no-kafka"]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_without_a_rival_no_section_starts_kafka(name: str) -> None:
+    program = (Path(sections.__file__).parent / f"{name}.py").read_text()
+    assert ("--no-kafka" in command(name, "none", quick=False)) == ('"--no-kafka"' in program)
 
 
 def test_the_output_of_a_section_is_kept() -> None:
