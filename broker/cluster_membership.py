@@ -99,7 +99,7 @@ def first_log(path: str, loaded: LoadedMetadata, config: BrokerConfig) -> Loaded
     not in the first data directory: the start would create an empty log there.
     """
     first = config.log_dirs[0]
-    if os.path.dirname(path) != first:
+    if os.path.abspath(os.path.dirname(path)) != os.path.abspath(first):
         raise StartError(f"{path} is the metadata log, and the first of log.dirs is {first}: name its directory first")
     return loaded
 

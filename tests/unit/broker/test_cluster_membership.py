@@ -247,6 +247,12 @@ def test_an_own_log_is_accepted_without_a_log_line(tmp_path: Path, caplog: pytes
     assert not caplog.records
 
 
+@pytest.mark.parametrize("spelling", ["{}/", "{}/."])
+def test_the_first_directory_may_be_spelt_in_any_way(tmp_path: Path, spelling: str) -> None:
+    metadata(tmp_path, (TopicRecord(name="t", topic_id=TOPIC_ID), 0))
+    assert check_is_alone(config(tmp_path, log_dirs=spelling.format(tmp_path)), FILE_SYSTEM) is not None
+
+
 def test_the_quorum_state_in_a_second_directory_is_checked_too(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     quorum_state(tmp_path / "b", leaderId=1)
