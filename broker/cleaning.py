@@ -1,9 +1,10 @@
 """The cleaner in the broker: which logs it sees, when it starts, where its settings come from.
 
 The cleaner starts a moment after the listeners are open, or with the first request for it, whichever comes first, so
-that it does not delay the start. A log that was not opened since a clean stop is inspected once. Such a log is opened
-if it has more than one segment, as only then there is anything to clean. With ``max.compaction.lag.ms`` it is also
-opened if it has any record, as its only segment has to be rolled in time.
+that it does not delay the start. A log that was not opened since a clean stop is inspected once, and again when the
+configuration of its topic has changed. Such a log is opened if it has more than one segment, as only then there is
+anything to clean. With ``max.compaction.lag.ms`` it is also opened if it has any record, as its only segment has to be
+rolled in time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from tidelog.protocol.errors import KafkaError, KafkaStorageError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.controller.configs import TopicDefaults
     from tidelog.broker.metadata.image import TopicImage
     from tidelog.cleaner.cleaner_manager import RoundReport
     from tidelog.log.config import LogConfig
@@ -38,6 +40,13 @@ NEVER_MS = 2**63 - 1
 """Kafka's default of ``max.compaction.lag.ms``."""
 
 
+class Inspected(NamedTuple):
+    """Sources of a log's configuration when the log was inspected: the topic's image, and the server's defaults."""
+
+    image: TopicImage
+    defaults: TopicDefaults
+
+
 class CompactedLogs:
     """Function that returns the open compacted logs of a broker, after opening those that may need cleaning. Cleaner
     threads call it.
@@ -45,7 +54,7 @@ class CompactedLogs:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._inspected: set[TopicPartition] = set()
+        self._inspected: dict[TopicPartition, Inspected] = {}
         self._lock = threading.Lock()
 
     def __call__(self) -> list[UnifiedLog]:
@@ -56,12 +65,8 @@ class CompactedLogs:
 
     def _open_others(self, opened: dict[TopicPartition, UnifiedLog]) -> Iterator[UnifiedLog]:
         manager = self._broker.log_manager
-        others = [p for p in manager.partitions() if p not in opened and p not in self._inspected]
-        configs = {topic: self._config_of(topic) for topic in {partition.topic for partition in others}}
-        for partition in others:
-            self._inspected.add(partition)
-            config = configs[partition.topic]
-            if config is not None and config.compact and self._may_be_cleaned(partition, config):
+        for partition, config in self._find_uninspected(opened):
+            if config.compact and self._may_be_cleaned(partition, config):
                 try:
                     log = manager.get_log(partition)
                 except KafkaError:  # refused, with its reason in the log: nothing to clean
@@ -69,8 +74,26 @@ class CompactedLogs:
                 if log is not None and log.config.compact:
                     yield log
 
-    def _config_of(self, topic: str) -> LogConfig | None:
-        return config_of(self._broker, topic)
+    def _find_uninspected(self, opened: dict[TopicPartition, UnifiedLog]) -> list[tuple[TopicPartition, LogConfig]]:
+        """Return the logs that are not open and were not inspected with their present configuration, which is returned
+        with each. They count as inspected from now on."""
+        before, self._inspected = self._inspected, {}
+        topics, configs = self._broker.metadata.topics, self._broker.topic_configs
+        found: dict[str, LogConfig] = {}
+        uninspected = []
+        for partition in self._broker.log_manager.partitions():
+            image = topics.get(partition.topic)
+            if image is None or partition in opened:
+                continue
+            present = self._inspected[partition] = Inspected(image, configs.defaults)
+            last = before.get(partition)
+            if last is not None and last.image is present.image and last.defaults is present.defaults:
+                continue
+            config = found.get(partition.topic)
+            if config is None:
+                config = found[partition.topic] = configs.log_config(image)
+            uninspected.append((partition, config))
+        return uninspected
 
     def _may_be_cleaned(self, partition: TopicPartition, config: LogConfig) -> bool:
         for directory in self._broker.config.log_dirs:

@@ -70,6 +70,11 @@ class TopicConfigs:
         self._defaults = TopicDefaults.of(config)
         """Replaced as one object by the loop thread, so that no other thread can put old defaults back."""
 
+    @property
+    def defaults(self) -> TopicDefaults:
+        """The server's present defaults; another object after each change. Any thread."""
+        return self._defaults
+
     def defaults_changed(self) -> None:
         """Take over the server's present configuration. Loop thread."""
         self._defaults = TopicDefaults.of(self._config)
