@@ -60,7 +60,8 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     """Serve the pages on a listening socket. ``cleanup`` of the returned runner closes it. Raises ConfigError."""
     stores = build_stores(broker, ADMIN_LISTENER)
     logins = Logins(broker, tls_of(stores))
-    guard = make_guard(Hosts(broker.config), Permissions(broker, logins).refuse)
+    permissions = Permissions(broker, logins)
+    guard = make_guard(Hosts(broker.config), permissions.refuse_caller, check_page=permissions.refuse_page)
     app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES + 1)
     app[BROKER] = broker
     app[SEARCHES] = ThreadPoolExecutor(SEARCH_THREADS, "search")

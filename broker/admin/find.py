@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from tidelog.broker.admin.guard import refusal
 from tidelog.broker.admin.parameters import parse_switch, read_parameters
 from tidelog.broker.admin.permissions import may_read
 from tidelog.broker.find.finding import FindRequest, FoundRecord, IndexBehindError, parse_next, plan
@@ -59,6 +60,8 @@ async def answer_find(broker: Broker, request: web.Request, threads: Executor) -
         as_base64 = parameters.get("format") == "base64"
         in_worker = partial(broker.loop.run_in_executor, threads, take, iter(answer), as_base64)
         part = await in_worker()
+        if not may_read(broker, request, asked.topic):
+            return refusal(403, "not allowed")  # the permission was revoked while the search waited
     except (ValueError, InvalidRequestError) as error:
         return web.json_response({"error": str(error)}, status=400)
     except UnknownTopicOrPartitionError as error:

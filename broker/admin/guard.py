@@ -2,7 +2,7 @@
 
 A request must be meant for this broker, must not come from another site's web page, must be small, and must arrive in
 time. If logins are configured (``tidelog.broker.admin.login.logins``), it must identify its sender, who must be allowed
-to make it.
+to make it. The permission is checked last: a body may arrive ten seconds after its header.
 
 A web page in an operator's browser can send requests to this broker, and read the answers by DNS rebinding. But the
 page cannot choose the ``Host`` and ``Origin`` that the browser sends. Programs such as curl send no ``Origin`` and no
@@ -70,12 +70,20 @@ class Hosts:
         return address.is_loopback or self._is_any_address or str(address) in self._names
 
 
-Check = Callable[[web.Request], Awaitable[web.Response | None]]
+def refuse_nothing(_request: web.Request) -> None:
+    """Return None: every sender may use every page."""
 
 
-def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY_BYTES) -> Middleware:
+def make_guard(
+    hosts: Hosts,
+    check_caller: Callable[[web.Request], Awaitable[web.Response | None]],
+    max_body_bytes: int = MAX_BODY_BYTES,
+    *,
+    check_page: Callable[[web.Request], web.Response | None] = refuse_nothing,
+) -> Middleware:
     """Make the middleware that refuses requests or passes them to their handlers. ``check_caller`` checks the sender,
-    and returns the refusal or None."""
+    then the body is received, then ``check_page`` checks whether the sender may use the page. Each check returns the
+    refusal or None."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -84,7 +92,7 @@ def make_guard(hosts: Hosts, check_caller: Check, max_body_bytes: int = MAX_BODY
             clock.stop()
         try:
             refusal = refuse_sender(request, hosts) or await check_caller(request)
-            refusal = refusal or await refuse_body(request, max_body_bytes)
+            refusal = refusal or await refuse_body(request, max_body_bytes) or check_page(request)
             if refusal is not None:
                 return refusal
             if isinstance(clock, RequestClock):

@@ -95,19 +95,22 @@ class Permissions:
         self._logins = logins
         self._need_of = need_of
 
-    async def refuse(self, request: web.Request) -> web.Response | None:
-        """Return the refusal of a request that its sender may not make, or None."""
-        resource = request.match_info.route.resource
-        path = "" if resource is None else resource.canonical
+    async def refuse_caller(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a request whose sender has to log in, or None. The sender is in ``CALLER`` then."""
         request[CALLER] = None
-        if path in OPEN and not self._logins.has_credentials(request):
+        if path_of(request) in OPEN and not self._logins.has_credentials(request):
             if not self._logins.methods:
                 request[CALLER] = await self._logins.identify(request)
             return None
-        caller = request[CALLER] = await self._logins.identify(request)
+        request[CALLER] = await self._logins.identify(request)
+        return None if request[CALLER] is not None else self._ask_for_login()
+
+    def refuse_page(self, request: web.Request) -> web.Response | None:
+        """Return the refusal of a request that its sender may not make, or None."""
+        caller = request[CALLER]
         if caller is None:
-            return self._ask_for_login()
-        need = self._need_of(request, path)
+            return None
+        need = self._need_of(request, path_of(request))
         if request.method not in _READS and (need is None or need.operation is not AclOperation.READ):
             record("admin write", user=str(caller.principal), address=request.remote or "", method=request.method,
                    path=request.path)  # fmt: skip
@@ -133,6 +136,12 @@ class Permissions:
         if authorizer.authorize(context_of(request), need.operation, kind, name):
             return None
         return refusal(403, "not allowed")
+
+
+def path_of(request: web.Request) -> str:
+    """Return the path of a request's route, with its parameters in braces; an empty text if there is no such page."""
+    resource = request.match_info.route.resource
+    return "" if resource is None else resource.canonical
 
 
 def may_describe(broker: Broker, request: web.Request, topic: str) -> bool:

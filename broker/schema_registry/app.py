@@ -76,8 +76,9 @@ async def serve(broker: Broker, listener: socket.socket) -> web.AppRunner:
     """Serve the listening socket. ``cleanup`` of the returned runner closes it. Raises ConfigError."""
     stores = build_stores(broker, SCHEMA_REGISTRY_LISTENER)
     logins = Logins(broker, tls_of(stores), SCHEMA_REGISTRY_LISTENER)
-    check = Permissions(broker, logins, need_of).refuse
-    guard = make_guard(Hosts(broker.config, SCHEMA_REGISTRY_LISTENER), check, MAX_BODY_BYTES)
+    permissions = Permissions(broker, logins, need_of)
+    hosts = Hosts(broker.config, SCHEMA_REGISTRY_LISTENER)
+    guard = make_guard(hosts, permissions.refuse_caller, MAX_BODY_BYTES, check_page=permissions.refuse_page)
     app = web.Application(middlewares=[guard, answer_errors], client_max_size=MAX_BODY_BYTES + 1)
     app[REGISTRY] = Registry(broker)
     app.on_response_prepare.append(add_headers)

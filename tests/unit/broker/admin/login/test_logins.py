@@ -220,6 +220,45 @@ async def test_an_answer_ends_when_the_permission_to_read_is_revoked(
         assert b"first" not in answer.body
 
 
+async def test_a_search_that_waits_sends_nothing_after_the_permission_to_read_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
+        acl = allow(asked, "ann", AclOperation.READ, ResourceType.TOPIC, "notes")
+        with opening_expected():
+            create_topic(asked.parts, "notes", 1)
+        asked.parts.append("notes", b"first")
+        loop = asyncio.get_running_loop()
+
+        async def revoke() -> None:
+            asked.parts.broker.controller.commit([VersionedRecord(RemoveAccessControlEntryRecord(id=acl))])
+
+        def take_late(records: Iterator[FoundRecord], as_base64: bool) -> bytes:
+            asyncio.run_coroutine_threadsafe(revoke(), loop).result()
+            return take(records, as_base64)
+
+        monkeypatch.setattr(find, "take", take_late)
+        answer = await asked.ask("GET", "/topics/notes/records", basic("ann", "plain"))
+        assert (answer.status, b"first" in answer.body) == (403, False)
+
+
+async def test_a_permission_that_is_revoked_while_the_body_comes_is_gone(tmp_path: Path) -> None:
+    async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
+        allow(asked, "ann", AclOperation.DESCRIBE, ResourceType.TOPIC, "orders")
+        acl = allow(asked, "ann", AclOperation.ALTER, ResourceType.TOPIC, "orders")
+        reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
+        login = basic("ann", "plain")["Authorization"]
+        head = f"POST /compaction/orders HTTP/1.1\r\nHost: localhost\r\nAuthorization: {login}\r\nContent-Length: 2\r\n"
+        writer.write(head.encode() + b"\r\n{")
+        await asyncio.sleep(0.2)  # the header is received, and the broker waits for the body
+        asked.parts.broker.controller.commit([VersionedRecord(RemoveAccessControlEntryRecord(id=acl))])
+        writer.write(b"}")
+        assert b" 403 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        assert asked.parts.broker.services.cleaner.made is None
+
+
 async def test_each_page_asks_the_authorizer(tmp_path: Path) -> None:
     async with site(tmp_path, {**SASL, **AUTHORIZER}) as asked:
         assert await statuses(asked, basic("root", "root")) == LET_IN
