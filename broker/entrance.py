@@ -14,18 +14,20 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.broker.admin.login.access import LISTENER, check_access
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.broker_config import PLAIN_PROTOCOLS, SASL_PROTOCOLS, BrokerConfig, Endpoint
 from tidelog.broker.config.keys.admin import ADMIN_LISTENER, SCHEMA_REGISTRY_LISTENER
+from tidelog.broker.loop.threads import run_in_thread
 from tidelog.broker.loop.timers import Timer
 from tidelog.broker.network.connection import Connection
 from tidelog.broker.network.listening import set_buffers, to_plain_address
 from tidelog.broker.network.shell import Shell
 from tidelog.broker.network.transport import PlainSocket, Transport
+from tidelog.broker.quota.address_limits import AddressLimits
 from tidelog.broker.requests.context import RequestContext
 from tidelog.broker.security.principal import ANONYMOUS, Principal
 from tidelog.protocol.config_def import ConfigError
@@ -47,6 +49,9 @@ class Entrance:
         self._shell = shell
         self._on_left = on_left
         self._per_ip: Counter[str] = Counter()
+        self._limits = AddressLimits(
+            broker.config, partial(run_in_thread, broker.loop, broker.executor, turns=broker.timers.turns)
+        )
         self._held: dict[socket.socket, Timer] = {}
         """Connections over the quota of their address, which are closed after a wait, with the timers that do it."""
         self._tls = build_tls(broker)
@@ -78,7 +83,7 @@ class Entrance:
 
     def admit(self, endpoint: Endpoint, client: socket.socket, host: str) -> None:
         """Take over a new connection, unless its address has too many already, or opens them too fast."""
-        if self._per_ip[host] >= self._limit_for(host):
+        if self._per_ip[host] >= self._limits.limit_for(host):
             logger.info("refusing a connection from %s, which has %d: max.connections.per.ip", host, self._per_ip[host])
             client.close()
             return
@@ -147,22 +152,6 @@ class Entrance:
         """Read keystores and truststores again, as the operator has asked for it."""
         if self._tls is not None:
             self._tls.reload()
-
-    def _limit_for(self, host: str) -> int:
-        overrides = parse_limits(self._config.get_str("max.connections.per.ip.overrides"))
-        return overrides.get(host, self._config.get_int("max.connections.per.ip"))
-
-
-@lru_cache(maxsize=1)
-def parse_limits(text: str) -> dict[str, int]:
-    """Parse the value of max.connections.per.ip.overrides. An address has several spellings; the key of a limit is the
-    one that sockets have."""
-    if not text:
-        return {}
-    from tidelog.broker.security.client_address import to_canonical_address  # only brokers with overrides need it
-
-    entries = (entry.strip().rpartition(":") for entry in text.split(",") if entry.strip())
-    return {to_canonical_address(address): int(count) for address, _, count in entries}
 
 
 def build_tls(broker: Broker) -> TlsListeners | None:

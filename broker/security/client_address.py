@@ -5,6 +5,15 @@ from __future__ import annotations
 import ipaddress
 
 
+def is_address(text: str) -> bool:
+    """Return whether a text is an IP address, with or without brackets."""
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
 def to_canonical_address(text: str) -> str:
     """Return an address in the spelling that sockets have; another text as it is."""
     try:
