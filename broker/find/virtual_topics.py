@@ -21,6 +21,7 @@ jobs.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,9 @@ MAX_RESULT_BYTES = 1024 * 1024
 """Largest number of bytes of records in one result."""
 MAX_PARTITIONS = 1000
 """Largest number of virtual partitions that are kept. A further one replaces the one that was used least recently."""
+MAX_HELD_BYTES = 256 * 1024 * 1024
+"""Largest number of bytes of key offsets that all virtual partitions remember together (at most 32 MB each). With more,
+those that were used least recently are dropped; their next read finds the offsets again."""
 
 Key = tuple[int, bool]
 """Fetch offset, and whether only committed records are read."""
@@ -79,11 +83,18 @@ class _Result:
 class FilteredLog:
     """A log from which only matching records are read."""
 
-    def __init__(self, broker: Broker, partition: Partition, query: Query) -> None:
+    def __init__(
+        self, broker: Broker, partition: Partition, query: Query, note_growth: Callable[[int], object]
+    ) -> None:
+        """``note_growth`` is called with the number of bytes by which ``held_bytes`` grew."""
         self._broker = broker
         self._partition = partition
         self._query = query
+        self._note_growth = note_growth
         self._made_reader: MatchReader | None = None
+        self.held_bytes = 0
+        """Bytes of key offsets that the reader remembers."""
+        self._is_closed = False
         self._results: OrderedDict[Key, _Result] = OrderedDict()
         self._is_running = False
         self._pause_until_ms = 0.0
@@ -178,6 +189,7 @@ class FilteredLog:
     def _keep(self, key: Key, upper: int, done: Deferred[Matching]) -> None:
         """Keep the result of a job, joined to the gap before it if there is one, and wake the waiting fetches."""
         self._is_running = False
+        self._count_held_bytes()
         before = self._results.pop(key, None)
         made_ms = self._broker.time.monotonic_ms()
         try:
@@ -202,6 +214,12 @@ class FilteredLog:
             self._broker.timers.schedule(GAP_WAIT_MS, self._touch)
         self._touch()
 
+    def _count_held_bytes(self) -> None:
+        growth = self._reader.held_bytes - self.held_bytes
+        if growth and not self._is_closed:
+            self.held_bytes += growth
+            self._note_growth(growth)
+
     def _forget(self, key: Key, result: _Result) -> None:
         """Drop a result that is too old to be returned, unless another one has replaced it."""
         if self._results.get(key) is result:
@@ -217,6 +235,7 @@ class FilteredLog:
 
     def close(self) -> None:
         """Release the files of results that were not returned to clients."""
+        self._is_closed = True
         while self._results:
             self._drop(self._results.popitem()[1])
 
@@ -299,6 +318,11 @@ class VirtualPartition(Partition):
         epochs = self.leader_epoch == real.leader_epoch and self.is_leader == real.is_leader
         return self.real is real and self.tag_header == tag_header and epochs
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of key offsets that are remembered for this partition."""
+        return self._filtered.held_bytes
+
     def close(self) -> None:
         """Release the files of results that were not returned to clients."""
         self._filtered.close()
@@ -315,6 +339,7 @@ class VirtualPartitions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._partitions: OrderedDict[tuple[bytes, int], VirtualPartition] = OrderedDict()
+        self._held_bytes = 0
 
     def partition(self, image: TopicImage, index: int) -> Partition:
         """Return the partition of a virtual topic. Raises UnknownTopicOrPartitionError, InvalidTopicError."""
@@ -326,11 +351,28 @@ class VirtualPartitions:
             self._partitions.move_to_end((image.topic_id, index))
             return found
         query = parse_query(split_name(image.name)[1], header)
-        partition = VirtualPartition(real, image, FilteredLog(self._broker, real, query), header)
+        partition = VirtualPartition(real, image, FilteredLog(self._broker, real, query, self._note_growth), header)
+        if found is not None:
+            self._drop(self._partitions.pop((image.topic_id, index)))
         self._partitions[image.topic_id, index] = partition
-        while len(self._partitions) > MAX_PARTITIONS:
-            self._partitions.popitem(last=False)[1].close()
+        self._limit()
         return partition
+
+    def _note_growth(self, growth: int) -> None:
+        """Count the bytes that a partition remembers in addition."""
+        self._held_bytes += growth
+        self._limit()
+
+    def _limit(self) -> None:
+        """Drop the partitions used least recently while there are too many, or while they remember too much."""
+        while len(self._partitions) > MAX_PARTITIONS or (
+            self._held_bytes > MAX_HELD_BYTES and len(self._partitions) > 1
+        ):
+            self._drop(self._partitions.popitem(last=False)[1])
+
+    def _drop(self, partition: VirtualPartition) -> None:
+        self._held_bytes -= partition.held_bytes
+        partition.close()
 
     def _tag_header(self, source: str, real: Partition) -> str | None:
         """Return the name of the header with a topic's tags: from its log if that is open, else from its configs."""

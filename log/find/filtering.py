@@ -22,6 +22,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.log.fetch import FetchIsolation
@@ -88,7 +89,7 @@ class KeyCandidates:
     """The offsets of records that may have a key, ascending. They are kept between calls, so that the key's chain
     (``tidelog.log.find.index_file``) is walked once, and later only its new entries."""
 
-    __slots__ = ("_covered", "_hash", "_offsets", "_query")
+    __slots__ = ("_are_too_many", "_covered", "_hash", "_offsets", "_query")
 
     def __init__(self, topic: str, query: Query) -> None:
         assert query.key is not None
@@ -96,19 +97,30 @@ class KeyCandidates:
         self._hash = key_hash(key_seed(topic), query.key)
         self._offsets = array("q")
         self._covered = 0
+        self._are_too_many = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the remembered offsets."""
+        return len(self._offsets) * self._offsets.itemsize
 
     def iterate(self, indexer: LogIndexer, start: int) -> tuple[Iterator[int], int]:
         """Iterate over candidates from ``start`` on; return also the offset below which these are all. Raises
         IndexDamagedError.
         """
         keys = indexer.keys
-        if keys is None or len(self._offsets) > MAX_KEY_CANDIDATES:
+        if keys is None or self._are_too_many:
             return iter(()), start
         end = keys.next_offset
         if end < self._covered:  # the index was rebuilt
             self._offsets, self._covered = array("q"), 0
         if end > self._covered:
-            fresh = array("q", keys.select(self._hash, self._query.begin, self._query.end, self._covered))
+            found = keys.select(self._hash, self._query.begin, self._query.end, self._covered)
+            room = MAX_KEY_CANDIDATES - len(self._offsets)
+            fresh = array("q", islice(found, room + 1))
+            if len(fresh) > room:
+                self._offsets, self._are_too_many = array("q"), True
+                return iter(()), start
             fresh.reverse()
             self._offsets += array("q", fresh[: bisect_left(fresh, end)])
             self._covered = end
@@ -123,6 +135,11 @@ class MatchReader:
         self._log = log
         self._query = query
         self._keys = KeyCandidates(log.topic_partition.topic, query) if query.key is not None else None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are remembered between two reads."""
+        return 0 if self._keys is None else self._keys.held_bytes
 
     def read(self, reading: Reading, indexer: LogIndexer | None) -> Matching:
         """Read the next matching records. Raises IndexDamagedError, CorruptMessageError, KafkaStorageError."""

@@ -9,7 +9,9 @@ import pytest
 
 from tests.support.topics import create_topic
 from tests.unit.broker.data_broker import DataBroker
+from tidelog.broker.find import virtual_topics
 from tidelog.broker.find.virtual_topics import KEEP_MS, PAUSE_MS, FilteredLog
+from tidelog.broker.replica.partition import Partition
 from tidelog.log.fetch import FetchIsolation
 from tidelog.log.find.filtering import Matching, MatchReader
 from tidelog.log.find.lookup import Query
@@ -40,7 +42,9 @@ class World:
         create_topic(self.data, "t", 1)
         self.data.append("t", b"value")
         self.file = CountedFile()
-        self.filtered = FilteredLog(self.data.broker, self.data.replica_manager.partition("t", 0), Query(begin=0))
+        self.filtered = FilteredLog(
+            self.data.broker, self.data.replica_manager.partition("t", 0), Query(begin=0), lambda _: None
+        )
 
     def find(self, *_: object) -> Matching:
         self.file.retain()
@@ -100,3 +104,32 @@ def test_a_result_that_comes_after_the_partition_was_closed_is_dropped(world: Wo
     world.data.run_turn()
     world.data.loop.advance(KEEP_MS + 1)
     assert not world.file.users
+
+
+def test_partitions_that_remember_too_many_offsets_together_give_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that was used least recently is dropped, and found again later; another begin is another name."""
+    data = DataBroker(tmp_path)
+    create_topic(data, "t", 1)
+    data.append("t", *[b"value"] * 10)
+    monkeypatch.setattr(virtual_topics, "MAX_HELD_BYTES", 2_000)
+    monkeypatch.setattr(MatchReader, "held_bytes", 800)
+    monkeypatch.setattr(MatchReader, "read", lambda *_: Matching(b"", 10, True))
+    partitions = data.broker.services.virtual_partitions.get()
+
+    def read(number: int) -> Partition:
+        image = data.broker.metadata.find(f"t?key=k&from={1_700_000_000_000 + number}")
+        assert image is not None
+        found = partitions.partition(image, 0)
+        found.read(0, 1_000, isolation=FetchIsolation.HIGH_WATERMARK, min_one_message=True)
+        data.run_turn()
+        return found
+
+    first, second, third = read(1), read(2), read(3)
+    assert read(2) is second
+    assert read(3) is third
+    assert read(1) is not first, "the third made too many"
+    assert read(3) is third
+    assert read(2) is not second, "the new first made too many"
+    data.close()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.finding import QUERIES, fill, indexed_bench, indexer_of
 from tests.support.logs import NOW_MS, marker, producer_batch
+from tidelog.log.find import filtering
 from tidelog.log.find.filtering import SLICE_BYTES, MatchReader, Reading
 from tidelog.log.find.indexer import LogIndexer
 from tidelog.log.find.lookup import Query
@@ -111,3 +112,18 @@ def test_nothing_that_matches_is_one_empty_batch(tmp_path: Path) -> None:
     assert isinstance(matching.records, bytes)
     batch = RecordBatch(matching.records)
     assert (batch.base_offset, batch.last_offset, batch.record_count) == (3, upper - 1, 0)
+
+
+def test_a_key_with_too_many_records_is_read_without_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not more than ``MAX_KEY_CANDIDATES`` offsets are in memory, also while the index is walked."""
+    log = indexed_bench(str(tmp_path)).open()
+    for _ in range(10):
+        batch = build_batch([Record(i, NOW_MS, b"k", b"v") for i in range(10)])
+        log.append_as_leader(memoryview(batch), leader_epoch=0)
+    log.update_high_watermark(log.log_end_offset)
+    indexer = indexer_of(log)
+    for most, held in ((100, 800), (99, 0)):
+        monkeypatch.setattr(filtering, "MAX_KEY_CANDIDATES", most)
+        reader = MatchReader(log, Query(key=b"k"))
+        matching = reader.read(Reading(0, log.high_watermark, 1 << 20, False), indexer)
+        assert (matching.next_offset, reader.held_bytes) == (100, held)
