@@ -190,7 +190,7 @@ class Coordinators:
     def _build_share_groups(self) -> ShareGroups:
         from tidelog.broker.share.share_groups import ShareGroups
 
-        return ShareGroups(self._broker, lambda: self.share_states)
+        return ShareGroups(self._broker, lambda: self.share_states, self.groups.runtime.steps)
 
     def _share_member_gone(self, group_id: str, member_id: str) -> None:
         """Release the records that a removed member had acquired. If its group is empty, drop the group's share

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidelog.broker.broker import Broker
-from tidelog.broker.controller.clients.client_quotas import ClientQuotas, FilterComponent
+from tidelog.broker.controller.clients.client_quotas import ClientQuotas, Entity, FilterComponent
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError
@@ -23,19 +26,20 @@ Request = DescribeClientQuotasRequest
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClientQuotasRequest
-) -> DescribeClientQuotasResponse:
-    """Describe the quotas of the metadata image that match the request's filter."""
+) -> Steps[DescribeClientQuotasResponse]:
+    """Describe the quotas of the metadata image that match the request's filter. Raises InvalidRequestError,
+    UnsupportedVersionError."""
     components = [FilterComponent(part.entity_type, part.match_type, part.match) for part in request.components]
-    found = ClientQuotas(broker.controller).describe(components, request.strict)
-    return DescribeClientQuotasResponse(
-        error_message=None,
-        entries=[
-            EntryData(
-                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
-                values=[ValueData(key=key, value=value) for key, value in values.items()],
-            )
-            for entity, values in found.items()
-        ],
+    found = yield from ClientQuotas(broker.controller).describe(components, request.strict)
+    entries = yield from apply_each(found.items(), lambda pair: describe_entity(*pair))
+    return DescribeClientQuotasResponse(error_message=None, entries=entries)
+
+
+def describe_entity(entity: Entity, values: Mapping[str, float]) -> EntryData:
+    """Build the part of the response that is about one entity."""
+    return EntryData(
+        entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        values=[ValueData(key=key, value=value) for key, value in values.items()],
     )
 
 

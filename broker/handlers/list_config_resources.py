@@ -6,8 +6,11 @@ configs. Source: KafkaApis of Kafka 4.3.
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidelog.broker.broker import Broker
 from tidelog.broker.config.resource_type import ResourceType
+from tidelog.broker.loop.steps import Steps, apply_each
 from tidelog.broker.requests.context import RequestContext
 from tidelog.protocol.api_keys import ApiKey
 from tidelog.protocol.errors import KafkaError, UnsupportedVersionError
@@ -23,7 +26,9 @@ MAX_VERSION = 1
 Request = ListConfigResourcesRequest
 
 
-def handle(broker: Broker, context: RequestContext, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+) -> Steps[ListConfigResourcesResponse]:
     """List all resources of the requested types. Raises UnsupportedVersionError for a type that does not exist."""
     known = {int(kind) for kind in ResourceType}
     kinds = request.resource_types if context.api_version > 0 else [ResourceType.CLIENT_METRICS]
@@ -32,8 +37,13 @@ def handle(broker: Broker, context: RequestContext, request: ListConfigResources
         if kind not in known:
             raise UnsupportedVersionError(f"There is no config resource type {kind}.")
         names = list_names(broker, context, ResourceType(kind))
-        resources += [ConfigResource(resource_name=name, resource_type=kind) for name in names]
+        resources += yield from apply_each(names, partial(build_resource, kind))
     return ListConfigResourcesResponse(config_resources=resources)
+
+
+def build_resource(kind: int, name: str) -> ConfigResource:
+    """Build the part of the response that is about one resource."""
+    return ConfigResource(resource_name=name, resource_type=kind)
 
 
 def list_names(broker: Broker, context: RequestContext, kind: ResourceType) -> list[str]:

@@ -62,6 +62,8 @@ def handle(broker: Broker, context: RequestContext, request: ShareFetchRequest) 
     check_renewal(request)
     groups = coordinators_of(broker).share_groups
     key = SessionKey(group_id, member_id)
+    while (release := groups.when_released(key)) is not None:
+        yield release
     try:
         session = find_session(groups, context, request, key)
     except ShareSessionLimitReachedError as error:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.config.offset_reset import BY_DURATION, EARLIEST, duration_ms
 from tidelog.broker.coordinator.share_state.state import ShareState, StateKey, StateUpdate
 from tidelog.broker.loop.deferred import Deferred, deferred_error, deferred_value, when_all
-from tidelog.broker.loop.steps import ITEMS_PER_STEP, Steps
+from tidelog.broker.loop.steps import ITEMS_PER_STEP, Job, StepRunner, Steps
 from tidelog.broker.share.config import ShareConfig, ShareConfigs
 from tidelog.broker.share.sessions import PartitionKey, SessionKey, ShareSessions
 from tidelog.broker.share.share_partition import (
@@ -84,13 +84,17 @@ class ServedPartition:
 class ShareGroups:
     """Share partitions that a broker serves, and the sessions and configurations of their groups."""
 
-    def __init__(self, broker: Broker, store: Callable[[], ShareStates]) -> None:
-        """``store()`` returns the store of the states of share partitions."""
+    def __init__(self, broker: Broker, store: Callable[[], ShareStates], steps: StepRunner) -> None:
+        """``store()`` returns the store of the states of share partitions. ``steps`` releases the records of sessions
+        that end."""
         self._broker = broker
         self._store = store
+        self._steps = steps
         self.configs = ShareConfigs(broker)
         self.sessions = ShareSessions(broker.config.get_int("group.share.max.share.sessions"))
         self._served: dict[StateKey, ServedPartition] = {}
+        self._releases: dict[SessionKey, Deferred[None]] = {}
+        """Sessions that have ended and whose records are being released."""
 
     def config(self, group_id: str) -> ShareConfig:
         """Return the current configuration of a group."""
@@ -195,34 +199,48 @@ class ShareGroups:
             self.wake(served.key)
 
     def release_session(self, session_key: SessionKey) -> Deferred[None]:
-        """End a session, if there is one, and release the records of its member. The Deferred completes when the
-        release is committed."""
+        """End a session, if there is one, and release the records of its member in steps. The Deferred completes when
+        the release is committed, or could not be stored."""
         session = self.sessions.close(session_key)
-        written = [] if session is None else self._release(session_key, session.partitions)
-        is_last = session is not None and not self.sessions.has_group(session_key.group_id)
+        if session is None:
+            return deferred_value(None)
+        job = self._steps.run(self._end_session(session_key, session.partitions))
+        return job.done if isinstance(job, Job) else deferred_value(None)
+
+    def when_released(self, session_key: SessionKey) -> Deferred[None] | None:
+        """Return a Deferred that completes once the records of the member's last session are released; None if they
+        are. A new session must not begin earlier: its records would be released, too."""
+        return self._releases.get(session_key)
+
+    def _end_session(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> Steps[None]:
+        """Release the member's records in the partitions of its session, and wait until that is committed, or has
+        failed."""
+        released = self._releases[session_key] = Deferred()
+        written: list[Deferred[None]] = []
+        try:
+            for topic_id, index in partitions:
+                served = self._served.get(StateKey(session_key.group_id, topic_id, index))
+                if served is not None:
+                    change = served.partition.release(session_key.member_id, self.config(session_key.group_id).limits)
+                    commit = self._write_and_apply_anyhow(served, change)
+                    written += [] if commit.has_value else [commit]
+                yield None
+        finally:
+            del self._releases[session_key]
+            released.complete(None)
+        is_last = not self.sessions.has_group(session_key.group_id)
         if is_last and self._broker.peers is not None:  # a coordinator on another broker does not report empty groups
             self.forget_group(session_key.group_id)
-        return when_all(written, None)
-
-    def _release(self, session_key: SessionKey, partitions: Iterable[PartitionKey]) -> list[Deferred[None]]:
-        """Release the member's records in these partitions. Returns Deferreds of the commits."""
-        limits = self.config(session_key.group_id).limits
-        written = []
-        for topic_id, index in partitions:
-            served = self._served.get(StateKey(session_key.group_id, topic_id, index))
-            if served is not None:
-                written.append(
-                    self._write_and_apply_anyhow(served, served.partition.release(session_key.member_id, limits))
-                )
-        return written
+        yield when_all(written, None)
 
     def bind(self, context: RequestContext) -> None:
         """Have the sessions of a connection end when it closes."""
-        context.on_close = lambda: self._connection_closed(context)
 
-    def _connection_closed(self, context: RequestContext) -> None:
-        for session_key in self.sessions.of_connection(context):
-            self.release_session(session_key)
+        def end_sessions() -> None:
+            for session_key in self.sessions.of_connection(context):
+                self.release_session(session_key)
+
+        context.on_close = end_sessions
 
     def _write_and_apply(self, served: ServedPartition, change: Change) -> Deferred[None]:
         """Write a change, then apply it. The Deferred completes when it is committed. Raises KafkaError."""

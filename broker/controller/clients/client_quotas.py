@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.broker.loop.steps import Steps
 from tidelog.broker.metadata.image_records import VersionedRecord
 from tidelog.protocol.errors import InvalidRequestError, UnsupportedVersionError
 from tidelog.protocol.metadata_records.records import ClientQuotaRecord, QuotaEntityData
@@ -112,13 +113,18 @@ class ClientQuotas:
         """Return all entities with their quotas."""
         return self._controller.image.quotas
 
-    def describe(self, components: Sequence[FilterComponent], strict: bool) -> dict[Entity, Mapping[str, float]]:
+    def describe(self, components: Sequence[FilterComponent], strict: bool) -> Steps[dict[Entity, Mapping[str, float]]]:
         """Find the entities that match every component; with ``strict`` only those without further types.
 
         Raises InvalidRequestError, UnsupportedVersionError. Source: DescribeClientQuotas.
         """
         check_filter(components)
-        return {entity: values for entity, values in self.entities().items() if matches(entity, components, strict)}
+        found = {}
+        for entity, values in list(self.entities().items()):
+            if matches(entity, components, strict):
+                found[entity] = values
+            yield None
+        return found
 
 
 def quota_record(entity: Entity, change: QuotaChange) -> VersionedRecord:

@@ -268,3 +268,57 @@ def test_a_client_that_goes_between_two_steps_leaves_no_file_retained(
         assert CountedFile.retained == 0, f"at step {moment}"
         world.coordinators.share_groups.release_session(SessionKey("g", member.member_id))
     assert most == MANY
+
+
+def release_slowly(world: ShareWorld, monkeypatch: pytest.MonkeyPatch) -> list[SharePartition]:
+    """Let the release of one share partition take longer than a slice; return those that are released, as they are."""
+    released: list[SharePartition] = []
+    release = SharePartition.release
+
+    def release_slow(self: SharePartition, *arguments: Any) -> Any:
+        released.append(self)
+        world.time.advance(3)
+        return release(self, *arguments)
+
+    monkeypatch.setattr(SharePartition, "release", release_slow)
+    return released
+
+
+def close_connection(member: ShareMember) -> None:
+    assert member.context.on_close is not None
+    member.context.on_close()
+
+
+def test_a_session_that_ends_releases_its_partitions_in_turns_of_their_own(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_to_all(world, b"a")
+    member = world.member()
+    assert len(records_of(finish(begin(member)))) == MANY
+    released = release_slowly(world, monkeypatch)
+    close_connection(member)
+    for count in range(1, MANY + 1):
+        assert len(released) == count
+        world.loop.run_soon()
+    assert len(records_of(finish(begin(world.member(member_id="n"))))) == MANY
+
+
+def test_a_member_that_comes_back_keeps_what_it_acquires_after_the_release(
+    world: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_to_all(world, b"a")
+    member = world.member()
+    finish(begin(member))
+    released = release_slowly(world, monkeypatch)
+    close_connection(member)
+    member.epoch = 0
+    steps = begin(member)
+    waiting = advance(steps)
+    assert isinstance(waiting, Deferred), "the new session waits for the release"
+    while not waiting.done:
+        world.loop.run_soon()
+    assert len(records_of(finish(steps))) == MANY
+    for _ in range(MANY):
+        world.loop.run_soon()
+    assert len(released) == MANY
+    assert records_of(finish(begin(world.member(member_id="n")))) == []

@@ -104,7 +104,9 @@ class Group:
     def leave(self) -> None:
         if self.members:
             name = self.chance.choice(sorted(self.members))
-            self.world.coordinators.share_groups._connection_closed(self.members.pop(name).context)
+            context = self.members.pop(name).context
+            if context.on_close is not None:  # it has had a session
+                context.on_close()
 
     def drop(self) -> None:
         """Have the leader read the state again, as after another leader's term."""
