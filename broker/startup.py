@@ -273,7 +273,7 @@ def log_manager_of(
         file_system,
         time,
         LogConfig(config.topic_defaults()),
-        recovery_threads=config.get_int("num.recovery.threads.per.data.dir"),
+        recovery_threads=lambda: config.get_int("num.recovery.threads.per.data.dir"),
         producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
         reserve_bytes=config.get_int("log.dirs.reserve.bytes"),
         directory_ids=claimed.directory_ids,

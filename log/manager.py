@@ -106,13 +106,13 @@ class LogManager:
 
     def __init__(
         self, log_dirs: Iterable[str], file_system: FileSystem, time: Time, default_config: LogConfig,
-        *, recovery_threads: int = 2, reserve_bytes: int = DEFAULT_RESERVE_BYTES,
+        *, recovery_threads: Callable[[], int] = lambda: 2, reserve_bytes: int = DEFAULT_RESERVE_BYTES,
         producer_id_expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         directory_ids: Mapping[str, bytes] | None = None, commits_alone: bool = True,
     ) -> None:  # fmt: skip
-        """``commits_alone`` says that all records of a log are committed. In a cluster other replicas decide that; then
-        only the checkpointed high watermark of an unopened log is known.
-        """
+        """``recovery_threads`` returns how many threads may recover the logs of a directory. ``commits_alone`` says
+        that all records of a log are committed. In a cluster other replicas decide that; then only the checkpointed
+        high watermark of an unopened log is known."""
         self.environment = LogEnvironment(file_system, time, producer_id_expiration_ms=producer_id_expiration_ms)
         ids = {os.path.abspath(path): directory_id for path, directory_id in (directory_ids or {}).items()}
         self.directories = [
@@ -188,7 +188,7 @@ class LogManager:
         pending = [(p, e) for p, e in self._entries.items() if not e.clean and e.directory.is_online]
         if not pending:
             return
-        threads = self._recovery_threads * len(self.directories)
+        threads = self._recovery_threads() * len(self.directories)
         recover(
             pending,
             lambda partition, entry, progress: self._load(partition, entry, Opening(progress=progress)),

@@ -83,9 +83,10 @@ NODE_KEYS = (
         "The id of the cluster, 22 characters of base64; generated at the first start if it is not given. A "
         "directory of another cluster is refused."),
     ConfigKey("background.threads", INT, 10, between(1), HIGH,
-        "The most threads for work that would hold up the loop: flushing, cold reads, compression."),
+        "The most threads for work that would hold up the loop: flushing, cold reads, retention."),
     ConfigKey("num.recovery.threads.per.data.dir", INT, 2, between(1), HIGH,
-        "Threads per data directory that recover logs at start and flush them at stop.", dynamic=True),
+        "Threads per data directory that recover logs at a start; a value set by the admin API counts at the next "
+        "start.", dynamic=True),
 )
 
 SOCKET_KEYS = (
@@ -117,7 +118,8 @@ SOCKET_KEYS = (
         "The most connections from one address; further ones are closed at once.", dynamic=True),
     ConfigKey("max.connections.per.ip.overrides", STRING, "",
         Check(are_limits, "ADDRESS:COUNT, separated by commas"), MEDIUM,
-        "Limits that differ from max.connections.per.ip: ADDRESS:COUNT, separated by commas.", dynamic=True),
+        "Limits that differ from max.connections.per.ip: ADDRESS:COUNT, separated by commas. A host name stands for "
+        "the addresses that it has when the key is set; the log names one that cannot be resolved.", dynamic=True),
     ConfigKey("max.connection.creation.rate", INT, INT_MAX, between(1), MEDIUM,
         "The most connections accepted per second, by all listeners; further ones wait in the backlog. For one "
         "address there is the quota connection_creation_rate of an ip.", dynamic=True),
@@ -139,7 +141,7 @@ TOPIC_KEYS = (
     ConfigKey("log.retention.check.interval.ms", LONG, 300_000, between(1), MEDIUM,
         "How often logs are checked for segments past their retention."),
     ConfigKey("log.flush.scheduler.interval.ms", LONG, LONG_MAX, None, HIGH,
-        "How often logs are checked for a flush.ms that has passed."),
+        "How often logs are checked for a flush.ms that has passed; at least once a second."),
     ConfigKey("log.flush.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,
         "How often recovery points are written to recovery-point-offset-checkpoint."),
     ConfigKey("log.flush.start.offset.checkpoint.interval.ms", INT, 60_000, between(0), HIGH,

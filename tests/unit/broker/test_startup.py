@@ -9,9 +9,11 @@ import pytest
 from tidelog.broker.config.broker_config import BrokerConfig
 from tidelog.broker.errors import StartError
 from tidelog.broker.metadata.image import UNASSIGNED_DIRECTORY
-from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory
+from tidelog.broker.startup import ClaimedDirectories, claim_directories, claim_directory, log_manager_of
+from tidelog.log.config import LogConfig
 from tidelog.log.files.checkpoints import read_meta_properties
 from tidelog.log.system.file_system import FileSystem, LogStorageError, OpenFile, OsFileSystem
+from tidelog.log.system.time import ManualTime
 
 CLUSTER = "5L6g3nShT-eMCtK--X86sw"
 OTHER = "MkU3OEVBNTcwNTJENDM2Qg"
@@ -73,6 +75,17 @@ def test_another_nodes_directory_is_refused(tmp_path: Path) -> None:
     claim(config(tmp_path))
     with pytest.raises(StartError, match="belongs to node 1, not to node 2"):
         claim(config(tmp_path, node_id="2"))
+
+
+def test_recovery_has_the_threads_that_the_admin_api_has_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log manager is built before the metadata log is replayed; the logs are recovered after that."""
+    given, threads = config(tmp_path), []
+    manager = log_manager_of(given, OsFileSystem(), ManualTime(), claim(given))
+    (tmp_path / "t-0").mkdir()
+    given.set_dynamic({"num.recovery.threads.per.data.dir": "7"})
+    monkeypatch.setattr("tidelog.log.manager.recover", lambda *arguments: threads.append(arguments[-1]))
+    manager.startup(lambda _: LogConfig(), {}, {"t": bytes(16)})
+    assert threads == [7]
 
 
 class BrokenBelow(OsFileSystem):

@@ -237,7 +237,7 @@ def test_the_log_line_counts_every_byte_over_directories_and_threads(
             append(log, batch(1))
         size += log.size_bytes
     caplog.set_level("INFO", logger="tidelog.log.directories.startup")
-    again = LogManager(directories, OsFileSystem(), ManualTime(NOW_MS), config, recovery_threads=2)
+    again = LogManager(directories, OsFileSystem(), ManualTime(NOW_MS), config, recovery_threads=lambda: 2)
     again.startup()
     done = [record.getMessage() for record in caplog.records if "recovered 100 %" in record.getMessage()]
     assert any(message.endswith("6 of 6 logs") for message in done)
