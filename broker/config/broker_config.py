@@ -2,8 +2,8 @@
 
 Sources, later ones win: defaults; the files of ``TIDELOG_CONFIG_FILES``; ``server.properties``; ``KAFKA_*`` variables;
 ``--override``; then what the admin API has set, for the whole cluster and after that for this node. An unknown key is
-logged once. An invalid value, or an unknown key of ``--override``, ends the start: ``ConfigError`` names the key and
-what is wrong, in one line.
+logged once, unless it may be a line of a secret. An invalid value, or an unknown key of ``--override``, ends the start:
+``ConfigError`` names the key and what is wrong, in one line.
 
 A ``BrokerConfig`` is read on the loop thread. After the start only ``set_dynamic`` changes it. Readers ask for a value
 whenever they need it, so a change takes effect at once.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -59,6 +60,9 @@ BROKER_CONFIG_DEF = ConfigDef(
 UNROUTABLE = ("0.0.0.0", "::")
 """Hosts that stand for every interface. A listener may have one, an advertised listener may not."""
 MAX_PORT = 65535
+KEY_FORM = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,31}(?:\.[a-zA-Z0-9_-]{1,32})+")
+"""Words joined by dots, each shorter than the parts of a signed token."""
+_LONGEST_KEY = 100
 CLUSTER_ID_VARIABLE = "CLUSTER_ID"  # the one variable of Apache's image that has no prefix
 FILES_VARIABLE = "TIDELOG_CONFIG_FILES"
 """Environment variable with paths of properties files, separated by colons; all other sources win over them, and
@@ -238,8 +242,16 @@ class BrokerConfig:
         without_effect = [key for key in self.static_texts if has_no_effect(key)]
         if without_effect:
             logger.info("configuration keys without effect here: %s", ", ".join(sorted(without_effect)))
+        unnamed = 0
         for key in self.unknown_keys:
-            logger.warning("unknown configuration key %s, ignored%s", key, nearest_key(key))
+            if may_be_shown(key):
+                logger.warning("unknown configuration key %s, ignored%s", key, nearest_key(key))
+            else:
+                unnamed += 1
+        if unnamed:
+            logger.warning(
+                "unknown configuration keys, ignored: %d that are not shown, as they may be lines of a secret", unnamed
+            )
 
     def _node_id(self) -> int:
         if "node.id" not in self.static_texts and self.get_int("broker.id") >= 0:
@@ -428,6 +440,14 @@ def select_known_texts(texts: Mapping[str, str]) -> dict[str, str]:
 def select_listener_texts(texts: Mapping[str, str]) -> dict[str, str]:
     """Select only the security keys of single listeners."""
     return {key: text for key, text in texts.items() if is_listener_key(key)}
+
+
+def may_be_shown(key: str) -> bool:
+    """Return whether an unknown key may be in the log: it has the form of Kafka's keys, or resembles one of them.
+
+    Another key may be a line of a private key, which is in the wrong file or was not joined to the line before it.
+    """
+    return KEY_FORM.fullmatch(key) is not None or (len(key) <= _LONGEST_KEY and bool(nearest_key(key)))
 
 
 def nearest_key(key: str) -> str:

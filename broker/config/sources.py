@@ -43,7 +43,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """Parse a Java properties file: ``key=value``, ``key: value`` or ``key value``; ``#`` and ``!`` start comments.
 
     A backslash at the end joins lines, elsewhere it escapes (``\\t``, ``\\u00e9``). The last of equal keys wins.
-    Raises PropertiesError for a malformed ``\\u``.
+    Raises PropertiesError for a malformed ``\\u``, and for half of a surrogate pair.
     """
     properties = {}
     for line in _logical_lines(text):
@@ -96,7 +96,15 @@ def _unescape(text: str) -> str:
         else:
             parts.append(_ESCAPES.get(text[position], text[position]))
             position += 1
-    return "".join(parts)
+    return _join_surrogates("".join(parts))
+
+
+def _join_surrogates(text: str) -> str:
+    """Join the two escapes that Java writes for a character beyond U+FFFF. Raises PropertiesError for one alone."""
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise PropertiesError("half of a pair of \\u escapes: the other half must follow or precede it") from None
 
 
 def _unicode(digits: str) -> str:

@@ -23,7 +23,7 @@ class Begin(Enum):
 
     BEFORE_CLIENTS = "before the listeners open"
     NEXT_TURN = "in the first turn after the listeners are open"
-    LATER = "when the broker has answered its first clients"
+    LATER = "a second after the listeners are open"
 
 
 def is_never_wanted() -> bool:

@@ -7,9 +7,9 @@
 A paused acceptor leaves clients in the kernel's backlog and removes its listener from the loop, which would spin
 otherwise (faults.md F12). The system hands out the lowest free descriptor, so a number above ``limit - reserve`` means
 that all below it are in use. The reserve stays for segments, which must open while clients keep connecting. Before the
-acceptor pauses for lack of descriptors, ``make_room`` closes a connection: one that is held for its address's quota,
-else one that was reset, else the oldest that has sent no request yet. If it finds none, the acceptor pauses. Loop
-thread only.
+acceptor pauses for lack of descriptors, ``make_room`` closes a connection: one that is held for its address's quota or
+waits in its TLS handshake, else one that was reset, else the oldest that has sent no request yet. If it finds none, the
+acceptor pauses. Loop thread only.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def to_plain_address(address: str) -> str:
 def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
     """Open a listening, non-blocking socket for an endpoint. Raises OSError."""
     any_host = not endpoint.host
-    host = endpoint.host or ("::" if socket.has_ipv6 else "0.0.0.0")
+    host = endpoint.host or ("::" if has_ipv6() else "0.0.0.0")
     name = host.encode() if host.isascii() else host  # a str would load the tables of the IDNA codec
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -42,6 +42,15 @@ def open_listener(endpoint: Endpoint, config: BrokerConfig) -> socket.socket:
         advice = "; choose another with --port (listeners)" if error.errno == errno.EADDRINUSE else ""
         raise OSError(f"cannot listen on {endpoint}: {error.strerror}{advice}") from error
     return listener
+
+
+def has_ipv6() -> bool:
+    """Return whether this machine has IPv6: Linux may be started without it (``ipv6.disable=1``)."""
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+    except OSError as error:
+        return error.errno != errno.EAFNOSUPPORT
+    return True
 
 
 def check_ports(config: BrokerConfig) -> None:

@@ -14,9 +14,11 @@ from tidelog.broker.config.broker_config import (
     ServeOptions,
     has_no_effect,
     is_known,
+    may_be_shown,
 )
 from tidelog.broker.config.keys.admin import ADMIN_BEARER_KEYS, ADMIN_TLS_KEYS
 from tidelog.broker.config.keys.broker import NO_EFFECT
+from tidelog.broker.config.sources import parse_properties
 from tidelog.log.config import SYNONYMS, LogConfig
 from tidelog.protocol.config_def import ConfigError, ConfigKey
 
@@ -195,6 +197,31 @@ def test_unknown_keys_warn_once_and_keys_without_effect_are_listed(caplog: pytes
     ]
 
 
+PRIVATE_KEY = """ssl.keystore.key=-----BEGIN PRIVATE KEY-----
+MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj
+MzEfYyjiWA4R4/M2bS1GB4t7NXp98C3SC6dVMvDuictGeurT8jNbvJZHtCSuYEvu
+abcdefgh==
+-----END PRIVATE KEY-----
+eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4iLCJleHAiOjE3MDAwMDAwMDAsIm4iOiJ4In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk
+hunter2
+"""
+
+
+def test_lines_that_may_be_of_a_secret_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A value of several lines needs a backslash at the end of each, and another file may be given by mistake."""
+    config = BrokerConfig(parse_properties(PRIVATE_KEY))
+    with caplog.at_level(logging.INFO):
+        config.log_unknown_keys()
+    assert [record.getMessage() for record in caplog.records] == [
+        "unknown configuration keys, ignored: 6 that are not shown, as they may be lines of a secret"
+    ]
+
+
+@pytest.mark.parametrize("key", ["listener", "my.plugin.maxRetries", "confluent.support.metrics.enable"])
+def test_unknown_keys_in_the_form_of_keys_are_shown(key: str) -> None:
+    assert may_be_shown(key)
+
+
 def test_nothing_is_logged_about_known_keys(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         BrokerConfig({"num.partitions": "2"}).log_unknown_keys()
@@ -342,7 +369,7 @@ def test_a_connection_limit_without_a_valid_address_refuses_the_start(text: str)
         BrokerConfig({"max.connections.per.ip.overrides": text})
 
 
-@pytest.mark.parametrize("text", ["", "10.0.0.1:5", "10.0.0.1:5, ::1:0,"])
+@pytest.mark.parametrize("text", ["", "10.0.0.1:5", "10.0.0.1:5, ::1:0,", "node.example:5"])
 def test_connection_limits_of_addresses_are_accepted(text: str) -> None:
     assert BrokerConfig({"max.connections.per.ip.overrides": text}).get_str("max.connections.per.ip.overrides") == text
 

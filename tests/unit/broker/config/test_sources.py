@@ -34,6 +34,7 @@ from tidelog.broker.config.sources import (
         ("a\\ b = 1", {"a b": "1"}),
         ("a=\\t\\n\\r\\f\\x", {"a": "\t\n\r\fx"}),
         ("a=\\u00e9\\u20AC", {"a": "é€"}),
+        ("a=x\\uD83C\\uDF4A", {"a": "x🍊"}),
     ],
 )
 def test_java_properties(text: str, expected: dict[str, str]) -> None:
@@ -43,6 +44,13 @@ def test_java_properties(text: str, expected: dict[str, str]) -> None:
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz"])
 def test_malformed_escape(text: str) -> None:
     with pytest.raises(PropertiesError, match="hexadecimal"):
+        parse_properties(text)
+
+
+@pytest.mark.parametrize("text", ["a=\\uD83C", "a=\\uDF4A\\uD83C", "a=\\uD83Cx"])
+def test_half_of_a_character_is_malformed(text: str) -> None:
+    """It could not be written in UTF-8, as a password or a name."""
+    with pytest.raises(PropertiesError, match="half"):
         parse_properties(text)
 
 
