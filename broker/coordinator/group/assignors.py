@@ -14,8 +14,8 @@ so the moves come to an end. Source: KIP-848.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -66,10 +66,18 @@ def assign_uniform(members: Members, partition_counts: PartitionCounts) -> dict[
     """Assign partitions evenly. A member loses only partitions that it may not keep or of which it has too many."""
     owned = _keep_owned(members, partition_counts)
     taken = {partition for partitions in owned.values() for partition in partitions}
-    for topic_id in sorted(partition_counts, key=lambda topic: (_reader_count(members, topic), topic)):
-        readers = [member_id for member_id, spec in members.items() if topic_id in spec.topics]
+    subscribers: dict[frozenset[bytes], list[str]] = {}
+    for member_id, spec in members.items():
+        subscribers.setdefault(spec.topics, []).append(member_id)
+
+    def order(topic_id: bytes) -> tuple[int, bytes]:
+        return sum(len(found) for topics, found in subscribers.items() if topic_id in topics), topic_id
+
+    for topic_id in sorted(partition_counts, key=order):
         free = [(topic_id, index) for index in range(partition_counts[topic_id]) if (topic_id, index) not in taken]
-        _assign_free(owned, readers, free)
+        if free:
+            readers = [one for topics, found in subscribers.items() if topic_id in topics for one in found]
+            _assign_free(owned, readers, free)
     _move_to_equal(owned, members)
     return {member_id: _group_by_topic(partitions) for member_id, partitions in owned.items()}
 
@@ -92,10 +100,6 @@ def _keep_owned(members: Members, partition_counts: PartitionCounts) -> _Owned:
         taken |= kept
         owned[member_id] = kept
     return owned
-
-
-def _reader_count(members: Members, topic_id: bytes) -> int:
-    return sum(topic_id in spec.topics for spec in members.values())
 
 
 def _assign_free(owned: _Owned, readers: Collection[str], free: list[tuple[bytes, int]]) -> None:
@@ -138,8 +142,8 @@ class _Moves:
         """A heap, the member with the most partitions first. An entry with another number than the member's is
         obsolete."""
         heapify(self._givers)
-        self._indexes: dict[str, dict[bytes, list[int]]] = {}
-        """Topic -> indexes of its partitions in order, for each member that was asked for a partition."""
+        self._ordered: dict[str, _OrderedPartitions] = {}
+        """Partitions of each member that was asked for one."""
 
     def take_one(self, receiver: str) -> bool:
         """Move one partition of the receiver's topics to it. The giver is the member with the most partitions among
@@ -152,32 +156,56 @@ class _Moves:
             entry = heappop(self._givers)
             if -entry[0] == len(self._owned[entry[1]]):
                 passed_over.append(entry)
-                found = self._find_last(entry[1], self._members[receiver].topics)
+                found = self._ordered_of(entry[1]).find_last(self._members[receiver].topics)
         if found is not None:
             self._move(passed_over.pop()[1], receiver, found)
         for entry in passed_over:
             heappush(self._givers, entry)
         return found is not None
 
-    def _find_last(self, giver: str, wanted: frozenset[bytes]) -> tuple[bytes, int] | None:
-        """Return the last of the giver's partitions of these topics, or None."""
-        indexes = self._indexes.get(giver)
-        if indexes is None:
-            indexes = self._indexes[giver] = {}
-            for topic, index in sorted(self._owned[giver]):
-                indexes.setdefault(topic, []).append(index)
-        topic_id = max((one for one, left in indexes.items() if left and one in wanted), default=None)
-        return None if topic_id is None else (topic_id, indexes[topic_id][-1])
+    def _ordered_of(self, member_id: str) -> _OrderedPartitions:
+        ordered = self._ordered.get(member_id)
+        if ordered is None:
+            ordered = self._ordered[member_id] = _OrderedPartitions(self._owned[member_id])
+        return ordered
 
     def _move(self, giver: str, receiver: str, partition: tuple[bytes, int]) -> None:
-        topic_id, index = partition
-        self._indexes[giver][topic_id].pop()
-        if receiver in self._indexes:
-            insort(self._indexes[receiver].setdefault(topic_id, []), index)
+        self._ordered[giver].remove(partition)
+        if receiver in self._ordered:
+            self._ordered[receiver].add(partition)
         self._owned[giver].discard(partition)
         self._owned[receiver].add(partition)
         for member_id in (giver, receiver):
             heappush(self._givers, (-len(self._owned[member_id]), member_id))
+
+
+class _OrderedPartitions:
+    """Partitions of one member: its topics in order, and of each topic the indexes in order."""
+
+    def __init__(self, partitions: Iterable[tuple[bytes, int]]) -> None:
+        self._indexes: dict[bytes, list[int]] = {}
+        for topic_id, index in sorted(partitions):
+            self._indexes.setdefault(topic_id, []).append(index)
+        self._topics = list(self._indexes)
+
+    def find_last(self, wanted: Container[bytes]) -> tuple[bytes, int] | None:
+        """Return the last partition of the wanted topics, or None."""
+        topic_id = next((one for one in reversed(self._topics) if one in wanted), None)
+        return None if topic_id is None else (topic_id, self._indexes[topic_id][-1])
+
+    def add(self, partition: tuple[bytes, int]) -> None:
+        """Add a partition that is not among these."""
+        topic_id, index = partition
+        if topic_id not in self._indexes:
+            insort(self._topics, topic_id)
+        insort(self._indexes.setdefault(topic_id, []), index)
+
+    def remove(self, partition: tuple[bytes, int]) -> None:
+        """Remove a partition that ``find_last`` has returned."""
+        topic_id, _ = partition
+        self._indexes[topic_id].pop()
+        if not self._indexes[topic_id]:
+            del self._indexes[topic_id], self._topics[bisect_left(self._topics, topic_id)]
 
 
 def _group_by_topic(partitions: Collection[tuple[bytes, int]]) -> Assignment:

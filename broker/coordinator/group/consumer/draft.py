@@ -147,7 +147,8 @@ class DraftSteps:
 
     def _metadata_hash(self, draft: Draft) -> int:
         """Compute a hash of the subscribed topics, their ids and partition counts; 0 if there are no topics."""
-        names = {n for s in draft.subscriptions().values() for n in draft.topics_of(s)}
+        distinct = {(one.topic_names, one.topic_regex): one for one in draft.subscriptions().values()}
+        names = {name for subscription in distinct.values() for name in draft.topics_of(subscription)}
         images = (image for name in sorted(names) if (image := self.metadata.find(name)) is not None)
         text = "\n".join(f"{image.name} {image.topic_id.hex()} {image.partition_count}" for image in images)
         if not text:
@@ -166,12 +167,16 @@ class DraftSteps:
         subscriptions = draft.subscriptions()
         members: dict[str, MemberSpec] = {}
         counts: dict[bytes, int] = {}
+        found: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
         for member_id, subscription in subscriptions.items():
-            names = draft.topics_of(subscription)
-            images = [image for name in names if (image := self.metadata.find(name)) is not None]
-            counts.update((image.topic_id, image.partition_count) for image in images)
+            key = subscription.topic_names, subscription.topic_regex
+            topics = found.get(key)
+            if topics is None:  # most members of a group have the same subscription
+                counts_of = self._counts_of(draft.topics_of(subscription))
+                counts.update(counts_of)
+                topics = found[key] = frozenset(counts_of)
             assigned = draft.target if member_id == draft.member_id else group.target_of(member_id)
-            members[member_id] = MemberSpec(frozenset(i.topic_id for i in images), subscription.instance_id, assigned)
+            members[member_id] = MemberSpec(topics, subscription.instance_id, assigned)
         target = ASSIGNORS[preferred_assignor(subscriptions.values(), self.assignors[0])](members, counts)
         for member_id, assignment in target.items():
             if member_id not in group.target or group.target[member_id] != assignment:
@@ -179,6 +184,11 @@ class DraftSteps:
         draft.records.append(target_epoch_record(group.group_id, draft.epoch, self._time.milliseconds()))
         draft.target = target[draft.member_id]
         draft.assignment_epoch = draft.epoch
+
+    def _counts_of(self, names: Iterable[str]) -> dict[bytes, int]:
+        """Return ids and partition counts of those of these topics that exist."""
+        images = (image for name in names if (image := self.metadata.find(name)) is not None)
+        return {image.topic_id: image.partition_count for image in images}
 
 
 def draft_of(

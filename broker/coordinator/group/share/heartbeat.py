@@ -233,7 +233,8 @@ class ShareHeartbeats:
             logger.info("share group %s raises its epoch to %d", group.group_id, draft.epoch)
 
     def _images(self, draft: Draft) -> list[TopicImage]:
-        names = {name for subscription in draft.subscriptions().values() for name in subscription.topic_names}
+        distinct = {subscription.topic_names for subscription in draft.subscriptions().values()}
+        names = {name for topic_names in distinct for name in topic_names}
         return [image for name in sorted(names) if (image := self._metadata.find(name)) is not None]
 
     # -- 3. states of share partitions --------------------------------------------------------------------------
@@ -271,11 +272,11 @@ class ShareHeartbeats:
         is added, and the input is returned."""
         group = draft.group
         counts = {image.topic_id: image.partition_count for image in self._images(draft)}
+        subscribed = draft.subscriptions()
+        found = {names: self._topic_ids(names) for names in {one.topic_names for one in subscribed.values()}}
         members = {
-            member_id: MemberSpec(
-                frozenset(self._topic_ids(subscription.topic_names)), assigned=group.target_of(member_id)
-            )
-            for member_id, subscription in draft.subscriptions().items()
+            member_id: MemberSpec(found[subscription.topic_names], assigned=group.target_of(member_id))
+            for member_id, subscription in subscribed.items()
         }
         subscriptions = Subscriptions(members, counts)
         if assigned is None or assigned.subscriptions != subscriptions:
@@ -288,8 +289,8 @@ class ShareHeartbeats:
         draft.assignment_epoch = draft.epoch
         return None
 
-    def _topic_ids(self, names: Iterable[str]) -> Iterable[bytes]:
-        return (image.topic_id for name in names if (image := self._metadata.find(name)) is not None)
+    def _topic_ids(self, names: Iterable[str]) -> frozenset[bytes]:
+        return frozenset(image.topic_id for name in names if (image := self._metadata.find(name)) is not None)
 
     # -- leaving ------------------------------------------------------------------------------------------------
 

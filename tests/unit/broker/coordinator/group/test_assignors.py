@@ -81,6 +81,15 @@ def test_a_second_member_of_very_many_partitions_gets_its_half_fast() -> None:
     assert set(found["m1"]) == {A}, "the last partitions are given"
 
 
+def test_a_second_member_of_very_many_topics_gets_its_half_fast() -> None:
+    counts = {number.to_bytes(16, "big"): 6 for number in range(2_000)}
+    first = MemberSpec(frozenset(counts), None, {topic_id: frozenset(range(6)) for topic_id in counts})
+    began = time.process_time()
+    found = assign_uniform({"m1": first, "m2": MemberSpec(frozenset(counts))}, counts)
+    assert time.process_time() - began < 1
+    assert sizes(found) == [6_000, 6_000]
+
+
 def test_uniform_balances_over_topics() -> None:
     assert sizes(assign_uniform({"m1": spec(A, B), "m2": spec(A, B)}, {A: 1, B: 1})) == [1, 1]
 
